@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from vectord import compose
+from vectord import __version__, compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.errors import ConfigError
 from vectord.schema import Caller, ListModels, ModelList
@@ -206,8 +206,9 @@ def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
 
 
 def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:
-    """Two events of Simple Inference Server, and the last line of text-embeddings-inference."""
-    with process(["vectord", "serve", "--port", "0", "--backend", "fake"], tmp_path) as running:
+    """Two events of Simple Inference Server; under its profile, the last line of text-embeddings-inference."""
+    command = ["vectord", "serve", "--profile", "tei", "--host", "127.0.0.1", "--port", "0", "--backend", "fake"]
+    with process([*command, DEFAULT_MODEL], tmp_path) as running:
         assert running.stdout
         lines = []
         for line in running.stdout:
@@ -218,7 +219,23 @@ def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_pat
     text = "".join(lines)
     assert f"runtime_config models={DEFAULT_MODEL} device=auto" in text
     assert f"warmup_ok model={DEFAULT_MODEL}" in text
-    assert "Server ready to accept requests" in lines[-2]
+    assert f"vectord {__version__} serves {DEFAULT_MODEL} at http://127.0.0.1:" in lines[-2]
+    assert "Server ready to accept requests" not in text
+
+
+def test_a_quiet_server_still_says_where_it_is(tmp_path: Path) -> None:
+    """--log-level warning leaves out requests, but not the start; a model that failed is named with the reason."""
+    broken = model_folder(tmp_path / "broken")
+    (broken / "tokenizer.json").write_text("{}")
+    command = ["vectord", "serve", DEFAULT_MODEL, str(broken), "--port", "0", "--log-level", "warning"]
+    with process(command, tmp_path) as running:
+        assert running.stdout
+        lines = [running.stdout.readline()]
+        while lines[-1] and " serves " not in lines[-1]:
+            lines.append(running.stdout.readline())
+        running.terminate()
+    assert "listening url=http://" in lines[0]
+    assert re.search(r"serves 1 of 2 models at http://\S+ \(console\).*; \S*broken failed: .*tokenizer", lines[-1])
 
 
 @pytest.mark.parametrize("option", ["--grpc-port", "--prometheus-port"])

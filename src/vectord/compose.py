@@ -28,6 +28,7 @@ from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.errors import ConfigError, ExitCode, RateLimited
 from vectord.observability.exchange import Exchange
+from vectord.observability.logs import START
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
@@ -37,6 +38,8 @@ from vectord.server.http.app import create_app
 from vectord.server.http.listener import bind, certificate_of
 
 log = logging.getLogger("vectord")
+
+NAMED_MODELS = 3  # in the line that says what is served
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     async def lifespan() -> AsyncIterator[None]:
         _log_settings(config)
         await engine.start()
-        watch = asyncio.create_task(_stop_if_start_failed(engine, app))
+        watch = asyncio.create_task(_stop_if_start_failed(engine, app, config))
         try:
             async with _further_ports(engine, config.server, app, metrics):
                 yield
@@ -190,7 +193,7 @@ async def _further_ports(
         yield
 
 
-async def _stop_if_start_failed(engine: Engine, app: Starlette) -> None:
+async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) -> None:
     await engine.loaded.wait()
     if engine.start_failed:
         only_failures = set(engine.readiness().values()) == {"failed"}
@@ -199,9 +202,22 @@ async def _stop_if_start_failed(engine: Engine, app: Starlette) -> None:
         )
         app.state.shutdown.begin()
         return
+    _log_ready(engine, config, getattr(app.state, "url", None))
+
+
+def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
+    """What is served and where; in some profiles also the words that another server's scripts wait for."""
+    models = engine.models().models
+    failed = [f"{one.name} failed: {engine.failure(one.name)}" for one in models if one.state == "failed"]
+    served = ", ".join(one.name for one in models[:NAMED_MODELS] if one.state != "failed")
+    if len(models) > NAMED_MODELS or failed:
+        served = f"{len(models) - len(failed)} of {len(models)} models"
+    where = "" if url is None else f" at {url} (console) and {url}/docs (API)"
+    START.info("%s", "; ".join((f"vectord {__version__} serves {served}{where}", *failed)))
     for dialect in all_dialects():
-        for line in dialect.ready_lines(engine.models().models) if dialect.ready_lines else ():
-            log.info("%s", line)
+        if dialect.name == config.telemetry.ready_of and dialect.ready_lines is not None:
+            for line in dialect.ready_lines(models):
+                START.info("%s", line)
 
 
 def _log_settings(config: Config) -> None:

@@ -238,7 +238,8 @@ def test_variables_without_effect_are_one_line_of_the_log() -> None:
     environ = {"UDS_PATH": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
     ended = vectord("serve", "./nowhere", environ=environ)
     assert ended.returncode == 2
-    logged, refusal = ended.stderr.splitlines()
+    settings, logged, refusal = ended.stderr.splitlines()
+    assert json.loads(settings)["event"] == "settings from the environment: LOG_FORMAT"
     line = json.loads(logged)
     assert (line["level"], line["logger"]) == ("warning", "vectord.config")
     assert line["event"].startswith("set for other servers, without effect here: UDS_PATH, HF_MODEL_CACHE_VOLUME (")

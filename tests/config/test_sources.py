@@ -62,6 +62,19 @@ def test_sources_are_merged_setting_by_setting(tmp_path: Path) -> None:
     assert (loaded.config.device.num_threads, loaded.config.engine.max_client_batch_size) == (3, 32)
 
 
+def test_a_dotenv_of_another_program_is_not_obeyed_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The names are logged without their values; under a profile the file is meant for this server."""
+    (tmp_path / ".env").write_text("API_KEY=sesame\nVECTORD_PORT=2500\nMODELS=a,b")
+    found = load([], {"HOST": "10.0.0.1"}, tmp_path)
+    with caplog.at_level("INFO"):
+        found.log_notes()
+    assert ".env sets MODELS, API_KEY, names that other programs use too" in caplog.text
+    assert "settings from the environment: HOST" in caplog.text
+    assert "sesame" not in caplog.text
+    assert "10.0.0.1" not in caplog.text
+    assert load(["--profile", "infinity"], {}, tmp_path).notes == ()
+
+
 def test_an_alias_in_the_environment_beats_the_plain_name_in_dotenv(tmp_path: Path) -> None:
     """The source counts before the name."""
     (tmp_path / ".env").write_text("PORT=2500")

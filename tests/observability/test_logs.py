@@ -7,12 +7,13 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from vectord.config import TelemetryConfig
 from vectord.observability.exchange import Exchange
-from vectord.observability.logs import configure, log_answer, log_failure
+from vectord.observability.logs import START, configure, log_answer, log_failure
 
 
 @pytest.fixture(autouse=True)
@@ -24,26 +25,28 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def answered(
-    level: int = logging.INFO, model: str | None = "m", tokens: int | None = 7, embedded: int | None = None
-) -> None:
+def answered(level: int = logging.INFO, *, embedded: int | None = None, **facts: Any) -> None:
+    """facts: fields of the Exchange to change."""
     exchange = Exchange(
-        method="POST",
-        dialect="openai",
-        route="/v1/embeddings",
-        status=200,
-        request_id="id-1",
-        began_s=1.0,
-        ended_s=1.00321,
-        model=model,
-        tokens=tokens,
+        **{
+            "method": "POST",
+            "dialect": "openai",
+            "route": "/v1/embeddings",
+            "status": 200,
+            "request_id": "id-1",
+            "began_s": 1.0,
+            "ended_s": 1.00321,
+            "model": "m",
+            "tokens": 7,
+            **facts,
+        }
     )
     log_answer(level, exchange, embedded=embedded)
 
 
-def written(**settings: str) -> io.StringIO:
+def written(**settings: Any) -> io.StringIO:
     stream = io.StringIO()
-    configure(TelemetryConfig(**settings), stream)  # type: ignore[arg-type]
+    configure(TelemetryConfig(**settings), stream)
     return stream
 
 
@@ -56,6 +59,49 @@ def test_a_line_for_people() -> None:
         r"status=200 latency_ms=3.21 model=m tokens=7\n"
     )
     assert re.fullmatch(pattern, stream.getvalue())
+
+
+def test_a_line_on_a_terminal() -> None:
+    """Short; the id and the steps are for collectors."""
+    stream = written(log_format="console")
+    answered(texts=2)
+    START.info("listening")
+    logging.getLogger("vectord").info("warmup_ok", extra={"fields": {"seconds": 1}})
+    logging.getLogger("vectord").warning("look")
+    lines = [line[9:] for line in stream.getvalue().splitlines()]
+    assert lines == ["200 POST /v1/embeddings m 2 texts 7 tokens 3.2 ms", "listening", "warning look"]
+
+
+@pytest.mark.parametrize("log_format", ["console", "text", "json"])
+def test_a_refused_request_has_its_reason(log_format: str) -> None:
+    """So that an operator can help a client without asking it."""
+    stream = written(log_format=log_format)
+    answered(status=400, model=None, tokens=None, reason="`input` must have at most 256 tokens; got 302")
+    line = stream.getvalue()
+    assert "`input` must have at most 256 tokens; got 302" in line
+    assert ("400 POST /v1/embeddings 3.2 ms `input`" in line) == (log_format == "console")
+
+
+def test_a_terminal_gets_the_short_lines_in_color() -> None:
+    """And a pipe the complete ones."""
+    stream = written()
+    answered(status=503)
+    assert "id=id-1" in stream.getvalue()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    configure(TelemetryConfig(), terminal)
+    answered(status=503)
+    assert "\x1b[31m503\x1b[0m POST" in terminal.getvalue()
+
+
+def test_requests_can_be_left_out() -> None:
+    """--no-access-log; other lines stay."""
+    stream = written(access_log=False)
+    answered()
+    logging.getLogger("vectord").info("else")
+    assert stream.getvalue().count("\n") == 1
+    written()
+    assert logging.getLogger("vectord.requests").isEnabledFor(logging.INFO)
 
 
 def test_a_line_for_collectors() -> None:

@@ -480,10 +480,17 @@ class TelemetryConfig:
         choices=("debug", "info", "warning", "error"),
         synonyms={"trace": "debug", "warn": "warning", "critical": "error", "fatal": "error"},
     )
-    log_format: Literal["text", "dashed", "json"] = setting(
-        "text",
-        "text for people, json for collectors, dashed for `TIME - LEVEL - ...` as Smart Embedder writes.",
-        synonyms={"pretty": "text", "plain": "text", "compact": "text"},
+    log_format: Literal["auto", "console", "text", "dashed", "json"] = setting(
+        "auto",
+        "auto: console on a terminal, else text. console: short lines for people; text: lines of NAME=VALUE; json: for "
+        "collectors; dashed: `TIME - LEVEL - ...` as Smart Embedder writes.",
+        synonyms={"pretty": "console", "plain": "text", "compact": "text"},
+    )
+    access_log: bool = setting(True, "Log a line for each request.")
+    ready_of: str | None = setting(
+        None,
+        "API whose words the log also prints when the models are ready, for scripts that wait for them.",
+        choices=("smart_embedder", "tei"),
     )
     enable_metrics: bool = setting(True, "Serve /metrics.")
     otlp_endpoint: str | None = setting(

@@ -23,6 +23,7 @@ from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
 from vectord.errors import ConfigError
 
 log = logging.getLogger("vectord.config")
+START = logging.getLogger("vectord.start")  # observability/logs.py prints it at every level
 
 Source: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
 
@@ -68,6 +69,11 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
     def log_notes(self) -> None:
+        """Also the variables that apply though other programs use their names, without the values."""
+        used = [origin.name for origin in self.origins.values() if origin.source == "environment"]
+        names = [name for name in used if not name.startswith((PREFIX, "HF_"))]
+        if names:
+            START.info("settings from the environment: %s", ", ".join(dict.fromkeys(names)))
         for note in self.notes:
             log.warning("%s", note)
 
@@ -108,6 +114,12 @@ def load(
     variables = [name for names in (environ, dotenv) for name in IGNORED_NAMES if names.get(name, "").strip()]
     if ignored := dict.fromkeys((*command_line.ignored, *variables)):
         notes.append(f"set for other servers, without effect here: {', '.join(ignored)} (see docs/configuration.md)")
+    shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
+    if shared and profile.name == "default":  # a profile's operator has written the file for that product
+        notes.append(
+            f".env sets {', '.join(shared)}, names that other programs use too, and they apply here; put {PREFIX} in "
+            "front of those that are meant for vectord, and set the others elsewhere"
+        )
     return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
 
 

@@ -41,6 +41,7 @@ class Exchange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     began_s: float
     ended_s: float
     error: str | None = None
+    reason: str | None = None  # the message of an error that is the client's, without control characters
     model: str | None = None
     texts: int | None = None
     tokens: int | None = None

@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from vectord.errors import UNFORESEEN, InferenceFailed, ShuttingDown, VectordError
+from vectord.errors import (
+    UNFORESEEN,
+    InferenceFailed,
+    InvalidRequest,
+    ModelCannot,
+    ModelNotFound,
+    ShuttingDown,
+    VectordError,
+)
 from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
@@ -25,6 +33,7 @@ from vectord.server.admission.keys import Key
 Observer: TypeAlias = Callable[[Exchange], None]
 
 CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
+REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names that the client sent
 CUT_SHORT = "The server shut down before this request was finished."
 
 
@@ -61,6 +70,7 @@ class RequestRecord:
     began_s: float = field(default_factory=time.perf_counter)
     span: RequestSpan | None = None
     error: str | None = None  # the name of its class
+    reason: str | None = None  # its message, if the error is the client's
     model: str | None = None
     texts: int | None = None
     tokens: int | None = None
@@ -143,6 +153,9 @@ class RequestPipeline:
         if not isinstance(error, VectordError):
             error = VectordError(UNFORESEEN)
         record.error = type(error).__name__
+        if isinstance(error, InvalidRequest | ModelNotFound | ModelCannot):
+            text = error.message[:REASON_CHARACTERS]
+            record.reason = "".join(sign if sign.isprintable() else "?" for sign in text)
         return error
 
     def end(self, record: RequestRecord, status: int, *, grpc_code: int | None = None, quiet: bool = False) -> None:
@@ -156,6 +169,7 @@ class RequestPipeline:
             began_s=record.began_s,
             ended_s=time.perf_counter(),
             error=record.error,
+            reason=record.reason,
             model=record.model,
             texts=record.texts,
             tokens=record.tokens,

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
+from vectord.observability.logs import START
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
@@ -62,7 +63,7 @@ def serve(
     certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
     _raise_file_limit()
-    url = url_of(listener, "http" if certificate is None else "https")
+    app.state.url = url = url_of(listener, "http" if certificate is None else "https")
     Server(app, config, url, on_listening, certificate, trim_memory).run(sockets=[listener])
 
 
@@ -112,7 +113,7 @@ class Server(WatchingServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _log.info("listening", extra={"fields": {"url": self._url}})
+            START.info("listening", extra={"fields": {"url": self._url}})
             if self._on_listening is not None:
                 self._on_listening(self._url)
 
