@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import (
-    WORDS,
-    HeadNames,
-    LayerNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
-NAMES = LayerNames(
+NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention=("attention.self.query", "attention.self.key", "attention.self.value"),
     attention_out="attention.output.dense",
@@ -31,7 +23,7 @@ NAMES = LayerNames(
     down="output.dense",
     output_norm="output.LayerNorm",
 )
-HEAD = HeadNames(
+HEAD = encoder.HeadNames(
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.LayerNorm",
     decoder="cls.predictions.decoder",
@@ -42,8 +34,8 @@ HEAD = HeadNames(
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
-    spec = read_spec(config, types=facts.size(config, "type_vocab_size"))
-    return read_encoder(spec, body(weights), ops, NAMES, first_position=0)
+    spec = encoder.read_spec(config, types=facts.size(config, "type_vocab_size"))
+    return encoder.read_encoder(spec, body(weights), ops, NAMES, first_position=0)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -53,9 +45,9 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of BertForMaskedLM. Raises ModelUnavailable."""
-    return read_masked_lm(config, read_spec(config), weights, body(weights), HEAD)
+    return encoder.read_masked_lm(config, encoder.read_spec(config), weights, body(weights), HEAD)
 
 
 def body(weights: WeightReader[T]) -> WeightReader[T]:
     """Return the tensors of the encoder, without those of its heads."""
-    return weights.after_prefix(("", "bert."), WORDS)
+    return weights.after_prefix(("", "bert."), encoder.WORDS)

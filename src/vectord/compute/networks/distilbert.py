@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import (
-    WORDS,
-    HeadNames,
-    LayerNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
@@ -26,7 +18,7 @@ KEYS: Mapping[str, str] = {  # by BERT's keys
     "num_attention_heads": "n_heads",
     "hidden_act": "activation",
 }
-NAMES = LayerNames(
+NAMES = encoder.LayerNames(
     prefix="transformer.layer",
     attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     attention_out="attention.out_lin",
@@ -35,12 +27,12 @@ NAMES = LayerNames(
     down="ffn.lin2",
     output_norm="output_layer_norm",
 )
-HEAD = HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
+HEAD = encoder.HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
-    return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=0)
+    return encoder.read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=0)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -52,12 +44,12 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of DistilBertForMaskedLM. Raises ModelUnavailable."""
-    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
+    return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "distilbert."), WORDS)
+    return weights.after_prefix(("", "distilbert."), encoder.WORDS)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    return read_spec(config, keys=KEYS, norm_eps=1e-12)  # the norm's is not in any config
+    return encoder.read_spec(config, keys=KEYS, norm_eps=1e-12)  # the norm's is not in any config

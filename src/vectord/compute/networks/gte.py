@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import (
-    TRANSFORMERS_NAMES,
-    WORDS,
-    HeadNames,
-    LayerNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -30,7 +21,7 @@ ONLY: Mapping[str, object] = {  # other values would be another network
     "logn_attention_scale": False,
     "pack_qkv": True,
 }
-NAMES = LayerNames(
+NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention="attention.qkv_proj",
     attention_out="attention.o_proj",
@@ -46,8 +37,8 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
-    names = TRANSFORMERS_NAMES if "layers.0.self_attn.q_proj.weight" in weights else NAMES
-    return read_encoder(spec, weights, ops, names, rotary=rotary)
+    names = encoder.TRANSFORMERS_NAMES if "layers.0.self_attn.q_proj.weight" in weights else NAMES
+    return encoder.read_encoder(spec, weights, ops, names, rotary=rotary)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -58,18 +49,18 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of GteForMaskedLM. Raises ModelUnavailable."""
     norm = "lm_head.norm" if "lm_head.norm.weight" in weights else "lm_head.layer_norm"
-    names = HeadNames(dense="lm_head.dense", norm=norm, decoder="lm_head.decoder")
-    return read_masked_lm(config, _spec(config), weights, _body(weights), names, "gelu")
+    names = encoder.HeadNames(dense="lm_head.dense", norm=norm, decoder="lm_head.decoder")
+    return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), names, "gelu")
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "gte.", "new."), WORDS)
+    return weights.after_prefix(("", "gte.", "new."), encoder.WORDS)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
-    return read_spec(config, types=facts.size(config, "type_vocab_size", at_least=0))
+    return encoder.read_spec(config, types=facts.size(config, "type_vocab_size", at_least=0))
 
 
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:

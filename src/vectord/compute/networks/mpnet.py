@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import (
-    WORDS,
-    LayerNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.roberta import HEAD
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -32,7 +25,7 @@ FIRST_POSITION = 2  # first position: transformers counts from after padding's i
 BUCKETS = 32
 FARTHEST = 128  # larger distances share one bucket
 
-NAMES = LayerNames(
+NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     attention_out="attention.attn.o",
@@ -48,7 +41,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
     bias = _attention_bias(spec, weights)
-    return read_encoder(spec, weights, ops, NAMES, first_position=FIRST_POSITION, attention_bias=bias)
+    return encoder.read_encoder(spec, weights, ops, NAMES, first_position=FIRST_POSITION, attention_bias=bias)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -58,7 +51,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of MPNetForMaskedLM. Raises ModelUnavailable."""
-    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
+    return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -81,11 +74,11 @@ def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "mpnet."), WORDS)
+    return weights.after_prefix(("", "mpnet."), encoder.WORDS)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    spec = read_spec(config)
+    spec = encoder.read_spec(config)
     if spec.max_tokens <= FIRST_POSITION:
         raise ModelUnavailable(f"config.json: max_position_embeddings must be above {FIRST_POSITION}")
     return replace(spec, max_tokens=spec.max_tokens - FIRST_POSITION)

@@ -10,16 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import (
-    TRANSFORMERS_NAMES,
-    WORDS,
-    HeadNames,
-    LayerNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -48,7 +39,7 @@ ONLY: Mapping[str, object] = {  # other values would be another network
     "rotary_emb_scale_base": None,
     "rotary_scaling_factor": None,
 }
-NAMES = LayerNames(
+NAMES = encoder.LayerNames(
     prefix="encoder.layers",
     attention="attn.Wqkv",
     attention_out="attn.out_proj",
@@ -60,7 +51,7 @@ NAMES = LayerNames(
     mlp_bias=False,
     down_bias=False,
 )
-HEAD = HeadNames(
+HEAD = encoder.HeadNames(
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.layer_norm",
     decoder="cls.predictions.decoder",
@@ -74,8 +65,8 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     rotary = _rotary(config, spec)
     names = NAMES
     if "layers.0.self_attn.q_proj.weight" in weights:
-        names = replace(TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
-    return read_encoder(
+        names = replace(encoder.TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
+    return encoder.read_encoder(
         spec,
         weights,
         ops,
@@ -94,11 +85,11 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of NomicBertForMaskedLM. Raises ModelUnavailable."""
-    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
+    return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "nomic_bert.", "bert."), WORDS)
+    return weights.after_prefix(("", "nomic_bert.", "bert."), encoder.WORDS)
 
 
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
@@ -116,7 +107,7 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
     gated = "activation_function" in config
-    return read_spec(
+    return encoder.read_spec(
         config,
         keys={key: own for key, own in OWN_KEYS.items() if own in config},
         types=facts.size(config, "type_vocab_size"),

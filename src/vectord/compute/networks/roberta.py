@@ -9,15 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vectord.compute.networks import facts
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES
-from vectord.compute.networks.encoder import (
-    WORDS,
-    HeadNames,
-    read_encoder,
-    read_masked_lm,
-    read_spec,
-)
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
@@ -25,13 +18,15 @@ from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 # MPNet has the same.
-HEAD = HeadNames(dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias")
+HEAD = encoder.HeadNames(
+    dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias"
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
-    return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=_first_position(config))
+    return encoder.read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=_first_position(config))
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -41,15 +36,15 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of RobertaForMaskedLM. Raises ModelUnavailable."""
-    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
+    return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "roberta."), WORDS)
+    return weights.after_prefix(("", "roberta."), encoder.WORDS)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    spec, first = read_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
+    spec, first = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
     if spec.max_tokens <= first:
         raise ModelUnavailable(
             f"config.json: max_position_embeddings {spec.max_tokens} leaves no room after pad_token_id {first - 1}"
