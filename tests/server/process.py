@@ -1,12 +1,13 @@
 """A server in its own process, for tests of signals, exit codes and ports.
 
-As a program it serves FakeEngine and prints its URL: python -m tests.server.process ANSWER_S TIMEOUT_S
+As a program it serves FakeEngine and prints its URL: python -m tests.server.process ANSWER_S TIMEOUT_S FILES
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,9 +35,11 @@ class SlowEngine(FakeEngine):
 
 
 @contextmanager
-def process(answer_s: float = 0.0, timeout_s: float = 10.0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The process and its port; killed at the end."""
-    command = [sys.executable, "-m", "tests.server.process", str(answer_s), str(timeout_s)]
+def process(
+    answer_s: float = 0.0, timeout_s: float = 10.0, files: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The process and its port; killed at the end. files: its limit of open files; 0: unchanged."""
+    command = [sys.executable, "-m", "tests.server.process", str(answer_s), str(timeout_s), str(files)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
         try:
@@ -46,7 +49,9 @@ def process(answer_s: float = 0.0, timeout_s: float = 10.0) -> Iterator[tuple[su
             running.kill()
 
 
-def main(answer_s: float, timeout_s: float) -> None:
+def main(answer_s: float, timeout_s: float, files: float) -> None:
+    if files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
     config = ServerConfig(port=0, shutdown_timeout_secs=timeout_s)
     serve(create_app(SlowEngine(answer_s), [EMBED], config), config, on_listening=lambda url: print(url, flush=True))
 

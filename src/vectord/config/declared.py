@@ -418,6 +418,18 @@ class ServerConfig:
     payload_limit: int = setting(
         32 * 2**20, "Most bytes in a request body, before and after decompression; 413 above.", limits=(1024, 2**40)
     )
+    max_connections: int | None = setting(
+        None,
+        "Most HTTP connections of a process; beyond it only probes are answered. Default: as many as it has file "
+        "descriptors for, at most 16384.",
+        limits=(1, 1_000_000),
+    )
+    max_connections_per_address: int | None = setting(
+        None,
+        "Most HTTP connections of a client's address to a process; behind a trusted proxy, most requests at a time. "
+        "Default: three quarters of max_connections.",
+        limits=(1, 1_000_000),
+    )
     header_limit_bytes: int = setting(
         65_536, "Most bytes in the request line and headers; 431 above.", limits=(1024, 2**30)
     )

@@ -27,6 +27,15 @@ class Steps:
         return self.rendered_s - self.answered_s
 
 
+class ConnectionsCounted(msgspec.Struct, frozen=True, tag=True):
+    """The HTTP connections of one process."""
+
+    open: int
+    limit: int
+    over: dict[str, int]  # by reason: connections and requests beyond a limit, since the last report
+    process: int = 0  # to which they belong; 0: the engine's
+
+
 class Exchange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """route: the path's template, never the path, so that clients cannot create series. error: the name of its class.
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vectord.engine.events import Event
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import Counter, MetricFamilies, Snapshot
 from vectord.observability.server_metrics import ServerMetrics
 from vectord.schema import Gauges, ModelInfo
@@ -66,7 +66,7 @@ class Metrics:
         for dialect, route in routes:
             self.own.requests.expect(dialect, route, "200")
 
-    def observe(self, event: Event | Exchange) -> None:
+    def observe(self, event: Event | Exchange | ConnectionsCounted) -> None:
         for handle in self._handlers.get(type(event), ()):
             handle(event)
 

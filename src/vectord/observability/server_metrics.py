@@ -11,7 +11,7 @@ from typing import Any
 
 from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
 from vectord.errors import Overloaded
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import (
     BusyShare,
     Counter,
@@ -41,6 +41,14 @@ class ServerMetrics(MetricFamilies):
             "vectord_request_duration_seconds", "From headers to answer", SECONDS, ("dialect", "route")
         )
         self.rejected = Counter("vectord_requests_rejected", "Requests refused for load, rate or key", ("reason",))
+        self.connections = Gauge("vectord_connections", "Open HTTP connections")
+        self.connections_limit = Gauge("vectord_connections_limit", "Most open HTTP connections, of all processes")
+        self.connections_over = Counter(
+            "vectord_connections_over_limit",
+            "Connections, or requests of trusted proxies, beyond a limit: of all connections, of an address, of file "
+            "descriptors",
+            ("reason",),
+        )
         self.failed = Counter("vectord_requests_failed", "Requests that ended in an error of the engine", ("error",))
         self.under_way = Gauge("vectord_requests_under_way", "Requests that the engine has accepted or lets wait")
         self.tokens = Counter("vectord_tokens", "Tokens of answered requests, special tokens included", ("model",))
@@ -92,6 +100,9 @@ class ServerMetrics(MetricFamilies):
         self.build = Gauge("vectord_build_info", "Always 1; the labels name the versions", ("version", "python"))
         self.build.set(1, version, platform.python_version())
         self._busy = BusyShare()
+        self._connections: dict[int, ConnectionsCounted] = {}  # the last report of each process
+        for reason in ("connections", "address", "descriptors"):
+            self.connections_over.expect(reason)
         for reason in ("auth", "rate_limit", "backpressure"):
             self.rejected.expect(reason)
         for lane in LANES:
@@ -121,6 +132,7 @@ class ServerMetrics(MetricFamilies):
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
         return {
             Exchange: self.http_answered,
+            ConnectionsCounted: self.connections_counted,
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
             QueueChanged: self.queue_changed,
@@ -136,6 +148,15 @@ class ServerMetrics(MetricFamilies):
             self.rejected.add(1, reason)
         seconds = self.request_seconds.expect(exchange.dialect, exchange.route)
         seconds.observe(exchange.seconds, exchange.trace_id)
+
+    def connections_counted(self, event: ConnectionsCounted) -> None:
+        self._connections[event.process] = event
+        if not event.limit:  # the process has ended
+            del self._connections[event.process]
+        self.connections.set(sum(each.open for each in self._connections.values()))
+        self.connections_limit.set(sum(each.limit for each in self._connections.values()))
+        for reason, count in event.over.items():
+            self.connections_over.add(count, reason)
 
     def request_ended(self, event: RequestEnded) -> None:
         if event.caller.named:

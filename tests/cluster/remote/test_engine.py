@@ -18,7 +18,7 @@ from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMet
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import Kind, frame
 from vectord.errors import UNFORESEEN, InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, Request, Result
 from vectord.server.admission.buckets import Draw
@@ -311,6 +311,23 @@ async def test_metrics_include_all_front_ends() -> None:
         assert b'vectord_requests_rejected_total{reason="auth"} 1.0' in page
         assert content_type.startswith("text/plain")
         assert await counting[0].live() is None  # these metrics have no engine
+
+
+async def test_the_connections_of_all_front_ends_are_added() -> None:
+    """Until a front-end ends."""
+    async with linked() as found, front_end(found) as one:
+        metrics = RemoteMetrics(one)
+        async with front_end(found) as other:
+            RemoteMetrics(other).observe(ConnectionsCounted(4, 10, {"address": 2}))
+            other.flush_reports()
+            metrics.observe(ConnectionsCounted(1, 10, {"address": 1}))
+            metrics.observe(ConnectionsCounted(3, 10, {}))
+            while b"\nvectord_connections 7.0" not in (page := await metrics.exposition())[0]:
+                await asyncio.sleep(0)
+            assert b"\nvectord_connections_limit 20.0" in page[0]
+            assert b'vectord_connections_over_limit_total{reason="address"} 3.0' in page[0]
+        while b"\nvectord_connections 3.0" not in (await metrics.exposition())[0]:
+            await asyncio.sleep(0)
 
 
 async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:

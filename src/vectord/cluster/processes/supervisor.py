@@ -27,8 +27,8 @@ from vectord import compose
 from vectord.cluster.processes.start import StartMessage
 from vectord.config import Config
 from vectord.errors import ConfigError, ExitCode
+from vectord.server.http.hardening.acceptor import BACKLOG
 from vectord.server.http.listener import bind
-from vectord.server.http.run import BACKLOG
 
 ENGINE = "engine"  # the name of its process
 FIRST_PAUSE_S = 0.1  # before a restart; doubles each time

@@ -26,7 +26,7 @@ from vectord.cluster.remote.messages import (
     SpendTokens,
 )
 from vectord.errors import ShuttingDown
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
@@ -123,8 +123,8 @@ class RemoteMetrics:
     def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         self._routes = list(routes)
 
-    def observe(self, exchange: Exchange) -> None:
-        self._link.report(exchange)
+    def observe(self, event: Exchange | ConnectionsCounted) -> None:
+        self._link.report(event)
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics of all processes, including the latest reports of this front-end."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
 from vectord.schema import ModelList
 from vectord.server.admission.buckets import Draw, Refusal
@@ -68,4 +68,4 @@ class ServedRoutes(msgspec.Struct, tag=True):
     routes: list[tuple[str, str]]
 
 
-Report: TypeAlias = ServedRoutes | Exchange
+Report: TypeAlias = ServedRoutes | Exchange | ConnectionsCounted

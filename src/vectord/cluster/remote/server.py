@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+import msgspec
 import orjson
 
 from vectord.cluster.remote.codec import (
@@ -40,6 +41,7 @@ from vectord.cluster.remote.messages import (
 )
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
+from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import Metrics
 from vectord.schema import Caller, ModelList, Result
@@ -157,6 +159,7 @@ class _FrontEndConnection:
     def _lost(self) -> None:
         for task in self._tasks.values():
             task.cancel()
+        self._record(ConnectionsCounted(0, 0, {}))
         self._server.disconnected(self)
 
     def _record(self, report: Report) -> None:
@@ -165,6 +168,8 @@ class _FrontEndConnection:
             return
         if isinstance(report, ServedRoutes):
             metrics.expect_routes(report.routes)
+        elif isinstance(report, ConnectionsCounted):
+            metrics.observe(msgspec.structs.replace(report, process=id(self)))
         else:
             metrics.observe(report)
 

@@ -59,6 +59,9 @@ class Gate:
         """The client's address. peer: of the connection; forwarded: the values of X-Forwarded-For."""
         return self._proxies.client_of(peer, forwarded)
 
+    def is_proxy(self, peer: str) -> bool:
+        return self._proxies.trusts(peer)
+
     async def admit(
         self, address: str, key: Key | None, headers: Mapping[str, str], dialect: str | None = None, *, admin: bool
     ) -> None:
@@ -123,6 +126,9 @@ class TrustedProxies:
         """trusted: addresses and networks. Raises ConfigError for anything else."""
         self._networks = tuple(map(_network, trusted))
         self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
+
+    def trusts(self, address: str) -> bool:
+        return bool(self._networks) and self._is_trusted(address)
 
     def client_of(self, peer: str, forwarded: Iterable[str]) -> str:
         """The last address that is not a trusted proxy's, of X-Forwarded-For followed by `peer`.

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.observability.exchange import Exchange
+from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
@@ -56,7 +56,7 @@ class MetricsSource(Protocol):
 
     def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None: ...
 
-    def observe(self, exchange: Exchange) -> None: ...
+    def observe(self, event: Exchange | ConnectionsCounted) -> None: ...
 
     def exposition(self, accept: str = "") -> Awaitable[tuple[bytes, str]]: ...
 
@@ -93,7 +93,7 @@ def create_app(
     """The ASGI app over `engine`. `lifespan` starts and closes the engine; requests are answered from the beginning.
 
     dialects: in order of precedence; metrics: None serves no /metrics; gate: None creates one from `config`, which
-    raises ConfigError. run.py and grpc/ read app.state: engine, shutdown, gate, pipeline, backpressure.
+    raises ConfigError. run.py and grpc/ read app.state.
     """
     shutdown = Shutdown()
     gate = gate or Gate(config, dialects)
@@ -116,6 +116,7 @@ def create_app(
     app.state.gate = gate
     app.state.pipeline = pipeline
     app.state.backpressure = backpressure
+    app.state.connection_observer = None if metrics is None else metrics.observe
     return app
 
 
@@ -157,4 +158,4 @@ def metrics_page(metrics: MetricsSource) -> Page:
         body, content_type = await metrics.exposition(headers.get("accept", ""))
         return Rendered(body=body, content_type=content_type)
 
-    return Page(path="/metrics", show=show, summary="Metrics for Prometheus")
+    return Page(path="/metrics", show=show, summary="Metrics for Prometheus", probe=True)

@@ -31,6 +31,7 @@ from vectord.server.http.hardening.body import (
     check_media_type,
     check_shape,
 )
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.routing import Choice, Endpoint, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
@@ -126,6 +127,8 @@ class HttpHandler:
             # Pages have no span: most traces would be probes and scrapes.
             span=None if endpoint.page is not None else (record.method, record.route),
         )
+        if (error := scope.get(OVER_LIMIT)) is not None and not (endpoint.page is not None and endpoint.page.probe):
+            raise error
         if endpoint.open_page is None and not endpoint.public:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:

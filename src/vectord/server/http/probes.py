@@ -30,15 +30,21 @@ def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str, health_o
     """health_of: a dialect with `original_health`, whose values /health reports; None: this server's own."""
     probes = Probes(engine, shutdown, version, health_of)
     return (
-        Page(path="/health", show=probes.health, summary="Show whether the server accepts requests, and the models"),
-        Page(path="/health/live", show=probes.live, summary="Whether the process answers"),
+        Page(
+            path="/health",
+            show=probes.health,
+            summary="Show whether the server accepts requests, and the models",
+            probe=True,
+        ),
+        Page(path="/health/live", show=probes.live, summary="Whether the process answers", probe=True),
         Page(
             path="/health/ready",
             show=probes.ready,
             summary="Show whether the server accepts requests, and the state of each model",
+            probe=True,
         ),
-        Page(path="/ping", show=probes.ping, summary="As /health, without a body"),
-        Page(path="/", show=probes.front, summary="The server's name, version and models"),
+        Page(path="/ping", show=probes.ping, summary="As /health, without a body", probe=True),
+        Page(path="/", show=probes.front, summary="The server's name, version and models", probe=True),
     )
 
 

@@ -28,13 +28,15 @@ _placeholder = re.compile(r"\{(\w+)(:path)?\}")
 class Page:
     """A page of the server itself, for GET and HEAD. It needs no key unless it is guarded.
 
-    show: from the request's headers. summary: for the API's description; "" leaves the page out of it.
+    show: from the request's headers. summary: for the API's description; "" leaves the page out of it. probe: answered
+    on connections beyond the limits, too.
     """
 
     path: str
     show: Callable[[Mapping[str, str]], Rendered | Awaitable[Rendered]]
     summary: str
     guarded: bool = False
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

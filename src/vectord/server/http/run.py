@@ -31,16 +31,19 @@ from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
+from vectord.server.http.hardening.acceptor import Acceptor
+from vectord.server.http.hardening.connection_limits import ConnectionLimits, Place, configured_limits
 from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
 from vectord.server.http.routing import Table
 from vectord.server.pipeline import RequestPipeline, Shutdown
 
-BACKLOG = 2048  # connections that the kernel queues until they are accepted
 MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
+FIRST_REQUEST_DRAIN_S = 1.0  # the same, for connections that the kernel had queued and whose request has not arrived
 CANCELLED_S = 1.0  # time to send the responses of cancelled requests
 METRICS_SHUTDOWN_S = 1
+MAX_METRICS_CONNECTIONS = 16
 TICK_S = 0.02
 TICKS_PER_S = 10  # uvicorn's
 
@@ -58,7 +61,8 @@ def serve(
     """Serve `app`, from create_app, until a signal or app.state.shutdown.begin(); then drain and return.
 
     listener: from `bind`, None binds here. on_listening: receives the server's URL. trim_memory: runs in a thread after
-    much memory was freed. Raises ConfigError if the address cannot be bound or the certificate is invalid.
+    much memory was freed. Raises ConfigError if the address cannot be bound, the certificate is invalid or the process
+    has too few file descriptors.
     """
     certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
@@ -68,12 +72,33 @@ def serve(
 
 
 class WatchingServer(uvicorn.Server):
-    """uvicorn's server, plus a check of slow clients every second."""
+    """uvicorn's server with limited connections, plus a check of slow clients every second."""
 
-    def __init__(self, settings: uvicorn.Config, backpressure: WriteBackpressure) -> None:
+    def __init__(self, settings: uvicorn.Config, backpressure: WriteBackpressure, limits: ConnectionLimits) -> None:
         super().__init__(settings)
         self._backpressure = backpressure
+        self._limits = limits
+        self._acceptors: list[Acceptor] = []
         backpressure.watch(self._connections)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        settings = self.config
+
+        def create_protocol(place: Place) -> asyncio.Protocol:
+            create = cast("Callable[..., asyncio.Protocol]", settings.http_protocol_class)
+            return create(settings, self.server_state, self.lifespan.state, place=place)
+
+        for listener in sockets or []:
+            self._acceptors.append(Acceptor(listener, create_protocol, self._limits, settings.ssl))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._close_port()
+        await super().shutdown(sockets)
+
+    def _close_port(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_S == 0:
@@ -81,9 +106,11 @@ class WatchingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _watch(self, now_s: float) -> None:
+        patience = self._limits.patience()
         for connection in self._connections():
-            connection.drop_if_stalled(now_s)
+            connection.drop_if_stalled(now_s, patience)
         self._backpressure.make_room(now_s)
+        self._limits.report(now_s)
 
     def _connections(self) -> list[HttpProtocol]:
         return cast("list[HttpProtocol]", list(self.server_state.connections))
@@ -101,7 +128,12 @@ class Server(WatchingServer):
         certificate: Certificate | None = None,
         trim_memory: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(uvicorn_config(app, config, certificate), app.state.backpressure)
+        limits = ConnectionLimits(
+            *configured_limits(config.max_connections, config.max_connections_per_address),
+            app.state.gate,
+            app.state.connection_observer,
+        )
+        super().__init__(uvicorn_config(app, config, certificate), app.state.backpressure, limits)
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
@@ -143,24 +175,26 @@ class Server(WatchingServer):
         began_s = loop.time()
         self._shutdown.begin()
         _log.info("draining", extra={"fields": {"requests": len(self.server_state.tasks)}})
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
+        self._close_port()
         draining = loop.create_task(self._engine.drain())
-        await self._drain_connections(began_s + MIN_DRAIN_S, began_s + max(self._timeout_s, MIN_DRAIN_S))
+        await self._drain_connections(began_s)
         await self._cancel_requests(draining)
         await self.lifespan.shutdown()
         _log.info("stopped", extra={"fields": {"seconds": round(loop.time() - began_s, 3)}})
 
-    async def _drain_connections(self, close_idle_from_s: float, deadline_s: float) -> None:
-        """Close idle connections until none is left or the deadline. Both times are in loop time."""
+    async def _drain_connections(self, began_s: float) -> None:
+        """Close idle connections until none is left or the timeout has passed. began_s: in loop time."""
         loop = asyncio.get_running_loop()
-        while self.server_state.connections and loop.time() < deadline_s:
-            if loop.time() >= close_idle_from_s:
+        deadline_s = began_s + max(self._timeout_s, MIN_DRAIN_S)
+        while self._has_connections() and loop.time() < deadline_s:
+            draining_s = loop.time() - began_s
+            if draining_s >= MIN_DRAIN_S:
                 for connection in self._connections():
-                    connection.close_if_idle()
+                    connection.close_if_idle(before_request=draining_s >= FIRST_REQUEST_DRAIN_S)
             await asyncio.sleep(TICK_S)
+
+    def _has_connections(self) -> bool:
+        return bool(self.server_state.connections) or any(acceptor.is_opening for acceptor in self._acceptors)
 
     async def _cancel_requests(self, draining: asyncio.Task[None]) -> None:
         """Answer the remaining requests with 503 and close all connections. No effect if all were answered in time."""
@@ -195,7 +229,8 @@ async def serve_metrics(
     handler = HttpHandler(engine, table, config, RequestPipeline(Gate(ServerConfig()), shutdown), backpressure)
     settings = uvicorn_config(handler, config, certificate, "off")
     settings.timeout_graceful_shutdown = METRICS_SHUTDOWN_S
-    server = MetricsServer(settings, backpressure)
+    limits = ConnectionLimits(MAX_METRICS_CONNECTIONS, MAX_METRICS_CONNECTIONS)
+    server = MetricsServer(settings, backpressure, limits)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     _log.info("listening", extra={"fields": {"url": url_of(listener, "https" if certificate else "http") + "/metrics"}})
     try:
@@ -229,7 +264,6 @@ def uvicorn_config(
         proxy_headers=False,
         forwarded_allow_ips="",
         workers=1,
-        backlog=BACKLOG,
         ssl_certfile=None if certificate is None else certificate.chain_file,
         ssl_keyfile=None if certificate is None else certificate.key_file,
     )

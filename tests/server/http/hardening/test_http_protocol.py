@@ -224,7 +224,9 @@ def hour(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server's check sees a clock one hour ahead."""
     real = http_protocol.HttpProtocol.drop_if_stalled
     monkeypatch.setattr(
-        http_protocol.HttpProtocol, "drop_if_stalled", lambda self, now_s: real(self, now_s + 3600 * self._late)
+        http_protocol.HttpProtocol,
+        "drop_if_stalled",
+        lambda self, now_s, patience=1.0: real(self, now_s + 3600 * self._late),
     )
     monkeypatch.setattr(http_protocol.HttpProtocol, "_late", 1, raising=False)
     yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tests.server.live import connected, get, live, post
 from uvicorn.server import ServerState
 
+from vectord.server.http.hardening.connection_limits import ConnectionLimits
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol
 
 HEADER_LIMIT_BYTES = 2048
@@ -127,6 +129,7 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": seen})
 
 
+NO_SOCKET = cast(socket.socket, None)
 CONFIG = uvicorn.Config(cast(Any, echo), lifespan="off", log_config=None, ws="none")
 
 
@@ -135,7 +138,8 @@ async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
     nothing to do."""
     room = HeadRoom()
     state, transport = ServerState(), FakeTransport()
-    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room)
+    place = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
+    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room, place=place)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(state, transport)

@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import struct
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, Place
 from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
 from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
@@ -61,10 +62,11 @@ class HeadRoom:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, place: Place, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._header_limit_bytes = header_limit_bytes
         self._head_room = head_room
+        self._place = place
         self._counted_bytes = 0  # in head_room
         self._phase = Phase.HEAD
         self._head_bytes = 0  # since the last request
@@ -77,6 +79,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._ends = False  # ignores input; closes when the current response is complete
 
     # --- reading ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._place.close = self.abort
 
     def data_received(self, data: bytes) -> None:
         if self._ends:
@@ -174,7 +180,13 @@ class HttpProtocol(HttpToolsProtocol):
                 self._body_left = int(value)
             elif name == b"transfer-encoding":
                 self._phase = Phase.CHUNKS
+        if self._place.reserved or self._place.proxied:
+            error = self._place.begin_request(self.headers)
+            if error is not None:
+                cast(dict[str, Any], self.scope)[OVER_LIMIT] = error
         super().on_headers_complete()
+        if self._place.reserved:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = 0
@@ -201,6 +213,7 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._place.limits.release(self._place)
         self._ends = True
         self._unparsed = b""
         self._head_room.change(self._counted_bytes, 0)
@@ -220,6 +233,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # Replaces uvicorn's, which starts a timer for each response; drop_if_stalled closes idle connections.
         self.server_state.total_requests += 1
+        if self._place.answering:
+            self._place.end_request()
         if self.transport.is_closing():
             return
         if self._ends:
@@ -252,17 +267,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     # --- stalled clients --------------------------------------------------------------------------------------
 
-    def drop_if_stalled(self, now_s: float) -> None:
-        """Called every second: close the connection of a client that stopped sending or reading."""
+    def drop_if_stalled(self, now_s: float, patience: float = 1.0) -> None:
+        """Called every second: close the connection of a client that stopped sending or reading.
+
+        patience: the share of the times to send that applies."""
         self.pace.update(self.held_bytes, now_s)
         if self.pace.lag_s(now_s) > WRITE_STALL_S:
             self.abort()
-        elif now_s - self._last_read_s > self._read_timeout_s():
+        elif now_s - self._last_read_s > self._read_timeout_s() * patience:
             self.transport.close()
 
-    def close_if_idle(self) -> None:
-        """Called while the server drains."""
-        if self.cycle is None or self.cycle.response_complete:
+    def close_if_idle(self, *, before_request: bool) -> None:
+        """Called while the server drains. before_request: also if a request is expected, or has begun to arrive."""
+        if self._is_answered() and (before_request or (self.cycle is not None and not self._head_bytes)):
             self.transport.close()
 
     @property
@@ -275,6 +292,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _read_timeout_s(self) -> float:
+        if self._place.reserved and not self._place.answering:
+            return RESERVED_S
         if self._phase is not Phase.HEAD or self._head_bytes:
             return READ_STALL_S  # of an answered request: for all of its body
         if self.cycle is None:

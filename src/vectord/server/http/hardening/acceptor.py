@@ -1,0 +1,136 @@
+"""Accepts the connections of a listening socket.
+
+Replaces `loop.create_server`, with which a connection cannot be refused before it has a transport, TLS handshakes are
+neither counted nor bounded, a lack of file descriptors closes the connections of probes without a log line, and the
+connections in the kernel's queue are reset when the server closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from vectord.server.http.hardening.connection_limits import ConnectionLimits, Place
+
+BACKLOG = 2048  # connections that the kernel queues until they are accepted
+HANDSHAKE_S = 10.0
+ACCEPTS_PER_TURN = 32  # before other callbacks of the event loop run
+ATTEMPTS = 5  # iterations of the event loop in which a place of the reserve may become free
+PAUSE_S = 0.05  # after an accept without a free file descriptor
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """On the event loop of its creation."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        create_protocol: Callable[[Place], asyncio.Protocol],
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """listener: bound; closed by `close`."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._create_protocol = create_protocol
+        self._limits = limits
+        self._tls = tls
+        self._opening: set[asyncio.Task[bool]] = set()
+        self._waits: asyncio.Task[None] | None = None  # on systems without add_reader
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._resume()
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether accepted connections have no transport yet."""
+        return bool(self._opening)
+
+    def close(self) -> None:
+        """Accept the connections that the kernel has queued, and no more."""
+        if self._listener.fileno() < 0:
+            return
+        self._pause()
+        while self._accept_one():
+            pass
+        self._listener.close()
+
+    def _resume(self) -> None:
+        if self._listener.fileno() < 0:
+            return
+        try:
+            self._loop.add_reader(self._listener, self._accept)
+        except NotImplementedError:  # asyncio's default loop on Windows
+            self._waits = self._loop.create_task(self._accept_forever())
+
+    def _pause(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+        else:
+            self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if not self._accept_one():
+                return
+
+    async def _accept_forever(self) -> None:
+        while True:
+            try:
+                sock, address = await self._loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(PAUSE_S)
+            else:
+                self._admit(sock, address[0], ATTEMPTS)
+
+    def _accept_one(self) -> bool:
+        """Whether there may be more."""
+        try:
+            sock, address = self._listener.accept()
+        except ConnectionError:  # the client has left
+            return True
+        except OSError as problem:
+            if problem.errno in EXHAUSTED:
+                self._limits.count_over("descriptors")
+                self._pause()
+                self._loop.call_later(PAUSE_S, self._resume)
+            return False  # usually BlockingIOError
+        self._admit(sock, address[0], ATTEMPTS)
+        return True
+
+    def _admit(self, sock: socket.socket, peer: str, attempts: int) -> None:
+        place = self._limits.admit(peer, sock)
+        if place is not None:
+            opening = self._loop.create_task(self._open(sock, place))
+            place.close = opening.cancel
+            self._opening.add(opening)
+            opening.add_done_callback(partial(self._opened, sock, place))
+        elif attempts > 1:
+            self._loop.call_soon(self._admit, sock, peer, attempts - 1)
+        else:
+            sock.close()
+
+    async def _open(self, sock: socket.socket, place: Place) -> bool:
+        """Whether the connection has a transport, which then reports its end."""
+        protocol = self._create_protocol(place)
+        handshake_s = None if self._tls is None else HANDSHAKE_S
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError:  # a failed handshake, or a client that has left
+            return False
+        return True
+
+    def _opened(self, sock: socket.socket, place: Place, opening: asyncio.Task[bool]) -> None:
+        self._opening.discard(opening)
+        if opening.cancelled() or not opening.result():
+            self._limits.release(place)
+            sock.close()

@@ -1,0 +1,100 @@
+"""Connections from the kernel's queue to a transport."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.server.live import Client, ask, connected, get, live, post, until
+
+from vectord.server.http.hardening import acceptor
+
+HELLO = {"input": "hello"}
+
+
+async def test_queued_connections_are_answered_at_the_shutdown() -> None:
+    """They are accepted before the port closes: closing it with connections in the queue would reset them."""
+    async with live() as running:
+        waiting = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(100)]
+        for each in waiting:
+            each.sendall(post(HELLO))
+        running.stop()
+        running.server._close_port()
+        for each in waiting:
+            client = Client(*await asyncio.open_connection(sock=each))
+            assert (await client.reply()).status == 503
+            client.close()
+
+
+async def test_a_request_that_arrives_during_the_shutdown_is_answered() -> None:
+    """If its connection was accepted before, and has sent nothing or a part of a head."""
+    async with live() as running, connected(running) as silent, connected(running) as begun:
+        request = post(HELLO)
+        begun.send(request[:20])
+        await until(lambda: any(each._head_bytes for each in running.server._connections()))
+        await until(lambda: running.server._limits.n_open == 2)
+        running.stop()
+        await asyncio.sleep(0.5)  # longer than idle connections stay open
+        silent.send(request)
+        begun.send(request[20:])
+        assert [(await client.reply()).status for client in (silent, begun)] == [503, 503]
+
+
+async def test_a_silent_tls_handshake_takes_a_place_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(acceptor, "HANDSHAKE_S", 0.2)
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "chain.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    files = {"tls_cert_file": str(tmp_path / "chain.pem"), "tls_key_file": str(tmp_path / "key.pem")}
+    async with live(**files) as running, connected(running) as client:
+        await until(lambda: running.server._limits.n_open == 1)
+        assert await client.closed()
+        await until(lambda: running.server._limits.n_open == 0)
+
+
+async def test_a_lack_of_descriptors_is_counted_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accepting continues after a pause."""
+    async with live() as running:
+        (one,) = running.server._acceptors
+        exhausted = ExhaustedListener(one._listener)
+        one._listener = exhausted  # type: ignore[assignment]
+        assert (await ask(running, get("/health/live"))).status == 200
+        assert exhausted.failures == 0
+
+
+class ExhaustedListener:
+    """A listener whose first accepts fail for want of descriptors."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+        self.failures = 3
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._real.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+async def test_a_loop_without_readers_accepts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio's default loop on Windows is one."""
+    loop = asyncio.get_running_loop()
+    real = loop.add_reader
+
+    def add_reader(source: Any, callback: Any, *arguments: Any) -> None:
+        if getattr(callback, "__func__", None) is acceptor.Acceptor._accept:
+            raise NotImplementedError
+        real(source, callback, *arguments)
+
+    monkeypatch.setattr(loop, "add_reader", add_reader)
+    async with live() as running:
+        for _ in range(3):
+            assert (await ask(running, post(HELLO))).status == 200
