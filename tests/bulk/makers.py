@@ -20,7 +20,7 @@ from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkJob, RetryLater
 from vectord.bulk.outputs import format_of_output
 from vectord.bulk.pipeline import Pipeline, Summary
-from vectord.bulk.progress import LogProgress
+from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import TextVectors
 from vectord.schema import Sparse
 
@@ -72,7 +72,7 @@ def job_of(source: Path | str, out: Path, **options: Any) -> BulkJob:
 
 
 def pipeline_of(job: BulkJob, embedder: FakeEmbedder, *, patience_s: float = 60.0, restart: bool = False) -> Pipeline:
-    return Pipeline(job, find_source(job), embedder, LogProgress(None), patience_s=patience_s, restart=restart)
+    return Pipeline(job, find_source(job), embedder, JobProgress(None), patience_s=patience_s, restart=restart)
 
 
 async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:

@@ -7,43 +7,38 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 log = logging.getLogger("vectord.bulk")
 
 LINE_EVERY_S = 30.0
 
 
-# Positions, and `total`, count rows if the number of all rows is known, else bytes of the files; total None: unknown.
+class JobProgress:
+    """Logs lines. Positions count rows if the number of all rows, `total`, is known, else bytes of the files."""
 
+    def __init__(self, total: int | None) -> None:
+        """total: in the unit of positions; None: unknown."""
+        self._total = total
+        self._begin = 0
+        self._began_s = self._logged_s = time.monotonic()
+        self._is_waiting = False
 
-class JobProgress(Protocol):
     def begin(self, position: int, rows: int) -> None:
         """Start the display at `position`, after `rows` finished rows."""
-        ...
+        self._begin = position
+        self._began_s = self._logged_s = time.monotonic()
+        if rows:
+            log.info("resuming after %d rows", rows)
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
         """Show this progress. rows: of the whole job; tokens: of this run."""
-        ...
+        if time.monotonic() - self._logged_s >= LINE_EVERY_S:
+            self._logged_s = time.monotonic()
+            log.info("%d rows, %s", rows, self.pace(position, tokens))
 
-    @contextmanager
-    def waiting(self, reason: str) -> Iterator[None]:
-        """A context in which a request waits for its retry."""
-        ...
-
-
-class _Pace:
-    """The speed of this run, and the remaining time."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total = total
-        self.begin(0)
-
-    def begin(self, position: int) -> None:
-        self._begin = position
-        self._began_s = time.monotonic()
-
-    def shown(self, position: int, tokens: int) -> str:
+    def pace(self, position: int, tokens: int) -> str:
+        """The speed of this run, and the remaining time."""
         elapsed_s = max(time.monotonic() - self._began_s, 1e-3)
         rate = f"{tokens / elapsed_s:,.0f} tokens/s"
         if self._total is None or position <= self._begin:
@@ -51,26 +46,9 @@ class _Pace:
         left_s = max(0.0, (self._total - position) * elapsed_s / (position - self._begin))
         return f"{rate}, {_duration(left_s)} left"
 
-
-class LogProgress:
-    def __init__(self, total: int | None) -> None:
-        self._pace = _Pace(total)
-        self._logged_s = time.monotonic()
-        self._is_waiting = False
-
-    def begin(self, position: int, rows: int) -> None:
-        self._pace.begin(position)
-        self._logged_s = time.monotonic()
-        if rows:
-            log.info("resuming after %d rows", rows)
-
-    def advance(self, position: int, rows: int, tokens: int) -> None:
-        if time.monotonic() - self._logged_s >= LINE_EVERY_S:
-            self._logged_s = time.monotonic()
-            log.info("%d rows, %s", rows, self._pace.shown(position, tokens))
-
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
+        """A context in which a request waits for its retry."""
         if not self._is_waiting:  # one line for all requests
             log.warning("waiting: %s", reason)
         self._is_waiting = True
@@ -80,14 +58,14 @@ class LogProgress:
             self._is_waiting = False
 
 
-class ProgressBar:
-    """Drawn by rich on stderr, within a `with` block."""
+class ProgressBar(JobProgress):
+    """Draws a bar on stderr by rich, within a `with` block."""
 
     def __init__(self, total: int | None) -> None:
         from rich.console import Console  # noqa: PLC0415 - only on a terminal
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
-        self._pace = _Pace(total)
+        super().__init__(total)
         self._reasons: list[str] = []
         self._bar = Progress(
             SpinnerColumn(),
@@ -110,11 +88,12 @@ class ProgressBar:
         self._bar.stop()
 
     def begin(self, position: int, rows: int) -> None:
-        self._pace.begin(position)
+        self._begin = position
+        self._began_s = time.monotonic()
         self._bar.update(self._task, completed=position, description=f"resuming after {rows:,} rows" if rows else "")
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        self._done = f"{rows:,} rows, {self._pace.shown(position, tokens)}"
+        self._done = f"{rows:,} rows, {self.pace(position, tokens)}"
         self._draw(position)
 
     @contextmanager

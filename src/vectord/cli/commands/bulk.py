@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vectord.bulk.inputs import InputSource
     from vectord.bulk.job import BulkJob
     from vectord.bulk.pipeline import Pipeline, Summary
-    from vectord.bulk.progress import LogProgress, ProgressBar
+    from vectord.bulk.progress import JobProgress
 
 HELP = """\
 Embed every text in IN and write OUT: the same rows in the same order, with all their columns and the vectors. The model
@@ -140,8 +140,8 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextManager[ProgressBar | LogProgress]:
-    from vectord.bulk.progress import LogProgress, ProgressBar  # noqa: PLC0415
+def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextManager[JobProgress]:
+    from vectord.bulk.progress import JobProgress, ProgressBar  # noqa: PLC0415
 
     rows = None
     if source.format == "parquet":
@@ -149,7 +149,7 @@ def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextM
 
         rows = count_rows(source)
     total = rows if source.format in {"parquet", "arrow"} else source.size_bytes
-    return ProgressBar(total) if has_bar(options) else nullcontext(LogProgress(total))
+    return ProgressBar(total) if has_bar(options) else nullcontext(JobProgress(total))
 
 
 def _print(summary: Summary) -> int:

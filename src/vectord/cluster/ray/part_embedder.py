@@ -19,7 +19,7 @@ from vectord.bulk.embedder import EngineEmbedder
 from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.pipeline import Pipeline, Summary
-from vectord.bulk.progress import LogProgress
+from vectord.bulk.progress import JobProgress
 from vectord.cluster.ray.parts import InputPart, SharedStorage
 from vectord.config import Config
 from vectord.observability import logs
@@ -56,7 +56,7 @@ class PartEmbedder:
         texts, vectors = folder / "in.parquet", folder / "out.parquet"
         self._source.copy_rows(part.path, part.start, part.stop, texts)
         job = replace(self._job, source=str(texts), out=vectors, input_format="parquet")
-        progress = LogProgress(part.stop - part.start)
+        progress = JobProgress(part.stop - part.start)
         pipeline = Pipeline(job, find_source(job), self._embedder, progress, patience_s=self._patience_s, restart=False)
         summary = await pipeline.run()
         self._out.upload(vectors, part.name)

@@ -44,9 +44,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
     )
-    compiler = OnnxCompiler(core, path, answerer.reads, threads)
-    compile_graph = partial(compiler.compile, precision, facts.streams)
-    return GraphBackend(facts, answerer, compile_graph(), compile_graph, partial(compiler.compile, "f32", streams=1))
+    compile_with = partial(compile_plan, core, path, answerer.reads, threads)
+    compile_graph = partial(compile_with, precision, facts.streams)
+    return GraphBackend(facts, answerer, compile_graph(), compile_graph, partial(compile_with, "f32", 1))
 
 
 class OnnxPlan:
@@ -72,37 +72,27 @@ class OnnxPlan:
         return {name: answers[i] for i, name in enumerate(self._outputs)}
 
 
-class OnnxCompiler:
-    """Compiles plans of one graph with these `outputs` only."""
+def compile_plan(
+    core: ov.Core, path: Path, outputs: Sequence[str], threads: int, precision: Precision, streams: int
+) -> OnnxPlan:
+    """Compile a graph with these `outputs` only. Blocks, seconds for a large model. path: accepted by read_onnx.
 
-    def __init__(self, core: ov.Core, path: Path, outputs: Sequence[str], threads: int) -> None:
-        """path: a file that read_onnx has accepted."""
-        self._core = core
-        self._path = path
-        self._outputs = outputs
-        self._threads = threads
-
-    def compile(self, precision: Precision, streams: int) -> OnnxPlan:
-        """Blocks, seconds for a large model. Raises ModelUnavailable for a graph that OpenVINO cannot run."""
-        config = {
-            "INFERENCE_PRECISION_HINT": precision,
-            "NUM_STREAMS": streams,
-            "INFERENCE_NUM_THREADS": self._threads,
-            "ENABLE_CPU_PINNING": False,  # as backends/openvino.py
-        }
-        try:
-            whole = self._core.read_model(self._path)
-            self._check_inputs(whole)
-            results = [whole.output(name).get_node().input_value(0) for name in self._outputs]
-            compiled = self._core.compile_model(ov.Model(results, whole.get_parameters()), "CPU", config)
-        except RuntimeError as error:  # OpenVINO's only exception
-            reason = " ".join(str(error).split())[-300:]
-            raise ModelUnavailable(f"{self._path}: OpenVINO cannot run this graph ({reason})") from error
-        return OnnxPlan(compiled, self._outputs, streams)
-
-    def _check_inputs(self, model: ov.Model) -> None:
-        shapes = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
-        check_inputs(
-            self._path,
-            {name: [None if n.is_dynamic else n.get_length() for n in shape] for name, shape in shapes.items()},
-        )
+    Raises ModelUnavailable for a graph that OpenVINO cannot run.
+    """
+    config = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,  # as backends/openvino.py
+    }
+    try:
+        whole = core.read_model(path)
+        shapes = {port.get_any_name(): port.get_partial_shape() for port in whole.inputs}
+        sizes = {name: [None if n.is_dynamic else n.get_length() for n in shape] for name, shape in shapes.items()}
+        check_inputs(path, sizes)
+        results = [whole.output(name).get_node().input_value(0) for name in outputs]
+        compiled = core.compile_model(ov.Model(results, whole.get_parameters()), "CPU", config)
+    except RuntimeError as error:  # OpenVINO's only exception
+        reason = " ".join(str(error).split())[-300:]
+        raise ModelUnavailable(f"{path}: OpenVINO cannot run this graph ({reason})") from error
+    return OnnxPlan(compiled, outputs, streams)
