@@ -6,7 +6,6 @@ Accepts the options of `vectord serve`, and options for replicas. Blocks until S
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vectord.cluster.processes.start import on_first_signal
 from vectord.cluster.ray.cluster import (
     DIRECT,
     PATIENT,
@@ -61,7 +61,8 @@ def run(words: Sequence[str]) -> int:
 
     from vectord.cluster.ray.replica import NAME, application  # noqa: PLC0415
 
-    ended = _ended()
+    ended = threading.Event()
+    on_first_signal(ended.set)
     try:
         start(serve, loaded.config, everywhere=options.proxies == "every")
         try:
@@ -147,20 +148,6 @@ def _load(line: CommandLine) -> Loaded:
     logs.configure(loaded.config.telemetry)
     loaded.log_notes()
     return loaded
-
-
-def _ended() -> threading.Event:
-    """Set by the first signal; the second one ends the process."""
-    ended = threading.Event()
-
-    def shut_down(number: int, frame: object) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        ended.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, shut_down)
-    return ended
 
 
 if __name__ == "__main__":

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from contextlib import suppress
-from types import FrameType
+from functools import partial
 
 import uvloop
 from starlette.applications import Starlette
 
 from vectord import compose
-from vectord.cluster.processes.start import StartMessage, on_supervisor_end, read_start_message, run_and_exit
+from vectord.cluster.processes.start import (
+    StartMessage,
+    on_first_signal,
+    on_supervisor_end,
+    read_start_message,
+    run_and_exit,
+)
 from vectord.cluster.remote.server import EngineServer
 from vectord.engine.events import Event, ModelStateChanged, Observer
 from vectord.observability import logs
@@ -52,7 +57,9 @@ async def _serve(composed: compose.Composition, state_changed: asyncio.Event, st
     server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
     abandoned = asyncio.Event()
     on_supervisor_end(abandoned.set)
-    ended = _on_signal_or_failure(app)
+    ended = asyncio.Event()  # by a signal, or because no model could be loaded
+    app.state.shutdown.on_begin(ended.set)
+    on_first_signal(partial(asyncio.get_running_loop().call_soon_threadsafe, app.state.shutdown.begin))
     async with app.router.lifespan_context(app):
         await server.start(socket.socket(fileno=start.listener))
         tasks = [
@@ -92,22 +99,6 @@ async def _end_after_front_ends(
         async with asyncio.timeout(timeout_s):
             await server.wait_until_unused()
     app.state.shutdown.begin()
-
-
-def _on_signal_or_failure(app: Starlette) -> asyncio.Event:
-    """Set by the first signal, or if no model could be loaded. A second signal ends the process at once."""
-    ended = asyncio.Event()
-    app.state.shutdown.on_begin(ended.set)
-    loop = asyncio.get_running_loop()
-
-    def shut_down(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        loop.call_soon_threadsafe(app.state.shutdown.begin)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, shut_down)
-    return ended
 
 
 if __name__ == "__main__":

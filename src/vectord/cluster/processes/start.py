@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -53,6 +54,18 @@ def on_supervisor_end(callback: Callable[[], None]) -> None:
             callback()
 
     loop.add_reader(sys.stdin.fileno(), check)
+
+
+def on_first_signal(callback: Callable[[], object]) -> None:
+    """Call `callback` at the first SIGINT or SIGTERM. A second signal ends the process at once."""
+
+    def shut_down(number: int, frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        callback()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, shut_down)
 
 
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
