@@ -15,10 +15,10 @@ from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.files.read import map_file, read_json_object
 from vectord.checkpoints.files.safetensors_file import read_safetensors
 from vectord.checkpoints.files.torch_file import read_torch_file
-from vectord.checkpoints.files.weight import KEPT_OF_TABLES, Weight
+from vectord.checkpoints.files.weight import Weight
 from vectord.errors import ModelUnavailable
 
-__all__ = ["GRAPHS", "Checkpoint", "Weight", "find_weight_files", "find_weights", "open_checkpoint", "open_table"]
+__all__ = ["GRAPHS", "Checkpoint", "Weight", "find_weight_files", "find_weights", "open_checkpoint"]
 
 INDEX_LIMIT_BYTES = 64 * 2**20
 GRAPHS = ("onnx/model.onnx", "model.onnx")
@@ -31,7 +31,7 @@ _READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
 
 
 class Checkpoint(dict[str, Weight]):
-    """The float tensors of one or more weight files, by name. Integer tensors (position_ids) are left out."""
+    """The tensors of one or more weight files, by name."""
 
     def __init__(self, weights: Mapping[str, Weight], maps: Sequence[mmap.mmap]) -> None:
         super().__init__(weights)
@@ -71,14 +71,6 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
             raise ModelUnavailable(f"{path}: tensor {min(twice)!r} is in an earlier file too")
         weights.update(found)
     return Checkpoint(weights, maps)
-
-
-def open_table(paths: Sequence[Path]) -> Checkpoint:
-    """Like `open_checkpoint`, with the integer tensors and float64 of a safetensors file too: a static model's."""
-    if len(paths) != 1 or paths[0].suffix != ".safetensors":
-        return open_checkpoint(paths)
-    mapped = map_file(paths[0])
-    return Checkpoint(read_safetensors(paths[0], mapped, KEPT_OF_TABLES), (mapped,))
 
 
 def tensor_shape(path: Path, name: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.checkpoint import find_weights, open_table
+from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
 from vectord.errors import ModelUnavailable
@@ -114,7 +114,9 @@ def open_folder(located: Located) -> ModelFolder:
 def has_table(folder: Path, model_type: object) -> bool:
     """Return whether the folder is model2vec's: it says so, or has no model_type and a tensor of token vectors."""
     file = folder / "model.safetensors"
-    return model_type == "model2vec" or (model_type is None and file.is_file() and "embeddings" in open_table((file,)))
+    return model_type == "model2vec" or (
+        model_type is None and file.is_file() and "embeddings" in open_checkpoint((file,))
+    )
 
 
 # --- modules.json ---------------------------------------------------------------------------------------------

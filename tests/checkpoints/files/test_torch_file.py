@@ -92,12 +92,13 @@ def test_tied_weights_share_memory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights["head"].array, bits(table.weight))
 
 
-def test_tensors_of_other_types_are_left_out(tmp_path: Path) -> None:
-    """position_ids and masks are not weights, and no network takes float64."""
+def test_tensors_of_other_types_keep_their_names(tmp_path: Path) -> None:
+    """A network must account for every tensor of its files, position_ids and masks too."""
     others = [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
     state = {str(dtype): torch.ones(3, dtype=dtype) for dtype in others}
     weights = read(save(tmp_path / "m.bin", {**state, "x": torch.ones(2)}))
-    assert weights.keys() == {"x"}
+    assert weights.keys() == {*state, "x"}
+    assert all(weights[name].array.tolist() == [1, 1, 1] for name in state)
 
 
 def test_a_file_of_torch_before_2_1_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ The format: https://github.com/huggingface/safetensors, "Format".
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, cast
@@ -16,16 +15,10 @@ import msgspec
 import numpy as np
 
 from vectord.checkpoints.files.read import parse_json
-from vectord.checkpoints.files.weight import KEPT, KEPT_OF_TABLES, Dtype, Weight, array_over, is_shape
+from vectord.checkpoints.files.weight import DTYPES, Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
 
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
-
-_SKIPPED: Mapping[str, int] = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
-_ITEM_BYTES: Mapping[str, int] = {
-    **{name: np.dtype(kind).itemsize for name, kind in KEPT_OF_TABLES.items()},
-    **_SKIPPED,
-}
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -38,8 +31,8 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[_Offset, _Offset]
 
 
-def read_safetensors(path: Path, mapped: mmap.mmap, kept: Mapping[str, type[np.generic]] = KEPT) -> dict[str, Weight]:
-    """Return the tensors of the mapped file with a dtype of `kept`; other types are checked and left out.
+def read_safetensors(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
+    """Return the tensors of the mapped file.
 
     Raises ModelUnavailable, naming the file: cut off, or tensors that overlap, leave a gap, or do not fit their place.
     """
@@ -55,7 +48,7 @@ def read_safetensors(path: Path, mapped: mmap.mmap, kept: Mapping[str, type[np.g
     if not isinstance(header, dict):
         raise ModelUnavailable(f"{path}: the header is not a JSON object")
     header.pop("__metadata__", None)
-    entries = [(name, _entry(path, name, fields, kept)) for name, fields in header.items()]
+    entries = [(name, _entry(path, name, fields)) for name, fields in header.items()]
     end = 0
     for name, entry in sorted(entries, key=lambda named: named[1].data_offsets):
         start, stop = entry.data_offsets
@@ -73,23 +66,22 @@ def read_safetensors(path: Path, mapped: mmap.mmap, kept: Mapping[str, type[np.g
             array_over(mapped, entry.dtype, entry.shape, data_at + entry.data_offsets[0]),
         )
         for name, entry in entries
-        if entry.dtype in kept
     }
 
 
-def _entry(path: Path, name: str, fields: object, kept: Collection[str]) -> _Entry:
+def _entry(path: Path, name: str, fields: object) -> _Entry:
     try:
         entry = msgspec.convert(fields, _Entry)
     except msgspec.ValidationError as error:
         raise ModelUnavailable(f"{path}: tensor {name!r}: {error}") from error
     start, stop = entry.data_offsets
-    if entry.dtype not in kept and entry.dtype not in _SKIPPED:
+    if entry.dtype not in DTYPES:
         raise ModelUnavailable(
-            f"{path}: tensor {name!r} has dtype {entry.dtype[:20]!r}; supported are {', '.join(kept)}"
+            f"{path}: tensor {name!r} has dtype {entry.dtype[:20]!r}; supported are {', '.join(DTYPES)}"
         )
     if not is_shape(entry.shape):  # not repeated: a header has room for millions of sizes
         raise ModelUnavailable(f"{path}: tensor {name!r} has an impossible shape")
-    if prod(entry.shape) * _ITEM_BYTES[entry.dtype] != stop - start:
+    if prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize != stop - start:
         raise ModelUnavailable(
             f"{path}: tensor {name!r} has {stop - start} bytes, which do not hold {entry.shape} of {entry.dtype}"
         )

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.files.weight import KEPT, Dtype, Weight, array_over, is_shape
+from vectord.checkpoints.files.weight import Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
 
 DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
@@ -85,7 +85,7 @@ class StoredTensor:
 
 
 def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
-    """Return the float32, float16 and bfloat16 tensors of the mapped file; tensors of other types are left out.
+    """Return the tensors of the mapped file.
 
     Two names of one tensor share one array. Tensors that are not contiguous (a transpose) are copied.
     Raises ModelUnavailable, naming the file: not torch's zip format, cut off, or not a plain dict of tensors.
@@ -103,8 +103,7 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     views: dict[str, StoredTensor] = {}
     for name, view in read_tensors(path, mapped[pickled.start : pickled.stop]).items():
         _check_view(path, name, view, members.get(f"{root}/data/{view.storage.key}"))
-        if view.storage.type.dtype in KEPT:
-            views[name] = view
+        views[name] = view
     copied_bytes = sum(prod(v.shape) * v.storage.type.item_bytes for v in set(views.values()) if not v.is_contiguous)
     if copied_bytes > len(mapped):  # a few bytes seen with stride 0, or by many views, would need as much memory
         raise ModelUnavailable(

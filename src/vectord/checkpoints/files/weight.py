@@ -11,16 +11,24 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Dtype = Literal["F32", "F16", "BF16", "F64", "I8", "I32", "I64"]  # the last four: of static tables only
+Dtype = Literal["F32", "F16", "BF16", "F64", "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"]
 
-KEPT: Mapping[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-KEPT_OF_TABLES: Mapping[str, type[np.generic]] = {
-    **KEPT,
+DTYPES: Mapping[str, type[np.generic]] = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
     "F64": np.float64,
+    "BOOL": np.bool_,
+    "U8": np.uint8,
     "I8": np.int8,
+    "U16": np.uint16,
+    "I16": np.int16,
+    "U32": np.uint32,
     "I32": np.int32,
+    "U64": np.uint64,
     "I64": np.int64,
 }
+NETWORK_DTYPES = frozenset({"F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +57,9 @@ def is_shape(sizes: Sequence[Any]) -> bool:
 
 def array_over(mapped: mmap.mmap, dtype: str, shape: Sequence[int], start: int) -> npt.NDArray[np.generic]:
     """Return the array at byte `start` of the map. The caller has checked its dtype, and that it lies inside."""
-    array: npt.NDArray[np.generic] = np.frombuffer(
-        mapped, KEPT_OF_TABLES[dtype], count=prod(shape), offset=start
-    ).reshape(shape)
+    array: npt.NDArray[np.generic] = np.frombuffer(mapped, DTYPES[dtype], count=prod(shape), offset=start).reshape(
+        shape
+    )
     if not array.flags.aligned:  # safetensors before 0.3 did not pad the header, and runtimes require alignment
         array = array.copy()
     return array

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from vectord.checkpoints.checkpoint import open_table
+from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.kinds.embedding import matryoshka_of
 from vectord.checkpoints.spec import ModelSpec, Pooling, StaticTable
@@ -73,7 +73,7 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 
 def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
     """The table's name, how many token ids have a row, and its columns."""
-    tensors = open_table(spec.weights)
+    tensors = open_checkpoint(spec.weights)
     shapes = {name: weight.array.shape for name, weight in tensors.items()}
     tensors.close()
     name = next((name for name in ("embedding.weight", "embeddings") if name in shapes), "")

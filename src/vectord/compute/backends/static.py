@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.checkpoint import open_table
+from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.weight import Weight
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
@@ -33,7 +33,7 @@ class StaticBackend:
 
     def __init__(self, spec: ModelSpec, options: BackendOptions) -> None:
         assert spec.static is not None
-        self._tensors = open_table(spec.weights)
+        self._tensors = open_checkpoint(spec.weights)
         table = self._tensors[spec.static.tensor]
         # numpy has no bfloat16.
         self._table: npt.NDArray[np.generic] = table.as_float32() if table.dtype == "BF16" else table.array

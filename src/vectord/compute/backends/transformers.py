@@ -30,11 +30,13 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of
+from vectord.compute.networks.weights import check_all_read
 from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
@@ -151,7 +153,7 @@ class TransformersModel:
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
         self._filler = int(config.pad_token_id or 0)
         self._device = device
-        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype)
+        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec.outputs)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         if not getattr(config, "is_causal", True):
             _attend_both_ways(body, spec, device)
@@ -264,10 +266,15 @@ def _find(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> ModelClass |
 
 
 def _load_body(
-    model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint, ops: TorchOps, dtype: torch.dtype
+    model_class: ModelClass,
+    config: PreTrainedConfig,
+    checkpoint: Checkpoint,
+    ops: TorchOps,
+    dtype: torch.dtype,
+    outputs: Collection[Output],
 ) -> torch.nn.Module:
     _check_extent(model_class, config, checkpoint)
-    state = {name: ops.constant(weight) for name, weight in checkpoint.items()}
+    state = {name: ops.constant(weight) for name, weight in checkpoint.items() if weight.dtype in NETWORK_DTYPES}
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings are refused below
     try:
@@ -288,6 +295,7 @@ def _load_body(
     # transformers would continue with random numbers. The pooler may be missing, because its output is not used.
     if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
         raise ModelUnavailable(f"the checkpoint has no tensor {missing[0]}, and lacks {len(missing)} in all")
+    check_all_read(report["unexpected_keys"], outputs, config.model_type)
     if wrong := sorted(report["mismatched_keys"]):
         name, found, expected = wrong[0]
         raise ModelUnavailable(f"the checkpoint's tensor {name} is {[*found]}; by config.json it is {[*expected]}")
@@ -325,7 +333,7 @@ def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint:
     except Exception as error:
         raise ModelUnavailable(f"config.json: transformers' {model_class.__name__} refuses it ({error})") from error
     described = sum(parameter.numel() for parameter in model.parameters())
-    stored = sum(weight.array.size for weight in checkpoint.values())
+    stored = sum(weight.array.size for weight in checkpoint.values() if weight.dtype in NETWORK_DTYPES)
     tables = sum(buffer.numel() for buffer in model.buffers())
     if described > 2 * stored + MAX_SIZE or tables > MAX_BUFFER_ITEMS:
         raise ModelUnavailable(

@@ -60,11 +60,11 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
         heads["tokens"] = lambda x, tokens: x
     if "dense" in spec.outputs:
         assert spec.pooling is not None, "only for models that embed"
-        projections = _dense_projections(spec.dense_modules, ops)
+        projections = _dense_projections(spec.dense_modules, spec, ops)
         _check_widths(spec)
         heads["dense"] = pooled_head(spec.pooling, projections, ops)
     if "colbert" in spec.outputs and spec.colbert is not None:
-        layers = _dense_projections(spec.colbert.dense_modules, ops)
+        layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
         if spec.colbert.linear:
             layers = (*layers, _bare_layer(spec.colbert.linear, spec.hidden_size, spec.colbert.dimensions, ops))
         heads["colbert"] = colbert_head(layers, ops)
@@ -136,12 +136,15 @@ def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:
     return x
 
 
-def _dense_projections(modules: Sequence[DenseModule], ops: Ops[T]) -> tuple[Projection[T], ...]:
-    """sentence-transformers' Dense modules, each with a file of its own."""
+def _dense_projections(modules: Sequence[DenseModule], spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
+    """sentence-transformers' Dense modules, each with a file of its own; or a layer in the body's files."""
     projections = []
     for module in modules:
         file = open_checkpoint((module.weights,))
-        linear = WeightReader(file, ops).linear("linear", module.in_features, module.out_features, bias=module.bias)
+        reader = WeightReader(file, ops)
+        linear = reader.linear("linear", module.in_features, module.out_features, bias=module.bias)
+        if module.weights not in spec.weights:
+            _check_all_read(reader, module.weights)
         projections.append(Projection(linear, module.activation, file=file))
     return tuple(projections)
 
@@ -152,9 +155,14 @@ def _bare_layer(
     """A layer with a file of its own: its tensors are called weight and bias."""
     file = open_checkpoint((path,))
     reader = WeightReader(file, ops)
-    return Projection(
-        Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs)), activation, file=file
-    )
+    linear = Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs))
+    _check_all_read(reader, path)
+    return Projection(linear, activation, file=file)
+
+
+def _check_all_read(reader: WeightReader[T], path: Path) -> None:
+    if unread := reader.unread():
+        raise ModelUnavailable(f"{path}: tensor {min(unread)[:100]} is not one of this layer's")
 
 
 def _check_widths(spec: ModelSpec) -> None:

@@ -18,7 +18,7 @@ from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import WeightReader, check_all_read
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
@@ -37,7 +37,8 @@ class Network(Generic[T]):
         reader = WeightReader(weights, ops)
         self._body: Transformer[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, weights, ops)
+        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, reader, ops)
+        check_all_read(reader.unread() - _read_by_modules(spec), spec.outputs, spec.model_type)
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
@@ -74,19 +75,23 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
         )
 
 
-def _own_heads(
-    module: ModuleType, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]
-) -> dict[Output, Head[T]]:
+def _read_by_modules(spec: ModelSpec) -> set[str]:
+    """The tensors of the body's files that a module reads: the Dense layer of voyage-4-nano and Stanford's ColBERT."""
+    modules = (*spec.dense_modules, *(() if spec.colbert is None else spec.colbert.dense_modules))
+    return {"linear.weight" for module in modules if module.weights in spec.weights}
+
+
+def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
     """The heads whose weights have other names in each architecture.
 
     The SPLADE head multiplies with the whole vocabulary, so it uses the body's op set, not the one of `ops.heads`.
     """
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
-        masked_lm = _part(module, "masked_lm", spec)(spec.config, WeightReader(weights, ops), ops)
+        masked_lm = _part(module, "masked_lm", spec)(spec.config, weights, ops)
         heads["splade"] = splade_head(masked_lm, ops)
     if "scores" in spec.outputs:
-        heads["scores"] = _scores_head(module, spec, WeightReader(weights, ops.heads), ops.heads)
+        heads["scores"] = _scores_head(module, spec, weights.over(ops.heads), ops.heads)
     return heads
 
 

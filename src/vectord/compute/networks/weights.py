@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.files.weight import NETWORK_DTYPES
+from vectord.checkpoints.spec import Output
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -27,16 +30,30 @@ class Norm(Generic[T]):
 
 
 class WeightReader(Generic[T]):
-    """Makes constants of one op set; `prefix` precedes every name."""
+    """Makes constants of one op set; `prefix` precedes every name.
 
-    def __init__(self, weights: Mapping[str, Weight], ops: Ops[T], prefix: str = "") -> None:
+    read: the names read so far, shared with the readers that this one makes.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Weight], ops: Ops[T], prefix: str = "", read: set[str] | None = None
+    ) -> None:
         self._weights = weights
         self._ops = ops
         self._prefix = prefix
+        self._read: set[str] = set() if read is None else read
 
     def under(self, prefix: str) -> WeightReader[T]:
         """Return a reader whose names continue from `prefix`."""
-        return WeightReader(self._weights, self._ops, self._prefix + prefix)
+        return WeightReader(self._weights, self._ops, self._prefix + prefix, self._read)
+
+    def over(self, ops: Ops[T]) -> WeightReader[T]:
+        """Return a reader of the same names that makes constants of `ops`."""
+        return WeightReader(self._weights, ops, self._prefix, self._read)
+
+    def unread(self) -> set[str]:
+        """Return the full names of the tensors that neither this reader nor one made from it has read."""
+        return self._weights.keys() - self._read
 
     def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
         """Return a reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
@@ -102,12 +119,53 @@ class WeightReader(Generic[T]):
         weight = self._weights.get(full_name)
         if weight is None:
             raise ModelUnavailable(f"the checkpoint has no tensor {full_name}, which should be {_show(shape)}")
+        if weight.dtype not in NETWORK_DTYPES:
+            supported = ", ".join(sorted(NETWORK_DTYPES))
+            raise ModelUnavailable(f"the checkpoint's tensor {full_name} is {weight.dtype}; supported are {supported}")
         if weight.array.shape != tuple(shape):
             raise ModelUnavailable(
                 f"the checkpoint's tensor {full_name} is {_show(weight.array.shape)}; "
                 f"by config.json it should be {_show(shape)}"
             )
+        self._read.add(full_name)
         return weight
+
+
+# Tensors without an effect on any output: buffers that config.json determines, and the pooler, which only classifiers
+# read. `_weight` is a copy that DeBERTa's pretraining left in its checkpoints.
+_HARMLESS = re.compile(
+    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.dense\.(weight|bias)"
+)
+# Heads of pretraining and of other tasks. The matrix and bias of the words may have a second name, or be tied.
+_WORDS_HEAD = re.compile(
+    r"(cls|lm_head|lm_predictions|mask_predictions|vocab_\w+|head|decoder|lm_loss|pred_layer|embed_out"
+    r"|predictions|sop_classifier|generator_\w+|discriminator_predictions)\..+"
+)
+_WORDS_COPIES = re.compile(
+    r"(cls\.seq_relationship|mask_predictions)\..+|((cls\.predictions|lm_head)\.)?decoder\.(weight|bias)"
+    r"|vocab_projector\.weight|lm_head\.weight|(cls\.predictions|lm_head)\.bias"
+)
+_CLASSIFIER = re.compile(r"(classifier|pre_classifier|score|qa_outputs)\..+")
+_NAMED_LIMIT = 3  # tensors in the message
+
+
+def check_all_read(unread: Collection[str], outputs: Collection[Output], model_type: str) -> None:
+    """Raises ModelUnavailable, with names and count, if a tensor that affects `outputs` was not read.
+
+    The reference libraries load such a checkpoint with a warning and compute another network than the one trained.
+    """
+    harmless = (
+        _HARMLESS,
+        _WORDS_COPIES if "splade" in outputs else _WORDS_HEAD,
+        *(() if "scores" in outputs else (_CLASSIFIER,)),
+    )
+    unused = sorted(name for name in unread if not any(pattern.fullmatch(name) for pattern in harmless))
+    if unused:
+        names = ", ".join(name[:100] for name in unused[:_NAMED_LIMIT]) + ", ..." * (len(unused) > _NAMED_LIMIT)
+        raise ModelUnavailable(
+            f"the checkpoint's tensors {names} ({len(unused)} in all) have no place in a network of model_type "
+            f"{model_type!r}: it was trained as another network, or config.json describes only a part of it"
+        )
 
 
 def _show(shape: Sequence[int]) -> str:
