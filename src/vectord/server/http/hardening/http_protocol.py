@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 protocol with the bounds that it lacks. One object per connection, on the event loop.
 
 Bounded while they arrive: the bytes and the number of headers, per request and of all connections together, the framing
-of a chunked body, and the time to send a request or to read a response; write_backpressure.py bounds the bytes of all
+of chunked bodies, and the time to send a request or to read a response; write_backpressure.py bounds the bytes of all
 responses together.
 
 Requests of a connection are parsed one after the other: input after a request is held, unparsed, until the request is
@@ -45,7 +45,8 @@ class Phase(Enum):
 
     HEAD = auto()  # a head, or the pause before it
     BODY = auto()  # a body with Content-Length
-    CHUNKS = auto()  # a chunked body and its trailers
+    CHUNKS = auto()  # a chunked body
+    TRAILERS = auto()  # after the size of its last chunk
 
 
 class HeadRoom:
@@ -69,9 +70,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._place = place
         self._counted_bytes = 0  # in head_room
         self._phase = Phase.HEAD
-        self._head_bytes = 0  # since the last request
+        self._head_bytes = 0  # of the head, or of the trailers
         self._body_left = 0  # bytes of Phase.BODY
-        self._framing_bytes = 0  # of Phase.CHUNKS, since the last byte of the body
+        self._chunk_left = 0  # bytes of the chunk
+        self._size_line = b""  # the begun line of a chunk's size
         self._last_bytes = b""  # up to 3, in which a blank line may have begun
         self._unparsed = b""  # input after a request that is not answered
         self._last_read_s = self.loop.time()  # when a head began, a part of a body arrived, or a response ended
@@ -115,18 +117,43 @@ class HttpProtocol(HttpToolsProtocol):
             end = min(len(data), start + self._body_left)
             self._body_left -= end - start
             return end
-        limit_bytes = self._header_limit_bytes - (
-            self._head_bytes if self._phase is Phase.HEAD else self._framing_bytes
-        )
-        end = self._end_of_blank_line(data, start, min(len(data), start + limit_bytes))
-        if self._phase is Phase.HEAD:
-            self._head_bytes += end - start
-        else:
-            self._framing_bytes += end - start  # on_body sets it to 0
+        if self._phase is Phase.CHUNKS:
+            return self._end_of_chunks(data, start)
+        stop = min(len(data), start + self._header_limit_bytes - self._head_bytes)
+        end = self._end_of_blank_line(data, start, stop)
+        self._head_bytes += end - start
         return end
 
+    def _end_of_chunks(self, data: bytes, start: int) -> int:
+        """After the size of the last chunk, or the end of `data`; `start` if the line of a size is too long.
+
+        The parser reads the same bytes and refuses invalid ones; this only finds the end."""
+        place = start
+        while (place := place + self._chunk_left) < len(data):
+            self._chunk_left = 0
+            end = data.find(b"\n", place)
+            line = self._size_line + data[place : end if end >= 0 else len(data)]
+            if len(line) > self._header_limit_bytes:
+                return start
+            if end < 0:
+                self._size_line = line
+                return len(data)
+            self._size_line = b""
+            place = end + 1
+            try:
+                size = int(line.partition(b";")[0], 16)
+            except ValueError:
+                return len(data)
+            if size <= 0:
+                self._phase = Phase.TRAILERS
+                self._last_bytes = b"\r\n"
+                return place
+            self._chunk_left = size + 2  # and the end of its line
+        self._chunk_left = place - len(data)
+        return len(data)
+
     def _end_of_blank_line(self, data: bytes, start: int, stop: int) -> int:
-        """Each head and each chunked body ends with a blank line. `stop` if there is none before."""
+        """Heads and trailers end with a blank line. `stop` if there is none before."""
         last = self._last_bytes
         self._last_bytes = b""
         if last and (found := (last + data[start : min(start + 3, stop)]).find(BLANK_LINE)) >= 0:
@@ -172,7 +199,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._head_bytes = 0
-        self._framing_bytes = 0
         self._body_left = 0
         self._phase = Phase.BODY
         for name, value in self.headers:
@@ -188,14 +214,11 @@ class HttpProtocol(HttpToolsProtocol):
         if self._place.reserved:
             self.cycle.keep_alive = False
 
-    def on_body(self, body: bytes) -> None:
-        self._framing_bytes = 0
-        super().on_body(body)
-
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._phase = Phase.HEAD
+        self._head_bytes = 0
         self._last_bytes = b""
         super().on_message_complete()
         if not self.cycle.keep_alive:
