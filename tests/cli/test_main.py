@@ -149,19 +149,6 @@ def test_print_config_names_options_without_effect(form: list[str], capsys: pyte
 # --- models ---------------------------------------------------------------------------------------------------
 
 
-def test_models_lists_configured_and_known_models(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each has the place and size of its files. A missing model has a problem and is no error."""
-    assert run(["models", "some/model", "--json"]) == 0
-    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["some/model"]["configured"]
-    assert rows["some/model"]["source"] is None
-    assert "not on this machine" in rows["some/model"]["problem"]
-    default = rows[DEFAULT_MODEL]
-    assert (default["configured"], default["source"]) == (False, "package")
-    assert Path(default["folder"], "model.safetensors").is_file()
-    assert default["bytes"] > 80e6
-
-
 def test_models_searches_the_folders_of_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,16 +161,9 @@ def test_models_searches_the_folders_of_the_settings(
     (tmp_path / ".env").write_text(f"MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
     monkeypatch.setenv("HF_HUB_CACHE", "")  # restored after the test
     monkeypatch.setenv("HF_HOME", "")  # the environment's would win over .env
-    assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 0
+    assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 1  # found, but their files are not complete
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["BAAI/bge-m3"]["source"], rows["some/model"]["source"]) == ("folder", "cache")
-
-
-def test_a_pipe_gets_whole_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each row of the table is one line, however long the path."""
-    assert run(["models"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(DEFAULT_MODEL)]
-    assert Path(line.split()[-1]).is_dir()
 
 
 # --- a failed start -------------------------------------------------------------------------------------------

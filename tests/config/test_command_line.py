@@ -122,6 +122,7 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
         (["--no-offlin"], "unknown option '--no-offlin'; did you mean --no-offline?"),
         (["--profil", "x"], "unknown option '--profil'; did you mean --profile?"),
         (["--qqqqqq"], "unknown option '--qqqqqq'"),
+        (["--max-num-seqs", "8"], "--max-num-seqs is another server's option: use --max-batch-requests"),
         (["--port"], "--port (command line): expected a value"),
         (["--port", "--host", "x"], "--port (command line): expected a value"),
         (["--no-offline=yes"], "Option '--no-offline' does not take a value."),

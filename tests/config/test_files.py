@@ -103,8 +103,9 @@ def test_a_profile_may_be_written_with_underscores(tmp_path: Path, name: str) ->
 
 
 def test_an_unknown_profile_lists_them_all(tmp_path: Path) -> None:
-    """From any source."""
-    line = f"unknown profile 'te'; there are: {', '.join(profiles())}"
+    """From any source; a misspelt one is answered with the nearest."""
+    assert refused(["--profile", "x"], NOTHING, tmp_path) == f"unknown profile 'x'; there are: {', '.join(profiles())}"
+    line = "unknown profile 'te'; did you mean tei?"
     assert refused(["--profile", "te"], NOTHING, tmp_path) == line
     assert refused((), {"VECTORD_PROFILE": "te"}, tmp_path) == line
 

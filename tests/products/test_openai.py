@@ -447,6 +447,14 @@ def test_an_error_has_the_code_that_clients_read(error, status, code):
     assert (shown(error)["type"], shown(error)["code"]) == ("invalid_request_error", code)
 
 
+def test_a_long_text_is_answered_with_the_ways_out():
+    """A chunk of 300 words is a typical first request. A limit of characters cannot be truncated away."""
+    sent = shown(InputTooLong("`input` must have at most {limit} tokens; got {given}", limit=256, given=302))["message"]
+    assert sent.startswith("`input` must have at most 256 tokens; got 302. Send ")
+    assert all(way in sent for way in ('"truncate": true', "/vectord/documents", "--auto-truncate"))
+    assert shown(TooManyCharacters("too many", limit=1, given=2))["message"] == "too many"
+
+
 @pytest.mark.parametrize(
     ("wait_s", "seconds", "milliseconds"),
     [

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from vectord.config.other_servers import FALSE, IGNORED, TRUE
+from vectord.config.other_servers import FALSE, IGNORED, OTHER_OPTIONS, TRUE
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
 from vectord.config.sources import CommandLine, Origin, quoted
 from vectord.errors import ConfigError
@@ -117,6 +117,8 @@ pass_command_line = click.make_pass_decorator(CommandLine, ensure=True)
 def usage_line(error: click.UsageError) -> str:
     """The error in one line, with the nearest known option."""
     if isinstance(error, click.NoSuchOption):
+        if instead := OTHER_OPTIONS.get(error.option_name):
+            return f"{error.option_name} is another server's option: {instead}"
         hint = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
         return f"unknown option {quoted(error.option_name)}{hint}"
     return " ".join(error.format_message().split())[:400]

@@ -153,6 +153,21 @@ NAMES = {
     "otlp_service_name": "OTEL_SERVICE_NAME SERVICE_NAME",
     "otlp_service_version": "OTEL_SERVICE_VERSION",
 }
+# Options of other servers that are not taken, because their values mean something else here -> what to use instead.
+OTHER_OPTIONS: Mapping[str, str] = {
+    "--ctx-size": "a model's own length applies, and --bge-embed-max-length and similar options shorten it",
+    "--gpu-memory-utilization": "use --device-memory-mib",
+    "--max-model-len": "a model's own length applies, and --bge-embed-max-length and similar options shorten it",
+    "--max-num-batched-tokens": "use --max-batch-tokens",
+    "--max-num-seqs": "use --max-batch-requests",
+    "--n-gpu-layers": "use --device cuda",
+    "--ngl": "use --device cuda",
+    "--quantization": "use --dtype int8",
+    "--quantize": "use --dtype int8",
+    "--runner": "the model decides; --task chooses where it can do several",
+    "--tensor-parallel-size": "each GPU holds the whole model; --device cuda:0,cuda:1 distributes texts",
+    "--ubatch-size": "use --max-batch-tokens",
+}
 # What the value of a variable means here, if it is not in our form.
 READERS: Mapping[str, Reader] = {
     **dict.fromkeys(("INFERENCE_ALLOWED_EMBEDDING_MODELS", "INFERENCE_ALLOWED_RERANK_MODELS"), named_models),

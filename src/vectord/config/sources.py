@@ -245,7 +245,8 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     if known not in profiles:
         if known == "default":
             return Profile(known, layer={})
-        raise ConfigError(f"unknown profile {quoted(name)}; there are: {', '.join(profiles)}")
+        hint = nearest(known, profiles) or f"; there are: {', '.join(profiles)}"
+        raise ConfigError(f"unknown profile {quoted(name)}{hint}")
     tables = _read_toml(profiles[known], f"profile {known}")
     required, first = tuple(tables.pop("required", ())), tables.pop("dialects", None)
     for text in ("name", "description"):  # profiles.py reads the name, docs/configuration.md has the description

@@ -1,74 +1,133 @@
-"""`vectord models`: the models that this machine can serve, and where their files are."""
+"""`vectord models`: the models on this machine, the facts of one of them, or all that the catalogue knows."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from vectord.cli.commands import JSON, command_with_settings, load_settings
 from vectord.cli.printing import print_json, print_table
 from vectord.config import ModelConfig
-from vectord.config.command_line import pass_command_line
+from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
-from vectord.errors import ModelUnavailable
+from vectord.errors import StartError
+
+if TYPE_CHECKING:
+    from vectord.checkpoints.spec import ModelSpec
+    from vectord.engine.models.requested import RequestedModel
 
 HELP = """\
-List the models that this machine can serve, with the place and size of their files. Contacts no network.
-
-Accepts the options of `vectord serve`; --models, --hub-cache and the like matter here.
+List the models on this machine: those that `vectord serve` would serve with the same options, the Hugging Face cache,
+and installed packages. With MODELs, only those; a single one with all its facts. Contacts no network.
 
 \b
 Exit codes:
   0  the list was printed
+  1  a named MODEL is not on this machine, or cannot be served
   2  a bad option
 
 \b
 Examples:
   vectord models
-  vectord models BAAI/bge-m3 ./my-model --json
-  vectord models --profile smart-embedder"""
+  vectord models BAAI/bge-m3
+  vectord models --all --json"""
 
 
 @command_with_settings(
     help=HELP,
     short_help="List models and their files.",
-    params=[JSON],
+    params=[flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."), JSON],
 )
 @pass_command_line
-def command(line: CommandLine, as_json: bool) -> int:
+def command(line: CommandLine, show_all: bool, as_json: bool) -> int:
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
-    from vectord.engine.models.requested import requested_models  # noqa: PLC0415
+    from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
+    from vectord.engine.models.requested import RequestedModel, requested_models  # noqa: PLC0415
 
-    config = load_settings(line).config.model
+    config = replace(load_settings(line).config.model, offline=True)
     export_hub(config, os.environ)
-    configured = {one.name or one.model: one.model for one in requested_models(config)}
-    known = [entry.hub_id for entry in CATALOGUE if entry.hub_id not in configured]
-    rows = [_row(name, model, True, config) for name, model in configured.items()]
-    rows += [_row(name, name, False, config) for name in known]
-    if as_json:
-        return print_json(rows)
+    served = {one.name or one.model: one for one in requested_models(config)}
+    rows = [_row(name, one, config, is_served=True) for name, one in served.items()]
+    if "models" in line.layer:
+        if as_json:
+            print_json(rows)
+        elif len(rows) == 1:
+            _print_facts(rows[0])
+        else:
+            _print_rows(rows)
+        return int(any(row["problem"] for row in rows))
+    cached = sorted(cache_folder(config.hf_home, os.environ).glob("models--*"))
+    names = [path.name.removeprefix("models--").replace("--", "/", 1) for path in cached]
+    known = {entry.hub_id: entry for entry in CATALOGUE}
+    names += [name for name, entry in known.items() if entry.package or show_all]
+    others = [name for name in dict.fromkeys(names) if name not in served]
+    found = [_row(name, RequestedModel(name), config, is_served=False) for name in others]
+    rows += [row for row in found if row["folder"] or show_all]
+    return print_json(rows) if as_json else _print_rows(rows)
+
+
+def _row(name: str, model: RequestedModel, config: ModelConfig, *, is_served: bool) -> dict[str, Any]:
+    """One model: its place and its facts, or the problem."""
+    from vectord.checkpoints.hub import resolve  # noqa: PLC0415
+    from vectord.engine.models.opening import read_facts  # noqa: PLC0415
+
+    row: dict[str, Any] = {"model": name, "served": is_served, "source": None, "revision": None, "folder": None}
+    row |= {"bytes": 0, "problem": None}
+    try:
+        located = resolve(model.model, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
+        size_bytes = sum(file.stat().st_size for file in located.folder.rglob("*") if file.is_file())
+        row |= {"source": located.source, "revision": located.revision, "folder": str(located.folder)}
+        row["bytes"] = size_bytes
+        return row | _facts(read_facts(model, config))
+    except StartError as problem:
+        return row | {"problem": problem.message}
+
+
+def _facts(spec: ModelSpec) -> dict[str, Any]:
+    scores = (["rerank"] if spec.reranks else ["classify"]) if "scores" in spec.outputs else []
+    names = {"lexical": "sparse", "splade": "sparse"}
+    vectors = sorted({names.get(output, output) for output in spec.outputs} - {"scores", "tokens"})
+    return {
+        "gives": [*vectors, *scores],
+        "architecture": spec.model_type,
+        "dimensions": spec.dimensions or None,
+        "max_tokens": spec.max_tokens,
+        "dtype": str(spec.config.get("dtype", spec.config.get("torch_dtype")) or "") or None,
+        "pooling": spec.pooling,
+        "prompts": dict(spec.prompts),
+        "labels": len(spec.labels) or None,
+        "fingerprint": spec.fingerprint,
+    }
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> int:
     table = [
         (
             row["model"],
-            "yes" if row["configured"] else "",
-            row["source"] or "missing",
-            f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else "",
-            row["folder"] or row["problem"],
+            ", ".join(row.get("gives", ())),
+            str(row.get("dimensions") or ""),
+            f"{row['max_tokens']:,}" if "max_tokens" in row else "",
+            f"{row['bytes'] / 1e6:,.0f} MB" if row["bytes"] else "",
+            row["source"] or "",
+            _state(row),
         )
         for row in rows
     ]
-    return print_table(table, ("model", "served", "files", ">size", "where"))
+    return print_table(table, ("model", "gives", ">width", ">tokens", ">size", "from", "state"))
 
 
-def _row(name: str, model: str, configured: bool, config: ModelConfig) -> dict[str, Any]:
-    """One model: the name for clients, and the state of its files."""
-    from vectord.checkpoints.hub import resolve  # noqa: PLC0415
+def _state(row: dict[str, Any]) -> str:
+    if row["folder"] is None:
+        return "not on this machine"
+    if row["problem"]:
+        return f"cannot be served: {row['problem']}"
+    return "served by default" if row["served"] else "ready to serve"
 
-    row = {"model": name, "configured": configured, "source": None, "revision": None, "folder": None}
-    try:
-        located = resolve(model, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
-    except ModelUnavailable as problem:
-        return {**row, "bytes": 0, "problem": problem.message}
-    size_bytes = sum(file.stat().st_size for file in located.folder.rglob("*") if file.is_file())
-    found = {"source": located.source, "revision": located.revision, "folder": str(located.folder)}
-    return {**row, **found, "bytes": size_bytes, "problem": None}
+
+def _print_facts(row: dict[str, Any]) -> int:
+    if row["problem"]:
+        return print_table([("model", row["model"]), ("problem", row["problem"])])
+    shown = {**row, "gives": ", ".join(row["gives"]), "bytes": f"{row['bytes']:,}", "served": None, "problem": None}
+    shown["prompts"] = "; ".join(f"{name}: {text!r}" for name, text in row["prompts"].items())
+    return print_table([(name, str(value)) for name, value in shown.items() if value not in (None, "")])

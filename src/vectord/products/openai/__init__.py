@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord import errors
-from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
+from vectord.errors import InputTooLong, InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, retry_after_s, row_of
@@ -133,18 +133,25 @@ CODES: Mapping[type[VectordError], str | None] = {
 }
 
 
+# A long chunk is often the first request of a new client, and no client of OpenAI knows these.
+WAYS_OUT = (
+    '. Send "truncate": true to cut it, or split it with /vectord/documents; the option --auto-truncate cuts every text'
+)
+
+
 def render_error(error: VectordError) -> Rendered:
     """OpenAI's `error`, and the `detail` of Simple Inference Server, whose clients use the same routes."""
     headers = {}
     if isinstance(error, Overloaded | Unavailable):  # the SDK reads it before Retry-After
         headers["retry-after-ms"] = str(math.ceil(retry_after_s(error) * 1000))
-    return error_response(error, {"error": error_object(error), "detail": error.message}, ERRORS, headers)
+    body = error_object(error)
+    return error_response(error, {"error": body, "detail": body["message"]}, ERRORS, headers)
 
 
 def error_object(error: VectordError) -> dict[str, str | None]:
     """A body of ErrorObject."""
     return {
-        "message": error.message,
+        "message": error.message + (WAYS_OUT if type(error) is InputTooLong and error.limit is not None else ""),
         "type": row_of(TYPES, error),
         "param": error.field_name,
         "code": row_of(CODES, error),
