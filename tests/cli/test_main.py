@@ -18,7 +18,6 @@ import pytest
 
 from vectord import __version__
 from vectord.cli.main import run
-from vectord.config import DEFAULT_MODEL
 from vectord.config.other_servers import IGNORED_NAMES
 from vectord.config.settings import SETTINGS
 from vectord.server.admission.keys import read_keys
