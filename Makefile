@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-bulk bench-console bench-fairness fuzz site audit lock sbom
+  bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -90,6 +90,10 @@ sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core instal
 
 fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; options: make fuzz ARGS="--inputs 1000000")
 	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
+
+URL ?= http://127.0.0.1:8000
+attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")
+	@.venv-dev/bin/python -m tests.attack $(URL) $(ARGS)
 
 clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(if $(shell command -v npm),$(NODE_CLIENTS)) ## Install the third-party clients of the tests
 

@@ -22,7 +22,7 @@ def running(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[by
     command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *options]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
-            url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
+            url = wait_for(lambda: re.search(r"https?://127\.0\.0\.1:\d+", log.read_text()), process)[0]
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
             yield url, process
         finally:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from tests.attack.bodies import BODIES, HUNDRED_THOUSAND, INPUTS, openai_body, tei_body, vectord_body
 from tests.real_server import running
-
-HUNDRED_THOUSAND = 100_000
-SHORT = {"dimensions": 1, "force_dimensions": True}  # responses of one number each
 
 
 @pytest.fixture(scope="module")
@@ -22,60 +19,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600")
     with running(log, *options) as (url, _):
         yield url
-
-
-def openai_body(value: object) -> bytes:
-    return json.dumps({"input": value, "truncate": True, **SHORT}).encode()
-
-
-def tei_body(value: object) -> bytes:
-    return json.dumps({"inputs": value, **SHORT}).encode()
-
-
-def vectord_body(value: object) -> bytes:
-    return json.dumps({"inputs": value, "truncate": True, **SHORT}).encode()
-
-
-# Hostile inputs, and the statuses in OpenAI's and TEI's API.
-INPUTS: dict[str, tuple[object, int, int]] = {
-    "empty string": ("", 200, 400),
-    "whitespace": (" \t\n ", 200, 200),
-    "no inputs": ([], 400, 400),
-    "10 MB word": ("x" * 10_000_000, 200, 200),
-    "NUL": ("a\0b", 200, 200),
-    "control characters": ("".join(map(chr, range(32))), 200, 200),
-    "100,000 tiny inputs": (["a"] * HUNDRED_THOUSAND, 200, 200),
-    "100,001 tiny inputs": (["a"] * (HUNDRED_THOUSAND + 1), 400, 422),
-    "token id out of range": ([101, 30_522, 102], 400, 422),
-    "negative token id": ([101, -1, 102], 400, 422),
-    "huge token id": ([10**30], 400, 422),
-    "fractional token id": ([1.5], 400, 422),
-    "true as token id": ([True], 400, 422),
-    "null": (None, 400, 422),
-    "number": (7, 400, 422),
-    "object": ({"a": "b"}, 400, 422),
-    "list of nulls": ([None, None], 400, 422),
-    "lists in lists in lists": ([[["a"]]], 400, 422),
-    "one wrong among many": (["a", "b", 3.5], 400, 422),
-}
-# Hostile bodies, and the statuses.
-BODIES: dict[str, tuple[bytes, int, int]] = {
-    "nothing": (b"", 400, 400),
-    "cut off": (b'{"input": "hello', 400, 400),
-    "lone surrogate": (b'{"input": "\\ud800", "inputs": "\\ud800"}', 400, 400),
-    "not UTF-8": (b'{"input": "\xff\xfe", "inputs": "\xff"}', 400, 400),
-    "deep lists": (b'{"input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, 400),
-    "deep objects": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, 400, 400),
-    "NaN": (b'{"input": NaN, "inputs": NaN}', 400, 400),
-    "a list": (b"[]", 400, 422),
-    "a string": (b'"input"', 400, 422),
-    "huge exponent": (b'{"input": [1e999], "inputs": [1e999]}', 400, 422),
-    "wrong types everywhere": (
-        b'{"input": "a", "inputs": "a", "model": 3, "dimensions": "x", "encoding_format": [], "truncate": "maybe"}',
-        400,
-        422,
-    ),
-}
 
 
 @asynccontextmanager

@@ -1,0 +1,126 @@
+"""Bodies that are hostile as sent, as JSON, as inputs, or once they are decompressed."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+
+import zstandard
+from tests.attack.target import Attempt, Target
+
+HUNDRED_THOUSAND = 100_000
+SHORT = {"dimensions": 1, "force_dimensions": True}  # responses of one number each
+
+
+def openai_body(value: object) -> bytes:
+    return json.dumps({"input": value, "truncate": True, **SHORT}).encode()
+
+
+def tei_body(value: object) -> bytes:
+    return json.dumps({"inputs": value, **SHORT}).encode()
+
+
+def vectord_body(value: object) -> bytes:
+    return json.dumps({"inputs": value, "truncate": True, **SHORT}).encode()
+
+
+# Hostile inputs, and the statuses in OpenAI's and TEI's API.
+INPUTS: dict[str, tuple[object, int, int]] = {
+    "empty string": ("", 200, 400),
+    "whitespace": (" \t\n ", 200, 200),
+    "no inputs": ([], 400, 400),
+    "10 MB word": ("x" * 10_000_000, 200, 200),
+    "NUL": ("a\0b", 200, 200),
+    "control characters": ("".join(map(chr, range(32))), 200, 200),
+    "100,000 tiny inputs": (["a"] * HUNDRED_THOUSAND, 200, 200),
+    "100,001 tiny inputs": (["a"] * (HUNDRED_THOUSAND + 1), 400, 422),
+    "token id out of range": ([101, 30_522, 102], 400, 422),
+    "negative token id": ([101, -1, 102], 400, 422),
+    "huge token id": ([10**30], 400, 422),
+    "fractional token id": ([1.5], 400, 422),
+    "true as token id": ([True], 400, 422),
+    "null": (None, 400, 422),
+    "number": (7, 400, 422),
+    "object": ({"a": "b"}, 400, 422),
+    "list of nulls": ([None, None], 400, 422),
+    "lists in lists in lists": ([[["a"]]], 400, 422),
+    "one wrong among many": (["a", "b", 3.5], 400, 422),
+}
+# Hostile bodies, and the statuses.
+BODIES: dict[str, tuple[bytes, int, int]] = {
+    "nothing": (b"", 400, 400),
+    "cut off": (b'{"input": "hello', 400, 400),
+    "lone surrogate": (b'{"input": "\\ud800", "inputs": "\\ud800"}', 400, 400),
+    "not UTF-8": (b'{"input": "\xff\xfe", "inputs": "\xff"}', 400, 400),
+    "deep lists": (b'{"input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, 400),
+    "deep objects": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, 400, 400),
+    "NaN": (b'{"input": NaN, "inputs": NaN}', 400, 400),
+    "a list": (b"[]", 400, 422),
+    "a string": (b'"input"', 400, 422),
+    "huge exponent": (b'{"input": [1e999], "inputs": [1e999]}', 400, 422),
+    "wrong types everywhere": (
+        b'{"input": "a", "inputs": "a", "model": 3, "dimensions": "x", "encoding_format": [], "truncate": "maybe"}',
+        400,
+        422,
+    ),
+}
+BOMB_BYTES = 2**26
+
+
+async def hostile_bodies(target: Target, attempt: Attempt) -> None:
+    """JSON that is cut off, deep or wrong; inputs of any type, number and size; token ids out of range."""
+    requests = list(_hostile_requests())
+
+    async def one(number: int) -> None:
+        name, path, body, expected = requests[attempt.tried % len(requests)]
+        status = (await target.ask(target.post(path, body), 120)).status
+        attempt.saw(status)
+        # A server may allow fewer inputs than the table assumes.
+        if status not in (expected, 401, 413, 422, 429, 503) and not (expected == 200 and status == 400):
+            attempt.fault(f"{name} at {path}: {status}, expected {expected}")
+
+    await attempt.crowd(one, min(attempt.connections, 8))
+
+
+def _hostile_requests() -> Iterator[tuple[str, str, bytes, int]]:
+    for name, (value, openai_status, tei_status) in INPUTS.items():
+        yield name, "/v1/embeddings", openai_body(value), openai_status
+        yield name, "/embed", tei_body(value), tei_status
+        yield name, "/vectord/embed", vectord_body(value), openai_status
+    for name, (body, openai_status, tei_status) in BODIES.items():
+        yield name, "/v1/embeddings", body, openai_status
+        yield name, "/embed", body, tei_status
+        yield name, "/vectord/embed", body, openai_status
+
+
+async def decompression_bombs(target: Target, attempt: Attempt) -> None:
+    """Small bodies of gzip, deflate and zstd that become 64 MiB, and gzip in gzip."""
+    bombs = await asyncio.to_thread(_bombs)
+    names = list(bombs)
+
+    async def one(number: int) -> None:
+        coding = names[attempt.tried % len(names)]
+        request = target.post("/v1/embeddings", bombs[coding], headers=f"Content-Encoding: {coding}\r\n")
+        status = (await target.ask(request)).status
+        attempt.saw(status)
+        if status not in (400, 401, 413, 415, 422, 429, 503):
+            attempt.fault(f"{coding}: {status}")
+
+    await attempt.crowd(one, min(attempt.connections, 16))
+
+
+def _bombs() -> dict[str, bytes]:
+    spaces = b" " * BOMB_BYTES
+    gzipped = gzip.compress(spaces, 1)
+    return {
+        "gzip": gzipped,
+        "deflate": zlib.compress(spaces, 1),
+        "zstd": zstandard.compress(spaces),
+        "gzip, gzip": gzip.compress(gzipped),
+    }
+
+
+ATTACKS = (hostile_bodies, decompression_bombs)

@@ -1,0 +1,205 @@
+"""Attacks on the gRPC port, below and above HTTP/2's frames. After each one, a proper call must succeed."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+from collections.abc import Callable
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.attack.target import Attempt, Target
+
+from vectord.server.grpc import tei_pb2 as pb
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+END_STREAM, END_HEADERS = 1, 4
+ANSWER_S = 20.0
+
+
+def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"", length: int | None = None) -> bytes:
+    """length: announced; None: the payload's."""
+    size = len(payload) if length is None else length
+    return struct.pack(">I", size)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def call(target: Target, path: str = "/tei.v1.Embed/Embed", padding: int = 0) -> bytes:
+    """The HPACK block of a call, literals only."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "x",
+        "content-type": "application/grpc", "te": "trailers",
+    }  # fmt: skip
+    if target.keys:
+        fields["authorization"] = f"Bearer {target.keys[0]}"
+    fields |= {f"x-{number}": "v" * 100 for number in range(padding)}
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+
+
+def message(content: bytes, *, compressed: bool = False, length: int | None = None) -> bytes:
+    return struct.pack(">BI", compressed, len(content) if length is None else length) + content
+
+
+def open_calls(target: Target, streams: range) -> bytes:
+    return b"".join(frame(HEADERS, END_HEADERS, stream, call(target)) for stream in streams)
+
+
+def _floods(target: Target) -> dict[str, tuple[bytes, Callable[[int], bytes]]]:
+    """For each flood: the start, and what is sent in each round."""
+    hello = PREFACE + frame(SETTINGS)
+    odd = lambda turn, count: range(2 * turn * count + 1, 2 * (turn + 1) * count, 2)  # noqa: E731
+    content = pb.EmbedRequest(inputs="flood").SerializeToString()
+    no_window = PREFACE + frame(SETTINGS, payload=struct.pack(">HI", 4, 0))
+    return {
+        "reset at once": (
+            hello,
+            lambda turn: b"".join(
+                frame(HEADERS, END_HEADERS, stream, call(target)) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+                for stream in odd(turn, 100)
+            ),
+        ),
+        "settings": (hello, lambda turn: frame(SETTINGS) * 500),
+        "pings": (hello, lambda turn: frame(PING, payload=b"a" * 8) * 500),
+        "window updates": (hello, lambda turn: frame(WINDOW_UPDATE, payload=b"\0\0\0\x01") * 500),
+        "endless headers": (
+            hello + frame(HEADERS, 0, 1, call(target)),
+            lambda turn: frame(CONTINUATION, 0, 1, b"\0\x03x-a\x40" + b"v" * 64) * 100,
+        ),
+        "empty data": (hello + open_calls(target, range(1, 2)), lambda turn: frame(DATA, 0, 1) * 500),
+        "open streams": (hello, lambda turn: open_calls(target, odd(turn, 100))),
+        "unread answers": (
+            no_window,
+            lambda turn: b"".join(
+                frame(HEADERS, END_HEADERS, stream, call(target)) + frame(DATA, END_STREAM, stream, message(content))
+                for stream in odd(turn, 20)
+            ),
+        ),
+    }  # fmt: skip
+
+
+def _malformed(target: Target) -> dict[str, bytes]:
+    hello = PREFACE + frame(SETTINGS)
+    opened = hello + open_calls(target, range(1, 2))
+    bomb = gzip.compress(bytes(2**26))
+    return {
+        "HTTP/1.1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "noise": bytes(range(256)) * 40,
+        "half a preface": PREFACE[:10],
+        "a frame of 16 MiB": hello + frame(DATA, 0, 1, length=2**24 - 1),
+        "data without a stream": hello + frame(DATA, 0, 1, b"abc"),
+        "stream 0": hello + frame(HEADERS, END_HEADERS, 0, call(target)),
+        "an even stream": hello + frame(HEADERS, END_HEADERS, 2, call(target)),
+        "broken HPACK": hello + frame(HEADERS, END_HEADERS, 1, b"\xff" * 100),
+        "a table of 4 GiB": hello + frame(HEADERS, END_HEADERS, 1, b"\x3f\xff\xff\xff\xff\x0f"),
+        "64 kB of headers": hello + frame(HEADERS, END_HEADERS, 1, call(target, padding=150)),
+        "settings of 5 bytes": hello + frame(SETTINGS, payload=b"abcde"),
+        "a window overflow": hello + frame(WINDOW_UPDATE, payload=b"\x7f\xff\xff\xff") * 3,
+        "a message of 4 GiB": opened + frame(DATA, 0, 1, message(b"abc", length=2**32 - 1)),
+        "a cut message": opened + frame(DATA, END_STREAM, 1, message(b"abc", length=100)),
+        "compressed without a coding": opened + frame(DATA, END_STREAM, 1, message(bomb[:16000], compressed=True)),
+        "no protobuf": opened + frame(DATA, END_STREAM, 1, message(b"\xff" * 100)),
+        "nested groups": opened + frame(DATA, END_STREAM, 1, message(b"\x0b" * 10_000)),
+        "an unknown method": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, call(target, "/tei.v1.Embed/No")),
+    }  # fmt: skip
+
+
+async def malformed_frames(target: Target, attempt: Attempt) -> None:
+    """Frames, headers and messages that break HTTP/2's or gRPC's rules."""
+    if target.grpc_port is None:
+        attempt.skipped = "no --grpc-port"
+        return
+    cases = _malformed(target)
+    names = list(cases)
+
+    async def one(number: int) -> None:
+        name = names[attempt.tried % len(names)]
+        async with target.connection(port=target.grpc_port) as (reader, writer):
+            writer.write(cases[name])
+            try:
+                async with asyncio.timeout(0.3):
+                    while await reader.read(65_536):
+                        pass
+                attempt.saw("closed")
+            except TimeoutError:
+                attempt.saw("open")
+
+    await attempt.crowd(one, min(attempt.connections, 32))
+    await _answers(target, attempt)
+
+
+async def frame_floods(target: Target, attempt: Attempt) -> None:
+    """Streams reset at once, settings, pings, endless headers, open streams, answers that are not read."""
+    if target.grpc_port is None:
+        attempt.skipped = "no --grpc-port"
+        return
+    floods = _floods(target)
+    names = list(floods)
+
+    async def one(number: int) -> None:
+        start, more = floods[names[number % len(names)]]
+        async with target.connection(port=target.grpc_port) as (reader, writer):
+            writer.write(start)
+            reads = asyncio.create_task(reader.read())
+            try:
+                turn = 0
+                while attempt.goes_on() and not reads.done() and turn < 2000:
+                    writer.write(more(turn))
+                    async with asyncio.timeout(max(0.1, attempt.left_s())):
+                        await writer.drain()
+                    await asyncio.sleep(0.01)
+                    turn += 1
+                attempt.saw("closed" if reads.done() else "open")
+            finally:
+                reads.cancel()
+                await asyncio.gather(reads, return_exceptions=True)
+
+    await attempt.crowd(one, min(attempt.connections, 2 * len(floods)))
+    await _answers(target, attempt)
+
+
+async def silent_grpc(target: Target, attempt: Attempt) -> None:
+    """Connections to the gRPC port without a byte."""
+    if target.grpc_port is None:
+        attempt.skipped = "no --grpc-port"
+        return
+
+    async def one(number: int) -> None:
+        async with target.connection(tls=False, port=target.grpc_port) as (reader, _):
+            try:
+                async with asyncio.timeout(attempt.left_s() + 0.1):
+                    while await reader.read(100):
+                        pass
+                attempt.saw("closed")
+                await asyncio.sleep(0.1)
+            except TimeoutError:
+                attempt.saw("held")
+
+    await attempt.crowd(one, 2 * attempt.connections)
+    await _answers(target, attempt)
+
+
+async def _answers(target: Target, attempt: Attempt) -> None:
+    """Report a fault unless a call on a new connection succeeds."""
+    address = f"{target.host}:{target.grpc_port}"
+    if target.is_tls:
+        return  # grpcio offers no way to skip the check of a certificate; the witness covers the process
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+            if (await check).status != health_pb2.HealthCheckResponse.SERVING:
+                attempt.fault("the gRPC port does not serve after the attack")
+            metadata = [("authorization", f"Bearer {target.keys[0]}")] if target.keys else None
+            embed = channel.unary_unary("/tei.v1.Embed/Embed")
+            content = pb.EmbedRequest(inputs="a proper call").SerializeToString()
+            answer = pb.EmbedResponse.FromString(await embed(content, timeout=ANSWER_S, metadata=metadata))
+            if not answer.embeddings:
+                attempt.fault("a proper gRPC call has no vector")
+        except grpc.aio.AioRpcError as error:
+            attempt.fault(f"a proper gRPC call after the attack failed: {error.code().name}")
+
+
+ATTACKS = (malformed_frames, frame_floods, silent_grpc)

@@ -1,0 +1,121 @@
+"""The catalogue of attacks, briefly, against real servers. Only `python -m tests.attack` judges times."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import trustme
+from tests.attack import bodies, connections, floods, framing, grpc_frames, heads, keys, tls
+from tests.attack.catalogue import FAMILIES
+from tests.attack.runner import Attack, Limits, Result, run
+from tests.attack.target import Attempt, Target
+from tests.attack.witness import Witnessed
+from tests.real_redis import free_port
+from tests.real_server import running
+
+SECONDS = 2.0
+CONNECTIONS = 40
+KEYS = ("a key of one tenant", "a key of another")
+
+
+def write_keys(path: Path) -> Path:
+    entries = [
+        f'[[keys]]\nname = "tenant-{number}"\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
+        for number, key in enumerate(KEYS)
+    ]
+    path.touch(mode=0o600)
+    path.write_text("".join(entries))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    folder = tmp_path_factory.mktemp("plain")
+    port = free_port()
+    options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", str(write_keys(folder / "keys.toml")))
+    with running(folder / "log", *options) as (url, _):
+        yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)
+
+
+def all_at_once(family: ModuleType, attempts: dict[str, Attempt]) -> Attack:
+    """One attack made of all attacks of the family; `attempts` receives what each did."""
+
+    async def attack(target: Target, attempt: Attempt) -> None:
+        attempts.update({each.__name__: Attempt(attempt.seconds, attempt.connections) for each in family.ATTACKS})
+        await asyncio.gather(*(each(target, attempts[each.__name__]) for each in family.ATTACKS))
+
+    return attack
+
+
+async def check(family: ModuleType, target: Target) -> None:
+    attempts: dict[str, Attempt] = {}
+    result = await run(all_at_once(family, attempts), target, SECONDS, CONNECTIONS, Limits())
+    assert not result.failures(Limits())
+    assert {name: attempt.faults for name, attempt in attempts.items() if attempt.faults} == {}
+    assert all(attempt.tried or attempt.skipped for attempt in attempts.values())
+    assert result.witnessed.probes_ms and not all(attempt.skipped for attempt in attempts.values())
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each is not tls], ids=lambda each: each.__name__)
+async def test_the_server_holds(family: ModuleType, plain: Target) -> None:
+    """Probes are answered, vectors are right, memory is bounded, and no attack gets what it must not have."""
+    await check(family, plain)
+
+
+async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshakes that are unfinished, broken or numerous; and connections under TLS that send or read nothing."""
+    issuer = trustme.CA()
+    certificate = issuer.issue_cert("127.0.0.1")
+    issuer.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    for pem in certificate.cert_chain_pems:
+        pem.write_to_path(str(tmp_path / "chain.pem"), append=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    files = ("--tls-cert-file", str(tmp_path / "chain.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
+    with running(tmp_path / "log", "--cache-bytes", "0", *files) as (url, _):
+        await check(tls, Target(url))
+        await check(connections, Target(url))
+
+
+def test_every_family_is_in_the_catalogue() -> None:
+    """A new module needs an entry."""
+    assert set(FAMILIES) == {bodies, connections, floods, framing, grpc_frames, heads, keys, tls}
+    modules = {path.stem for path in Path(__file__).parent.glob("*.py") if "\nATTACKS = " in path.read_text()}
+    assert modules == {family.__name__.rpartition(".")[2] for family in FAMILIES}
+
+
+async def test_a_server_that_accepts_everything_is_found() -> None:
+    """The attacks can fail: this server answers 200 to any bytes."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n" + b'{"embedding":[1')
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", ("key",))
+        for attack in (heads.rejected_heads, framing.malformed_requests, bodies.decompression_bombs):
+            attempt = Attempt(1.0, 4)
+            await attack(target, attempt)
+            assert attempt.tried and attempt.faults, attack.__name__
+
+
+def test_what_counts_as_not_holding() -> None:
+    """Faults, wrong vectors, lost answers, memory and slow probes, each by itself."""
+    limits = Limits(memory_bytes=100, probe_p99_ms=100)
+    assert Result("a", Attempt(1, 1), Witnessed(probes_ms=[99.0]), (0, 500, 100)).failures(limits) == []
+    faulty = Attempt(1, 1)
+    faulty.fault("a fault")
+    assert Result("a", faulty, Witnessed()).failures(limits) == ["a fault"]
+    for witnessed, memory in (
+        (Witnessed(wrong=1), (0, 0, 0)),
+        (Witnessed(lost=["probe: ReadTimeout"]), (0, 0, 0)),
+        (Witnessed(probes_ms=[101.0]), (0, 0, 0)),
+        (Witnessed(), (0, 0, 101)),
+    ):
+        assert len(Result("a", Attempt(1, 1), witnessed, memory).failures(limits)) == 1
