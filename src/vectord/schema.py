@@ -44,6 +44,7 @@ class Caller:
     models: frozenset[str] | None = None  # models that the client may use; others count as not served; None: all
     expect_fingerprint: str | None = None  # reject the request if the model has another vector space
     deadline_s: float | None = None  # by time.monotonic(); the response is useless later
+    cache_salt: str = ""  # the request's TextOptions.cache_salt; set by the engine
 
 
 ANYONE = Caller()
@@ -64,6 +65,7 @@ class TextOptions:
     # True: lists of ids are of the model's own vocabulary. False: only those between its special tokens; other ids are
     # rejected.
     own_ids: bool = False
+    cache_salt: str = ""  # requests share cached answers only if they have the same salt
     count_all: bool = False  # TextLength.seen is exact for a text of any length; False: a lower bound
 
 

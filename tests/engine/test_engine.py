@@ -272,6 +272,51 @@ async def test_a_cached_text_does_not_run_again_and_is_billed_the_same():
     assert np.linalg.norm(rows(third)) == pytest.approx(1)
 
 
+TEAM_A, TEAM_B = Caller(client="a", named=True), Caller(client="b", named=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "settings_", "runs"),
+    [
+        ((TEAM_A, ""), (TEAM_A, ""), {}, 1),
+        ((TEAM_A, ""), (TEAM_B, ""), {}, 2),
+        ((TEAM_A, ""), (ANYONE, ""), {}, 2),
+        ((TEAM_A, ""), (TEAM_B, ""), {"share_cache_between_keys": True}, 1),
+        ((ANYONE, ""), (Caller(client="10.0.0.1"), ""), {}, 1),
+        ((ANYONE, "s"), (ANYONE, "s"), {}, 1),
+        ((ANYONE, "s"), (ANYONE, "t"), {}, 2),
+        ((ANYONE, "s"), (ANYONE, ""), {}, 2),
+        ((TEAM_A, "s"), (TEAM_B, "s"), {}, 2),
+        ((TEAM_A, "s"), (TEAM_B, "s"), {"share_cache_between_keys": True}, 1),
+        ((TEAM_A, "s"), (TEAM_B, "t"), {"share_cache_between_keys": True}, 2),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else str(value) if isinstance(value, int) else value[0].client,
+)
+@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
+async def test_clients_of_other_keys_and_salts_do_not_share_answers(first, second, settings_, runs, at_once):
+    """A shared answer is fast, and its time shows that another client has sent the same text."""
+    backend = FakeBackend()
+    async with serving(backend, **settings_) as engine:
+        requests = []
+        for caller, salt in (first, second):
+            requests.append(ask(engine, "secret", caller=caller, text=TextOptions(cache_salt=salt)))
+            if not at_once:
+                await requests[-1]
+        results = await asyncio.gather(*requests)
+    assert len(backend.texts_run()) == runs
+    np.testing.assert_array_equal(rows(results[0]), rows(results[1]))
+
+
+async def test_another_keys_text_has_the_timings_of_a_new_text():
+    """Server-Timing is made from these."""
+    async with serving(FakeBackend()) as engine:
+        await ask(engine, "secret", caller=TEAM_A)
+        own = await ask(engine, "secret", caller=TEAM_A)
+        other = await ask(engine, "secret", caller=TEAM_B)
+    assert own.usage.timings.inference_s == 0
+    assert other.usage.timings.inference_s > 0
+
+
 async def test_an_answer_belongs_to_its_caller():
     """Changing it does not change the cache."""
     async with serving(FakeBackend()) as engine:

@@ -127,6 +127,13 @@ def test_truncate_prompt_tokens_sets_the_limit(parse, body, options, text):
 
 
 @pytest.mark.parametrize(("parse", "body"), ASKED)
+def test_cache_salt_separates_the_cache(parse, body):
+    """On every route."""
+    assert parse(incoming(body | {"cache_salt": "s3"})).request.text.cache_salt == "s3"
+    assert parse(incoming(body)).request.text.cache_salt == ""
+
+
+@pytest.mark.parametrize(("parse", "body"), ASKED)
 def test_on_openais_route_ids_may_be_of_openais_models(parse, body):
     """On vLLM's own routes ids are the model's."""
     assert parse(incoming(body)).request.text.own_ids is (parse is not PARSE["/embeddings"])
@@ -164,6 +171,8 @@ def test_the_requested_model(parse, body, changes, model):
             "`truncation_side` must be one of the values that /docs lists for it.",
             id="side",
         ),
+        pytest.param({"cache_salt": ""}, "`cache_salt` must have a length of at least 1.", id="no salt"),
+        pytest.param({"cache_salt": "x" * 1025}, "`cache_salt` must have a length of at most 1024.", id="long salt"),
         pytest.param({"request_id": "x" * 257}, "`request_id` must have a length of at most 256.", id="id"),
     ],
 )

@@ -311,6 +311,11 @@ class EngineConfig:
     cache_texts: int | None = setting(
         None, "Most cached texts of each model, in place of cache_bytes; 0: no cache.", limits=(0, 2**40)
     )
+    share_cache_between_keys: bool = setting(
+        False,
+        "Let named keys find each other's cached vectors; response times then show which texts others have sent. "
+        "Default: each named key has its own part of the cache.",
+    )
     warmup_batches: int = setting(
         0, "Batches that each stream of a model runs before it is ready, besides the self-test.", limits=(0, 1000)
     )

@@ -142,7 +142,13 @@ class Engine:
             config=self._config,
             max_batch_texts=self._max_batch_texts,
             cache=ModelCache(
-                served.name, served.spec, backends[0].facts.dtype, self._cache, self._shared, self._observe
+                served.name,
+                served.spec,
+                backends[0].facts.dtype,
+                self._cache,
+                self._shared,
+                self._observe,
+                shared_between_keys=self._config.share_cache_between_keys,
             ),
             observer=self._observe,
             stalled_changed=lambda stalled: self._observe(
@@ -283,6 +289,8 @@ class Engine:
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
             request = replace(request, force_dimensions=True)
+        if not isinstance(request, TokenizeRequest | DecodeRequest) and request.text.cache_salt:
+            task.caller = replace(task.caller, cache_salt=request.text.cache_salt)
         model = ""  # a served name, never the client's words: it becomes a label in the metrics
         operation = _operation(request)
         self._observe(ActiveRequestsChanged(operation, 1))

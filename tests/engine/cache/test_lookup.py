@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key
+from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key, partition_of
 from vectord.engine.queue.batch import Answer, Key, Kind
-from vectord.schema import Sparse
+from vectord.schema import Caller, Sparse
 
 NO_TYPES = np.zeros(3, np.int32)
 DENSE: frozenset[Kind] = frozenset({"dense"})
@@ -40,13 +40,29 @@ def test_the_key_contains_everything_that_determines_an_answer():
         cache_key("model", ids(1, 2, 3), ids(0, 0, 1), b"", DENSE),
         cache_key("model", ids(1, 2, 3), NO_TYPES, ids(1, 3).tobytes(), DENSE),
         cache_key("model", ids(1, 2, 3), NO_TYPES, b"", frozenset({"dense", "sparse"})),
+        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE, b"part"),
     }
-    assert len(keys) == 8
+    assert len(keys) == 9
+
+
+def test_no_client_can_choose_the_part_of_another_key():
+    """By a salt that contains a key's name, or by an address that equals it."""
+    callers = [
+        Caller(),
+        Caller(client="search", named=True),
+        Caller(cache_salt="search"),
+        Caller(client="search", named=True, cache_salt="x"),
+        Caller(client="searchx", named=True),
+        Caller(client="x", named=True, cache_salt="search"),
+    ]
+    assert len({partition_of(caller, shared_between_keys=False) for caller in callers}) == len(callers)
+    assert partition_of(Caller(client="search"), shared_between_keys=False) == b""
+    assert partition_of(Caller(cache_salt="\ud800"), shared_between_keys=False)
 
 
 def test_zero_type_ids_are_left_out_of_the_key():
     """Most models have none; the key would be twice as large."""
-    assert len(cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE)[2]) == 0
+    assert len(cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE)[3]) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 5))

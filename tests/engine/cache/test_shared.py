@@ -423,6 +423,8 @@ def test_a_name_depends_on_everything_that_determines_an_answer() -> None:
         (cache_key("model", ids(1, 2), ids(0, 0), ids(3).tobytes(), one), "float32"),
         (cache_key("model", ids(1, 2, 3), ids(0, 1, 0), b"", one), "float32"),
         (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", two), "float32"),
+        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one, b"a key's part"), "float32"),
+        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one, b"another's"), "float32"),
     ]
     names = {name_of(key, dtype) for key, dtype in keys}
     assert len(names) == len(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from vectord.checkpoints.spec import ModelSpec
@@ -17,7 +18,7 @@ from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import CacheLookedUp, Observer
 from vectord.engine.queue.batch import Answer, Item, Key, Kind, answer_bytes
 from vectord.engine.queue.execution import output_of, widths_of
-from vectord.schema import Int32
+from vectord.schema import Caller, Int32
 from vectord.text.sequence import TokenSequence
 
 # A few kB per text. One vector per token is a hundred times that and would evict everything else.
@@ -27,10 +28,27 @@ ENTRY_BYTES = 768
 TEXTS_PER_STEP = 512  # texts that the loop handles without a pause for other tasks: 2 to 3 ms
 
 
-def cache_key(fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind]) -> Key:
-    """Everything that determines an answer. Type ids count only if one is not 0, which is rare. layout: spans, keys."""
+def cache_key(
+    fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind], partition: bytes = b""
+) -> Key:
+    """Everything that determines an answer, and the part of the cache that holds it (`partition_of`).
+
+    Type ids count only if one is not 0, which is rare. layout: spans, keys.
+    """
     types = type_ids.tobytes()
-    return (fingerprint, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
+    return (fingerprint, partition, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
+
+
+def partition_of(caller: Caller, *, shared_between_keys: bool) -> bytes:
+    """The part of the cache that this request reads and fills; b"" for clients without a named key or a salt.
+
+    A client of another part can neither find these answers nor learn from response times which texts they belong to.
+    """
+    name = caller.client.encode() if caller.named and not shared_between_keys else b""
+    salt = caller.cache_salt.encode("utf-8", "surrogatepass")
+    if not name and not salt:
+        return b""
+    return blake2b(salt, digest_size=16, key=blake2b(name, digest_size=16).digest(), person=b"vectord-part").digest()
 
 
 class AnswerCache:
@@ -82,8 +100,8 @@ class AnswerCache:
 
 
 def _entry_bytes(key: Key, answer: Answer) -> int:
-    _, ids, types, layout, _ = key
-    return ENTRY_BYTES + len(ids) + len(types) + len(layout) + answer_bytes(answer)
+    _, partition, ids, types, layout, _ = key
+    return ENTRY_BYTES + len(partition) + len(ids) + len(types) + len(layout) + answer_bytes(answer)
 
 
 class Miss(NamedTuple):
@@ -101,14 +119,18 @@ class ModelCache:
         memory: AnswerCache,
         shared: SharedCache | None,
         observer: Observer,
+        *,
+        shared_between_keys: bool = False,
     ) -> None:
-        """dtype: the model's, since replicas may compute in different ones."""
+        """dtype: the model's, since replicas may compute in different ones. shared_between_keys: named keys find each
+        other's answers."""
         self._name = name
         self._fingerprint = spec.fingerprint
         self._dtype = dtype
         self._memory = memory
         self._shared = shared
         self._observer = observer
+        self._shared_between_keys = shared_between_keys
         widths = widths_of(spec)
         self._widths = {kind: widths.get(output) for kind, output in output_of(spec).items()}
         self._running: dict[Key, Item] = {}  # queued or running items that other requests may wait for
@@ -118,14 +140,19 @@ class ModelCache:
         return kinds <= KEPT_KINDS and (self._memory.enabled or self._shared is not None)
 
     async def look_up(
-        self, sequences: Sequence[TokenSequence], kinds: frozenset[Kind], found: Callable[[int, Answer], None]
+        self,
+        sequences: Sequence[TokenSequence],
+        kinds: frozenset[Kind],
+        caller: Caller,
+        found: Callable[[int, Answer], None],
     ) -> list[Miss]:
         """Calls `found` with the index and answer of each hit; returns the misses."""
         misses: list[Miss] = []
+        partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
         for index, one in enumerate(sequences):
             if index and index % TEXTS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            key = cache_key(self._fingerprint, one.ids, one.type_ids, _layout(one), kinds)
+            key = cache_key(self._fingerprint, one.ids, one.type_ids, _layout(one), kinds, partition)
             answer = self._memory.get(key)
             if answer is None:
                 misses.append(Miss(index, one, key))

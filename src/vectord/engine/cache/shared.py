@@ -105,9 +105,10 @@ class StoredAnswers:
 
 def name_of(key: Key, dtype: str) -> bytes:
     """The name of a text's answer; it does not reveal the text. dtype: replicas may compute in different ones."""
-    fingerprint, ids, types, layout, kinds = key
+    fingerprint, partition, ids, types, layout, kinds = key
     digest = sha256()
-    for part in (ids, types, layout, ",".join(sorted(kinds)).encode(), dtype.encode()):
+    parts = (ids, types, layout, ",".join(sorted(kinds)).encode(), dtype.encode())
+    for part in (*parts, partition) if partition else parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return b"vectord:answer:%d:%b:%b" % (FORMAT, fingerprint.encode(), digest.hexdigest().encode())

@@ -20,7 +20,8 @@ from vectord.text.sequence import TokenSequence
 # per token; sparse: a Sparse.
 Kind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens", "scores"]
 Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
-Key: TypeAlias = tuple[str, bytes, bytes, bytes, frozenset[Kind]]  # fingerprint, ids, type ids, spans and keys, kinds
+# fingerprint, partition of the cache, ids, type ids, spans and keys, kinds
+Key: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[Kind]]
 
 
 def answer_bytes(answer: Answer) -> int:

@@ -194,7 +194,7 @@ class ModelRunner:
             if fresh or not self._cache.covers(kinds):
                 misses = [Miss(index, text, None) for index, text in enumerate(texts)]
             else:
-                misses = await self._cache.look_up(texts, kinds, job.fill_known)
+                misses = await self._cache.look_up(texts, kinds, caller, job.fill_known)
             if misses:
                 is_bulk = sum(len(text.ids) for text in texts) > self._config.bulk_tokens
                 lane = caller.lane or ("bulk" if is_bulk else "interactive")

@@ -67,6 +67,12 @@ OTHER_TASKS = ("token_classify", "plugin", "score", "embed&token_classify")  # o
 MAX_METADATA_BYTES = 60_000  # common clients accept header lines of 64 KiB
 
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
+CacheSalt = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1, max_length=1024, description="only requests with the same salt share cached vectors with this one"
+    ),
+]
 Tokens = Annotated[
     int,
     msgspec.Meta(
@@ -85,6 +91,7 @@ class Options(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Tokens | None = None
     truncation_side: Literal["left", "right"] | None = None
     request_id: RequestId | None = None
+    cache_salt: CacheSalt | None = None
     use_activation: Annotated[
         bool | None, msgspec.Meta(description="false: vectors as they come, logits for scores")
     ] = None
@@ -128,6 +135,7 @@ def _text_options(body: Options, incoming: Incoming, *, add_special_tokens: bool
         max_tokens=None if most == -1 else most,
         add_special_tokens=add_special_tokens,
         own_ids=True,
+        cache_salt=body.cache_salt or "",
     )
 
 
