@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine.fakes import sequence_of
 
 from vectord.engine.queue.batch import Batch, Item
-from vectord.engine.queue.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, BatchLimits, Scheduler
+from vectord.engine.queue.scheduler import (
+    BULK_SHARE,
+    FILL_SHARE,
+    INTERACTIVE_WEIGHT,
+    LIGHT_CLIENT,
+    LIGHT_SHARE,
+    RECENT_S,
+    BatchLimits,
+    Scheduler,
+)
 from vectord.schema import Lane
 
 BUDGET = 64
@@ -241,6 +250,80 @@ def test_bulk_is_not_starved_by_newcomers():
             scheduler.add(item(8, f"{tick} {stranger}"), now_s)
         served |= {taken.client for taken in scheduler.next_batch(now_s).items}
     assert served >= set(indexers)
+
+
+# A request of another client: its name, lane, number of texts, tokens of each, and seconds before the next batch.
+FLOOD_BUDGET = 64
+SHORT = FLOOD_BUDGET // LIGHT_CLIENT
+floods = st.lists(
+    st.lists(
+        st.one_of(
+            st.tuples(
+                st.integers(0, 40),
+                st.sampled_from(["interactive", "bulk"]),
+                st.integers(1, 40),
+                st.integers(SHORT + 1, 2 * FLOOD_BUDGET),
+            ),
+            st.tuples(st.integers(0, 40), st.just("bulk"), st.integers(1, 40), st.integers(1, SHORT)),
+            # Other light clients: with the reader's, their texts fill half a batch.
+            st.tuples(st.sampled_from([f"light {n}" for n in range(LIGHT_CLIENT // LIGHT_SHARE - 1)])),
+        ),
+        max_size=6,
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(
+    floods,
+    st.lists(st.sampled_from([0.01, 1.0, 7.0]), min_size=1, max_size=60),
+    st.integers(1, SHORT),
+    st.sampled_from(["packed", "padded"]),
+    st.sampled_from([None, 16]),
+)
+# 200 clients that have waited for longer than max_age_s, then 40 with a queue each at the same virtual time.
+@example([[(n, "bulk", 3, 40) for n in range(200)], *[[]] * 9], [1.0], SHORT, "packed", None)
+@example([[(n, "interactive", 3, 40) for n in range(200)], *[[]] * 9], [0.01], SHORT, "packed", None)
+@settings(deadline=None, max_examples=200)
+def test_a_short_text_waits_for_two_batches_at_most_under_any_flood(flood, pauses, tokens, cost, max_batch_texts):
+    """The running batch and one more, for a client with one short text at a time: regardless of the number of other
+    clients, their texts and lanes, how long they have waited, and how often the reader was served before."""
+    scheduler = queue(max_batch_tokens=FLOOD_BUDGET, cost=cost, max_batch_texts=max_batch_texts)
+    now_s, mine, waited = 0.0, None, 0
+    queued_light: set[str] = set()
+    for step, arrivals in enumerate(flood):
+        for client, *request in arrivals:
+            if request:
+                lane, texts, size = request
+                for _ in range(texts):
+                    scheduler.add(item(size, f"flood {client}", lane), now_s)
+            elif client not in queued_light:
+                queued_light.add(client)
+                scheduler.add(item(SHORT, client), now_s)
+        if mine is None:
+            mine, waited = item(tokens, "reader"), 1  # the batch that runs now
+            scheduler.add(mine, now_s)
+        now_s += pauses[step % len(pauses)]
+        batch = scheduler.next_batch(now_s)
+        queued_light -= {taken.client for taken in batch.items}
+        if mine in batch.items:
+            mine = None
+        else:
+            waited += 1
+            assert waited <= 2
+
+
+def test_light_clients_do_not_stop_a_text_that_needs_the_whole_batch():
+    """With short texts of new clients before every batch, it starts the batch after the one that it does not fit."""
+    scheduler = queue(max_batch_tokens=64)
+    scheduler.add(item(60, "indexer"), 0.0)
+    starts = []
+    for tick in range(2):
+        for n in range(8):
+            scheduler.add(item(4, f"{tick} {n}"), 0.0)
+        starts.append(scheduler.next_batch(0.0).items[0].client)
+    assert starts == ["0 0", "indexer"]
 
 
 def test_bulk_fills_an_eighth_of_an_interactive_batch():

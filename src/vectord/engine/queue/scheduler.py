@@ -12,6 +12,11 @@ In addition there is an age guard: a client that has not been served for `max_ag
 in either lane. The guard applies to clients and not to texts, because every text of a long job grows old: applied to
 texts, it would merge everything into one queue with newcomers at its end.
 
+Before both orders come light clients: those with at most a sixteenth of a batch in the interactive lane. Their texts
+start each batch and take up to half of it. If no other text found room, the next batch starts with the text that is
+next in order. So a light client's text waits for the running batch and at most one more, whatever other clients have
+queued, as long as the texts of all light clients together fit into half a batch.
+
 All devices of a model share one queue, so that lanes and shares do not depend on the device. Each device has its own
 batch limits.
 
@@ -112,6 +117,7 @@ class LaneQueue:
 RECENT_S = 1.0  # the interactive lane counts as in use for this long after its last text
 BULK_SHARE, FILL_SHARE = 3, 8  # fractions of max_batch_tokens then: a bulk batch, bulk texts in an interactive batch
 INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both lanes wait
+LIGHT_CLIENT, LIGHT_SHARE = 16, 2  # fractions of max_batch_tokens: a light client's queue, all light texts of a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +153,9 @@ class Scheduler:
         self._waiting: OrderedDict[Flow, None] = OrderedDict()  # in order of the last service, oldest first
         self._opened_s = 0.0  # when the queue last became non-empty
         self._interactive_s = -math.inf  # when the interactive lane last received a text
+        self._light_tokens = min(limits.max_batch_tokens for limits in devices) // LIGHT_CLIENT
+        self._light: OrderedDict[Flow, None] = OrderedDict()  # flows of light clients, first come first served
+        self._passed_over = False  # the last batch had light texts only, and others were queued
 
     def __len__(self) -> int:
         return len(self._flow_of)
@@ -163,6 +172,11 @@ class Scheduler:
         if len(flow.items) == 1:
             flow.waiting_since_s = now_s
             self._waiting[flow] = None
+        if item.lane == "interactive":
+            if lane.tokens_by_client[item.client] > self._light_tokens:
+                self._light.pop(flow, None)
+            elif len(flow.items) == 1:
+                self._light[flow] = None
         self._flow_of[item] = flow
         self.tokens += item.tokens
 
@@ -235,12 +249,14 @@ class Scheduler:
         if self.hold_s(now_s, device, busy_tokens=busy_tokens) != 0.0:
             return None
         limits = self._devices[device]
-        flow = self._next_flow(now_s)
-        assert flow is not None
+        light_room = 0 if self._passed_over else limits.max_batch_tokens // LIGHT_SHARE
+        only_light = True
         share = math.ceil(self.tokens / idle_streams)
         items: list[Item] = []
         tokens = longest = 0
-        while flow is not None:
+        while self._flow_of:
+            light = self._light_flow(light_room)
+            flow = light or self._next_flow(now_s)
             item = flow.head
             longest = max(longest, item.tokens)
             # Stop at the first item that does not fit: skipping it would starve long texts.
@@ -255,7 +271,12 @@ class Scheduler:
             self._take(item, flow, now_s)
             items.append(item)
             tokens += item.tokens
-            flow = self._next_flow(now_s)
+            if light is not None:
+                light_room -= item.tokens
+            elif only_light:
+                only_light = False
+                light_room = limits.max_batch_tokens // LIGHT_SHARE if self._passed_over else light_room
+        self._passed_over = only_light and bool(self._flow_of)
         alone = len(items) == 1 and not busy_streams and not self._flow_of
         return Batch(items, tokens, alone, pressed=bool(self._flow_of))
 
@@ -265,7 +286,13 @@ class Scheduler:
             return limits.max_batch_tokens
         return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 
-    def _next_flow(self, now_s: float) -> Flow | None:
+    def _light_flow(self, room: int) -> Flow | None:
+        """The light client that has waited longest, if `room` has tokens for its next text."""
+        flow = next(iter(self._light), None)
+        return flow if flow is not None and flow.head.tokens <= room else None
+
+    def _next_flow(self, now_s: float) -> Flow:
+        """The next in order: the longest wait above max_age_s, else the least served. The queue is not empty."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now_s - oldest.waiting_since_s >= self._max_age_s:
             return oldest
@@ -274,7 +301,7 @@ class Scheduler:
             if flow is not None:
                 self._clock = max(self._clock, lane.start)
                 return flow
-        return None
+        raise AssertionError("the queue is empty")
 
     def _take(self, item: Item, flow: Flow, now_s: float) -> None:
         self._remove(item, flow)
@@ -289,3 +316,4 @@ class Scheduler:
         flow.lane.remove(flow, item)
         if not flow.items:
             del self._waiting[flow]
+            self._light.pop(flow, None)
