@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
-from vectord.checkpoints.files.read import read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, wordpiece_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
+from vectord.text.tokenizer_settings import apply_settings
 
 MASKS = ("[MASK]", "<mask>")  # the names of mask tokens
 STEPS_LIMIT = 64  # normalizers, pre-tokenizers and decoders of a file; the longest known (Phi's) has 11
@@ -33,7 +33,6 @@ CHARSMAP_CHARACTERS_LIMIT = 64  # for one character; NFKC's longest has 18
 TEMPLATE_LIMIT = 256  # special tokens around a text
 WORD_CHARACTERS_LIMIT = 1000  # a word of WordPiece costs its square; BERT's longest has 100
 _PROBES = ("a", "hello world")
-_FILE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # they use tokenizer.json as it is
 
 Step = Mapping[str, Any]
 
@@ -93,7 +92,7 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         check_growth(tokenizer, path)
-        _check_settings(tokenizer, path)
+        apply_settings(tokenizer, path)
     except ModelUnavailable:
         raise
     except Exception as error:  # tokenizers raises nothing more specific
@@ -111,33 +110,6 @@ def _read(path: Path) -> Tokenizer:
     if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
         raise ModelUnavailable(f"{path}: more than {TOKENIZER_LIMIT_BYTES:,} bytes of tokenizer")
     return Tokenizer.from_file(str(path))
-
-
-def _check_settings(tokenizer: Tokenizer, path: Path) -> None:
-    """Raises ModelUnavailable if tokenizer_config.json asks for other tokens than tokenizer.json makes.
-
-    transformers' classes of BERT's tokenizers put the three settings of the normalizer in place of the file's own.
-    """
-    config = read_settings(path.with_name("tokenizer_config.json"), optional=True)
-    refused = {"truncation_side": config.get("truncation_side") == "left"}
-    refused["split_special_tokens"] = config.get("split_special_tokens") is True
-    normalizer = tokenizer.normalizer
-    if path.suffix != ".txt" and isinstance(normalizer, normalizers.BertNormalizer):
-        strips = normalizer.strip_accents
-        own = {
-            "do_lower_case": normalizer.lowercase,
-            "strip_accents": normalizer.lowercase if strips is None else strips,
-            "tokenize_chinese_chars": normalizer.handle_chinese_chars,
-        }
-        if config.get("tokenizer_class") not in _FILE_CLASSES:
-            given = {name: config.get(name) for name in own}
-            refused |= {name: isinstance(value, bool) and value != own[name] for name, value in given.items()}
-    for name, is_refused in refused.items():
-        if is_refused:
-            raise ModelUnavailable(
-                f"{config.path}: {name} is {json.dumps(config.get(name))}, which is not what {path.name} does; "
-                "change one of the two files"
-            )
 
 
 def check_growth(tokenizer: Tokenizer, path: Path) -> None:
