@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 from contextlib import AsyncExitStack
@@ -97,6 +98,24 @@ async def test_a_reserved_connection_ends_without_a_request() -> None:
         (reserved,) = [each for each in running.server._connections() if each._place.reserved]
         reserved.drop_if_stalled(reserved._last_read_s + RESERVED_S + 0.1)
         assert await client.closed()
+
+
+def test_a_client_that_does_not_read_its_answer_gives_its_place_to_a_probe() -> None:
+    """Also if it continues to send."""
+    limits, closed = ConnectionLimits(1, MANY), []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"more")
+        limits.admit("192.0.2.1", ours)
+        for _ in range(RESERVED):
+            place = limits.admit("192.0.2.1", ours)
+            assert place is not None
+            place.begin_request([])
+            place.close = functools.partial(closed.append, place)
+        assert limits.admit("192.0.2.2", ours) is None
+        place.end_request()
+        assert limits.admit("192.0.2.2", ours) is not None
+    assert closed == [place]
 
 
 async def test_a_trusted_proxys_clients_are_limited() -> None:

@@ -2,7 +2,8 @@
 
 listener.py's Acceptor asks for a place before it opens a connection; http_protocol.py reports requests and the end. A
 connection beyond a limit still gets a place of the reserve: it may send one request, a probe is answered as usual and
-any other request gets 429 or 503. If the reserve is full, its oldest connection without a complete request is closed.
+any other request gets 429 or 503. If the reserve is full, its oldest connection that does not wait for an answer is
+closed.
 
 With trusted proxies, the connections of a proxy count for no address. Instead each of their requests counts for its
 forwarded address until it is answered. On the event loop.
@@ -60,6 +61,7 @@ class Place:
     error: VectordError | None = None  # it has a place of the reserve
     proxied: bool = False
     answering: bool = False
+    answered: bool = False  # of a reserved place: what remains is the client's reading
     released: bool = False
     close: Callable[[], object] = field(default=lambda: None)
 
@@ -74,6 +76,7 @@ class Place:
 
     def end_request(self) -> None:
         self.answering = False
+        self.answered = True
         if self.proxied:
             self.limits.count_address(self, None)
 
@@ -137,9 +140,9 @@ class ConnectionLimits:
             self._n_ordinary -= 1
 
     def _evict(self) -> bool:
-        """Close the oldest reserved connection that has not sent a complete request, and of which nothing is unread."""
+        """Close the oldest reserved connection that is answered, or that has sent no complete request."""
         for place in self._reserved:
-            if not place.answering and not _has_unread_input(place.sock):
+            if place.answered or not (place.answering or _has_unread_input(place.sock)):
                 self.release(place)
                 place.close()
                 return True
