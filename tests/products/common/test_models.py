@@ -8,9 +8,20 @@ import msgspec
 import pytest
 from tests.products.results import model_info, model_list
 
+from vectord.errors import Forbidden
+from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route, all_dialects
 from vectord.products.common.models import ListedModels, listed_models, model_item, ready_models
 from vectord.products.common.vectors import dump_json
+from vectord.schema import ListModels
+from vectord.server.grpc import answers
 
+NONE_SERVED = replace(model_list(), models=[])  # for a key with `models = []`
+LISTS = [
+    pytest.param(dialect, route, id=f"{dialect.name} {route.path}")
+    for dialect in all_dialects()
+    for route in dialect.routes
+    if route.method == "GET"
+]
 RERANKER = {"outputs": frozenset(), "reranks": True, "labels": ("LABEL_0",), "dimensions": 0}
 
 
@@ -92,3 +103,22 @@ def test_required_models_decide_about_readiness(required, starting, states, read
     infos = [model_info(f"m{place}", state=state) for place, state in enumerate(states)]
     served = replace(model_list(*infos), starting=starting, required=required)
     assert bool(ready_models(served)) is ready
+
+
+@pytest.mark.parametrize(("dialect", "route"), LISTS)
+def test_a_key_without_models_gets_an_answer_or_a_clear_error(dialect: Dialect, route: Route):
+    """`models = []` in the keys file."""
+    call = route.parse(Incoming(body=b"", path={"model": "m"}, models=NONE_SERVED.models))
+    if not isinstance(call.request, ListModels) or call.request.model is not None:  # the engine knows no such model
+        return
+    try:
+        assert isinstance(call.render(NONE_SERVED), Rendered)
+    except Forbidden as error:
+        assert error.message == "This key may use none of the models served here."
+        assert dialect.render_error(error).status == 403
+
+
+def test_grpc_refuses_info_for_a_key_without_models():
+    """Instead of an internal error."""
+    with pytest.raises(Forbidden):
+        answers.info(NONE_SERVED)

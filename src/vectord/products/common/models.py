@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from vectord import __version__
+from vectord.errors import Forbidden
 from vectord.products.common.dialect import Rendered
 from vectord.products.common.vectors import dump_json
 from vectord.schema import ModelInfo, ModelList
@@ -122,7 +123,7 @@ class Info(msgspec.Struct):
 
 def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
     """The first served model, since TEI's clients expect one, and the limits in force."""
-    model, limits = result.models[0], result.limits
+    model, limits = first_model(result), result.limits
     shown = {
         "model_id": model.model_id,
         "model_sha": model.revision,
@@ -170,6 +171,13 @@ def _model_type(model: ModelInfo) -> dict[str, Any]:
 # --- readiness ------------------------------------------------------------------------------------------------
 
 READY_STATES = frozenset({"ready", "unloaded", "loading"})  # of a model that answers requests, after the start
+
+
+def first_model(result: ModelList) -> ModelInfo:
+    """For answers that describe one model. Raises Forbidden if the caller's key may use none."""
+    if not result.models:
+        raise Forbidden("This key may use none of the models served here.")
+    return result.models[0]
 
 
 def ready_models(result: ModelList) -> list[ModelInfo]:

@@ -17,7 +17,7 @@ from vectord import __version__
 from vectord.errors import EmptyInput, InvalidField, MissingField, ModelCannot, Unavailable, WrongType
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Incoming, Render, Rendered, Routes
-from vectord.products.common.models import ListedModels, ready_models, render_listed_models
+from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, Vector, dump_json, embedding_items, read_encoding
@@ -405,7 +405,7 @@ class Props(msgspec.Struct):
 @ROUTES.get("/props", summary="Show the first served model and the limits in force", answer=Props)
 def render_props(result: ModelList) -> Rendered:
     """The first served model: llama.cpp's clients expect one."""
-    model = result.models[0]
+    model = first_model(result)
     props = {
         "default_generation_settings": {"n_ctx": model.max_input_tokens},
         "total_slots": result.limits.max_concurrent_requests,

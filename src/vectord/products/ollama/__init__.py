@@ -19,6 +19,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.inputs import Width
+from vectord.products.common.models import first_model
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, TextOptions
 
@@ -101,7 +102,7 @@ def render_embeddings(result: EmbedResult) -> Rendered:
 
 def render_no_embeddings(result: ModelList) -> Rendered:
     """The answer to no input, with the requested or the first model."""
-    return json_answer(model=result.models[0].name, embeddings=[])
+    return json_answer(model=first_model(result).name, embeddings=[])
 
 
 class PromptBody(msgspec.Struct):

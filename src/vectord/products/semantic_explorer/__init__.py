@@ -19,7 +19,7 @@ from vectord.errors import InferenceFailed, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.inputs import Switch, TopN, read_switch
-from vectord.products.common.models import ListedModels, ready_models, render_listed_models
+from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
     Documents,
     RankedItem,
@@ -67,7 +67,7 @@ def _empty(model: str | None, suitable: Callable[[ModelInfo], bool], **shown: ob
     """
 
     def render(result: ModelList) -> Rendered:
-        return json_answer(model=next(filter(suitable, result.models), result.models[0]).name, **shown)
+        return json_answer(model=(next(filter(suitable, result.models), None) or first_model(result)).name, **shown)
 
     return Call(ListModels(model=model or None), render)
 

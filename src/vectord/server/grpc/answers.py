@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from vectord import __version__
-from vectord.products.common.models import tag_of
+from vectord.products.common.models import first_model, tag_of
 from vectord.products.tei.routes import places
 from vectord.schema import (
     ClassifyResult,
@@ -122,7 +122,7 @@ _MODEL_TYPES: Mapping[str, pb.ModelType] = {
 def info(result: Result) -> pb.InfoResponse:
     """The first served model, since TEI serves one."""
     assert isinstance(result, ModelList)
-    model, limits = result.models[0], result.limits
+    model, limits = first_model(result), result.limits
     return pb.InfoResponse(
         version=__version__,
         model_id=model.model_id,
