@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import httpx
 import pytest
 
 from vectord import __version__, compose
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig, TelemetryConfig
 from vectord.errors import ConfigError
 from vectord.schema import Caller, ListModels, ModelList
 
@@ -203,6 +204,18 @@ def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
             assert embed(client).status_code == 200
         running.terminate()
         assert running.wait(DEADLINE_S) == 0
+
+
+def test_the_settings_in_force_have_simple_inference_servers_names(caplog: pytest.LogCaptureFixture) -> None:
+    """In its form of the log only."""
+    engine = EngineConfig(max_running_requests=4, max_concurrent_requests=64, queue_timeout_s=2.0)
+    for log_format in ("json-message", "json"):
+        with caplog.at_level(logging.INFO):
+            compose._log_settings(Config(engine=engine, telemetry=TelemetryConfig(log_format=log_format)))  # type: ignore[arg-type]
+    first, second = (record.fields for record in caplog.records if record.message == "runtime_config")  # type: ignore[attr-defined]
+    assert [first[name] for name in ("max_concurrent", "max_queue_size", "queue_timeout_sec")] == [4, 64, 2.0]
+    assert first["enable_batching"] is True
+    assert "max_concurrent" not in second
 
 
 def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
 
 def _log_settings(config: Config) -> None:
     """Logs the settings in force."""
-    fields = {
+    fields: dict[str, object] = {
         "models": ",".join(config.model.in_order),
         "device": config.device.device,
         "dtype": config.device.dtype,
@@ -231,6 +231,20 @@ def _log_settings(config: Config) -> None:
         "max_concurrent_requests": config.engine.max_concurrent_requests,
         "dialects": ",".join(config.server.dialects),
     }
+    if config.telemetry.log_format == "json-message":  # the names that readers of this form look for
+        fields |= {
+            "model_config": config.model.model_catalogue,
+            "model_device": config.device.device,
+            "model_allowlist": list(config.model.in_order),
+            "max_concurrent": config.engine.max_running_requests or config.engine.max_concurrent_requests,
+            "max_queue_size": config.engine.max_concurrent_requests,
+            "queue_timeout_sec": config.engine.queue_timeout_s,
+            "max_batch_size": config.engine.max_client_batch_size,
+            "max_text_chars": config.server.max_text_chars,
+            "enable_batching": config.engine.join_requests != "never",
+            "batch_window_ms": config.engine.batch_window_ms,
+            "batch_max_size": config.device.max_batch_requests,
+        }
     log.info("runtime_config", extra={"fields": fields})
 
 

@@ -162,6 +162,7 @@ def test_every_command_selects_the_product_of_its_section() -> None:
 TRIED = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
 NO_CLIENTS = {
     "tests/clients/test_llama_cpp_suite.py",
+    "tests/clients/test_ollama_suite.py",
     "tests/clients/test_vllm_suite.py",
     "tests/clients/test_own_api.py",  # shared by the other tests
     "tests/clients/test_node.py",  # runs the tests in node/

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import orjson
 
@@ -164,13 +164,18 @@ class ConsoleLines(TextLines):
 class JsonLines(Lines):
     """One JSON object a line: time (UTC, RFC 3339), level, logger, event, the fields, exception."""
 
+    names: ClassVar[Mapping[str, str]] = {"time": "time", "event": "event"}
+
+    def level(self, record: logging.LogRecord) -> str:
+        return record.levelname.lower()
+
     def format(self, record: logging.LogRecord) -> str:
         utc = _utc(int(record.created))
         line: dict[str, Any] = {
-            "time": f"{utc}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
+            self.names["time"]: f"{utc}.{int(record.msecs):03d}Z",
+            "level": self.level(record),
             "logger": record.name,
-            "event": record.getMessage(),
+            self.names["event"]: record.getMessage(),
             **self.fields(record),
         }
         if record.exc_info:
@@ -178,8 +183,22 @@ class JsonLines(Lines):
         return orjson.dumps(line, default=str).decode()
 
 
+class MessageLines(JsonLines):
+    """JsonLines under the names of Python's logging: timestamp, level in capitals, message."""
+
+    names: ClassVar[Mapping[str, str]] = {"time": "timestamp", "event": "message"}
+
+    def level(self, record: logging.LogRecord) -> str:
+        return record.levelname
+
+
 GREEN, YELLOW, RED, PLAIN = "\033[32m", "\033[33m", "\033[31m", "\033[0m"
-FORMS: Mapping[str, type[Lines]] = {"text": TextLines, "dashed": DashedLines, "json": JsonLines}
+FORMS: Mapping[str, type[Lines]] = {
+    "text": TextLines,
+    "dashed": DashedLines,
+    "json": JsonLines,
+    "json-message": MessageLines,
+}
 
 
 def _quoted(value: object) -> object:
