@@ -37,9 +37,7 @@ from vectord.errors import (
 )
 from vectord.products.common.models import ListedModels
 from vectord.products.common.vectors import to_base64
-from vectord.products.llamacpp import DIALECT, norms
-from vectord.products.llamacpp.errors import ERRORS, render_error
-from vectord.products.llamacpp.routes import EmbeddingBody
+from vectord.products.llamacpp import DIALECT, ERRORS, EmbeddingBody, norms, render_error
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,

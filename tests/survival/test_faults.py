@@ -111,7 +111,7 @@ SHOWN_DATES = {
     "client/errors.py": "Retry-After as a date",
     "products/infinity/__init__.py": "`created` of a response",
     "products/openai/__init__.py": "`created` of a response",
-    "products/vllm/routes.py": "`created` of a response",
+    "products/vllm/__init__.py": "`created` of a response",
     "engine/models/registry.py": "`created` of a model",
     "server/http/probes.py": "the time, next to the state",
     "observability/instruments.py": "the time of an exemplar",

@@ -1,11 +1,489 @@
 """llama.cpp's server, where it embeds, reranks and tokenizes: its own routes and its OpenAI route.
 
-routes.py reads bodies and writes answers, norms.py scales vectors, errors.py renders errors. Read routes.py first.
+null is the same as absent; unknown keys are ignored. Sentences of errors are llama.cpp's where clients may look for
+them. Over-long text is an error, as there. norms.py scales vectors.
 """
 
-from vectord.products.common.dialect import Dialect
-from vectord.products.llamacpp.errors import render_error
-from vectord.products.llamacpp.routes import ROUTES, original_health
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+import msgspec
+import orjson
+
+from vectord import __version__, errors
+from vectord.errors import (
+    EmptyInput,
+    InputTooLong,
+    InvalidField,
+    MissingField,
+    ModelCannot,
+    Unauthorized,
+    Unavailable,
+    VectordError,
+    WrongType,
+)
+from vectord.products.common.body import Count, TokenId
+from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
+from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
+from vectord.products.common.ranking import best_first
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import EmbeddingItem, Encoding, Vector, dump_json, embedding_items, read_encoding
+from vectord.products.llamacpp import norms
+from vectord.schema import (
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    Input,
+    ModelList,
+    RerankRequest,
+    RerankResult,
+    TextOptions,
+    TokenizeRequest,
+    TokenizeResult,
+)
+
+ROUTES = Routes()
+SIGNS = ["content", "embd_normalize"]
+
+Model = Annotated[str | None, msgspec.Meta(description="any name while one model is served, else one that is served")]
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.QueueTimedOut: 503, errors.RateLimited: 429}
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "unavailable_error",
+}
+
+
+def render_error(error: VectordError) -> Rendered:
+    status = row_of(ERRORS, error)
+    kind = _TYPES.get(status, "invalid_request_error")
+    shown: dict[str, Any] = {"code": status, "message": error.message, "type": kind}
+    if isinstance(error, Unauthorized):
+        shown["message"] = "Invalid API Key"
+    if isinstance(error, ModelCannot):  # its status in llama.cpp is 501, which clients would retry
+        shown["type"] = "not_supported_error"
+    if isinstance(error, InputTooLong):
+        shown["type"] = "exceed_context_size_error"
+        if error.limit is not None and error.given is not None:
+            # Clients look for this sentence and its numbers. Ours follows, because it names the place.
+            shown["message"] = (
+                f"request ({error.given} tokens) exceeds the available context size ({error.limit} tokens), "
+                f"it is too large to process. {error.message}"
+            )
+            shown |= {"n_prompt_tokens": error.given, "n_ctx": error.limit}
+    return error_response(error, {"error": shown}, ERRORS)
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+Norm = Annotated[
+    int,
+    msgspec.Meta(
+        ge=-1,
+        le=2**31 - 1,
+        description="of each vector: -1 none, 0 the largest number becomes 32760, 1 taxicab, 2 Euclidean, p the p-norm",
+    ),
+]
+
+
+class TextPart(msgspec.Struct):
+    type: Literal["text"]
+    text: str
+
+
+class PromptObject(msgspec.Struct):
+    """A text in an object: whole, or in parts that are joined."""
+
+    prompt_string: str | None = None
+    content: list[TextPart] | None = None
+    multimodal_data: Annotated[list[Any] | None, msgspec.Meta(description="refused: texts only")] = None
+
+
+# One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text.
+Prompts: TypeAlias = str | list[str | TokenId | list[TokenId | str] | PromptObject] | PromptObject
+
+
+class EmbeddingBody(msgspec.Struct):
+    """Requires `content` or `input`. If both are present, `input` applies."""
+
+    content: Prompts | None = None
+    input: Prompts | None = None
+    embd_normalize: Norm | None = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"; of OpenAI\'s answer')] = None
+    model: Model = None
+
+
+class Embedded(msgspec.Struct):
+    """`embedding` always has one row. In llama.cpp models without pooling have a row for each token."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+class OpenAIItem(EmbeddingItem):
+    encoding_format: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET  # only with base64
+
+
+class OpenAIAnswer(msgspec.Struct):
+    model: str
+    object: Literal["list"]
+    usage: TokenUsage
+    data: list[OpenAIItem]
+
+
+@ROUTES.post(
+    "/embedding",
+    "/embeddings",
+    body=EmbeddingBody,
+    answer=list[Embedded],
+    summary="Embed texts or token ids, as a bare array",
+    example={"content": ["A bank of a river.", "A bank for savings."], "embd_normalize": 2},
+    keys=["content", "input"],
+    signs=SIGNS,
+)
+def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
+    return _embed_call(body, incoming, partial(render_native, _norm(body)))
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    body=EmbeddingBody,
+    answer=OpenAIAnswer | list[Embedded],
+    summary="Embed texts or token ids, in OpenAI's shape",
+    example={"input": "A bank of a river.", "embd_normalize": -1},
+    keys=["content", "input"],
+    signs=SIGNS,
+)
+def parse_openai(body: EmbeddingBody, incoming: Incoming) -> Call:
+    """`content` is not a key of OpenAI's, so it gets the native array on this path too. Ids are the model's own."""
+    if body.input is None:
+        return parse_native(body, incoming)
+    render = partial(render_openai, body.model or None, _norm(body), read_encoding(body.encoding_format))
+    return _embed_call(body, incoming, render)
+
+
+def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call:
+    field = "content" if body.input is None else "input"
+    prompts = body.content if body.input is None else body.input
+    if prompts is None:
+        raise MissingField('"input" or "content" must be provided', field="input")
+    if not any(model.outputs for model in incoming.models) and any(model.reranks for model in incoming.models):
+        raise ModelCannot("The model served here can rerank and makes no vectors.")
+    request = EmbedRequest(
+        inputs=_inputs(prompts, field),
+        model=_model(body.model, incoming),
+        text=TextOptions(own_ids=True),
+        normalize=_norm(body) == norms.EUCLIDEAN,
+    )
+    return Call(request, render, {"inputs": field}, binary=_norm(body) in (norms.EUCLIDEAN, norms.RAW))
+
+
+def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
+    if isinstance(prompts, PromptObject):
+        return [_text(prompts, field)]
+    if isinstance(prompts, str):
+        return [prompts]
+    if not prompts:
+        raise EmptyInput("{field} cannot be empty", field=field)
+    if any(isinstance(prompt, int) for prompt in prompts):
+        for index, prompt in enumerate(prompts):
+            if not isinstance(prompt, int | str):
+                template = "{field}: a list with a token id is one text and holds only ids and texts."
+                raise InvalidField(template, field=field, index=index)
+        return [cast("Sequence[int | str]", prompts)]
+    return [_input(prompt, field, index) for index, prompt in enumerate(prompts)]
+
+
+def _input(prompt: str | TokenId | list[TokenId | str] | PromptObject, field: str, index: int) -> Input:
+    if isinstance(prompt, PromptObject):
+        return _text(prompt, field, index)
+    if isinstance(prompt, list) and not any(isinstance(piece, int) for piece in prompt):
+        raise EmptyInput("{field} has no token ids", field=field, index=index)
+    return cast("Input", prompt)
+
+
+def _text(prompt: PromptObject, field: str, index: int | None = None) -> str:
+    if prompt.multimodal_data:
+        raise InvalidField("{field}: `multimodal_data` is refused: texts only.", field=field, index=index)
+    if prompt.prompt_string is not None:
+        return prompt.prompt_string
+    if prompt.content is not None:
+        return "".join(part.text for part in prompt.content)
+    raise WrongType("{field}: an object must have `prompt_string` or `content`.", field=field, index=index)
+
+
+def _norm(body: EmbeddingBody) -> int:
+    return norms.EUCLIDEAN if body.embd_normalize is None else body.embd_normalize
+
+
+def render_native(norm: int, result: EmbedResult) -> Rendered:
+    """A bare array. `embedding` is a matrix of one row."""
+    data = [{"index": index, "embedding": [vector]} for index, vector in enumerate(_vectors(norm, result))]
+    return Rendered(body=dump_json(data))
+
+
+def render_openai(model: str | None, norm: int, encoding: Encoding, result: EmbedResult) -> Rendered:
+    """model: the name in the request, if it has one."""
+    data = embedding_items(_vectors(norm, result), encoding)
+    if encoding == "base64":
+        data = [item | {"encoding_format": "base64"} for item in data]
+    return _listed(model or result.model, result, data=data)
+
+
+def _vectors(norm: int, result: EmbedResult) -> Vector:
+    rows: Any = result.dense["float"]  # (N, D); raw unless Euclidean, which the engine normalizes
+    return rows if norm == norms.EUCLIDEAN else norms.scaled(rows, norm)
+
+
+def _listed(model: str, result: EmbedResult | RerankResult, **shown: Any) -> Rendered:
+    answer = {"model": model, "object": "list", "usage": token_usage(result.usage), **shown}
+    return Rendered(body=dump_json(answer))
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    """`texts` get TEI's answer, `documents` get Jina's."""
+
+    query: str | None = None
+    documents: list[str] | None = None
+    texts: list[str] | None = None
+    top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    return_text: Annotated[bool | None, msgspec.Meta(description="with `texts` only")] = None
+    model: Model = None
+
+
+class Rank(msgspec.Struct):
+    index: int
+    score: float
+    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
+
+
+class Relevance(msgspec.Struct):
+    index: int
+    relevance_score: float
+
+
+class Reranked(msgspec.Struct):
+    model: str
+    object: Literal["list"]
+    usage: TokenUsage
+    results: list[Relevance]
+
+
+@ROUTES.post(
+    "/rerank",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+    body=RerankBody,
+    answer=list[Rank] | Reranked,
+    summary="Rank texts by how well they answer a query, by logits",
+    example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "top_n": 1},
+    keys=["documents", "texts"],
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    """Scores are logits, as in llama.cpp."""
+    if body.query is None:
+        raise MissingField('"query" must be provided', field="query")
+    field = "documents" if body.texts is None else "texts"
+    passages = body.documents if body.texts is None else body.texts
+    if not passages:
+        raise EmptyInput('"documents" must be a non-empty string array', field=field)
+    request = RerankRequest(query=body.query, passages=passages, model=_model(body.model, incoming), raw=True)
+    return Call(request, partial(render_results if body.texts is None else render_ranks, body), {"passages": field})
+
+
+def render_ranks(body: RerankBody, result: RerankResult) -> Rendered:
+    """TEI's form: a bare array, best first."""
+    ranks: list[dict[str, Any]] = [
+        {"index": index, "score": result.scores[index]} for index in best_first(result.scores)[: body.top_n or None]
+    ]
+    if body.return_text and body.texts is not None:
+        ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
+    return Rendered(body=dump_json(ranks))
+
+
+def render_results(body: RerankBody, result: RerankResult) -> Rendered:
+    """Jina's form, without the documents."""
+    results = [
+        {"index": index, "relevance_score": result.scores[index]}
+        for index in best_first(result.scores)[: body.top_n or None]
+    ]
+    return _listed(body.model or result.model, result, results=results)
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+class TokenizeBody(msgspec.Struct):
+    content: str
+    add_special: bool | None = None
+    parse_special: Annotated[bool | None, msgspec.Meta(description="false is refused")] = None
+    with_pieces: bool | None = None
+    model: Model = None
+
+
+class Piece(msgspec.Struct):
+    id: int
+    piece: str
+
+
+class Tokens(msgspec.Struct):
+    tokens: list[int | Piece]  # pieces with with_pieces
+
+
+@ROUTES.post(
+    "/tokenize",
+    body=TokenizeBody,
+    answer=Tokens,
+    summary="Tokenize a text",
+    example={"content": "A bank of a river.", "with_pieces": True},
+    keys=["content"],
+    names={"inputs": "content"},
+)
+def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
+    if body.parse_special is False:
+        raise InvalidField("{field} cannot be turned off.", field="parse_special")
+    request = TokenizeRequest(
+        inputs=[body.content], model=_model(body.model, incoming), add_special_tokens=body.add_special is True
+    )
+    return Call(request, partial(render_tokens, body.with_pieces is True))
+
+
+def render_tokens(with_pieces: bool, result: TokenizeResult) -> Rendered:
+    (tokens,) = result.tokens
+    shown = [{"id": token.id, "piece": token.text} if with_pieces else token.id for token in tokens]
+    return Rendered(body=dump_json({"tokens": shown}))
+
+
+class DetokenizeBody(msgspec.Struct):
+    tokens: list[TokenId]
+    model: Model = None
+
+
+class Detokenized(msgspec.Struct):
+    content: str
+    prompt: str
+
+
+@ROUTES.post(
+    "/detokenize",
+    body=DetokenizeBody,
+    answer=Detokenized,
+    summary="Decode token ids",
+    example={"tokens": [1037, 2924]},
+    keys=["tokens"],
+    names={"ids": "tokens"},
+)
+def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
+    request = DecodeRequest(ids=[body.tokens], model=_model(body.model, incoming), skip_special_tokens=False)
+    return Call(request, render_detokenized)
+
+
+def render_detokenized(result: DecodeResult) -> Rendered:
+    """`prompt` is vLLM's key: both products share the path and the body."""
+    (text,) = result.texts
+    return Rendered(body=dump_json({"content": text, "prompt": text}))
+
+
+def _model(name: str | None, incoming: Incoming) -> str | None:
+    """llama.cpp's clients send any name, so it counts only if several models are served."""
+    return None if len(incoming.models) == 1 else name or None
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok"]
+
+
+@ROUTES.get("/v1/health", summary="Show whether the server accepts requests", answer=Health, public=True)
+def render_health(result: ModelList) -> Rendered:
+    """200 if at least one model answers."""
+    if ready_models(result):
+        return Rendered(body=dump_json({"status": "ok"}))
+    return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
+
+
+def original_health(result: ModelList) -> dict[str, Any]:
+    """The keys of llama.cpp's /health, while a model answers and while none does."""
+    body: dict[str, Any] = orjson.loads(render_health(result).body)
+    return body
+
+
+class GenerationSettings(msgspec.Struct):
+    n_ctx: int
+
+
+class Modalities(msgspec.Struct):
+    vision: bool
+    audio: bool
+
+
+class Props(msgspec.Struct):
+    default_generation_settings: GenerationSettings
+    total_slots: int  # the most requests at once, of all models together
+    model_alias: str
+    model_path: str
+    modalities: Modalities
+    chat_template: str
+    build_info: str
+    is_sleeping: bool
+
+
+@ROUTES.get("/props", summary="Show the first served model and the limits in force", answer=Props)
+def render_props(result: ModelList) -> Rendered:
+    """The first served model: llama.cpp's clients expect one."""
+    model = first_model(result)
+    props = {
+        "default_generation_settings": {"n_ctx": model.max_input_tokens},
+        "total_slots": result.limits.max_concurrent_requests,
+        "model_alias": model.name,
+        "model_path": model.model_id,
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": "",
+        "build_info": f"vectord {__version__}",
+        "is_sleeping": model.state == "unloaded",
+    }
+    return Rendered(body=dump_json(props))
+
+
+class Slot(msgspec.Struct):
+    """One for each served model. llama.cpp's slot of a request has no counterpart: requests share batches."""
+
+    id: int
+    n_ctx: int
+    model: str
+    state: str
+
+
+@ROUTES.get("/slots", summary="Show the state of each served model", answer=list[Slot])
+def render_slots(result: ModelList) -> Rendered:
+    """Without `is_processing`, which is not known for a single model."""
+    slots = [
+        {"id": place, "n_ctx": model.max_input_tokens, "model": model.name, "state": model.state}
+        for place, model in enumerate(result.models)
+    ]
+    return Rendered(body=dump_json(slots))
+
+
+ROUTES.get("/v1/models", "/models", summary="List served models", answer=ListedModels)(render_listed_models)
+
 
 DIALECT = Dialect(
     name="llamacpp",

@@ -1,17 +1,711 @@
 """vLLM's pooling API: vectors, classes, scores and tokens. Its /v2/embed is Cohere's, which that product serves.
 
-routes.py reads bodies and writes answers; numbers.py writes vectors as base64 in the type and byte order of a body.
+null is the same as absent; unknown keys are ignored, `priority` and `user` among them. Sentences of errors are vLLM's
+where clients may look for them. Over-long text is an error unless the body has `truncate_prompt_tokens`. numbers.py
+writes vectors as base64 in the type and byte order of a body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
+from itertools import accumulate
+from typing import Annotated, Any, Literal, TypeAlias
 
-from vectord.errors import InputTooLong, VectordError
-from vectord.products.common.dialect import Dialect, Rendered
+import msgspec
+import numpy as np
+
+from vectord import __version__
+from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType
+from vectord.products.common.body import Count, TokenId
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
-from vectord.products.vllm.routes import ROUTES
+from vectord.products.common.inputs import TextsOrIds, check_count, read_inputs
+from vectord.products.common.models import ModelItem, model_item
+from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import EmbeddingItem, dump_json
+from vectord.products.vllm.numbers import Numbers, read_numbers
+from vectord.schema import (
+    ClassifyRequest,
+    ClassifyResult,
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    Input,
+    ModelInfo,
+    ModelList,
+    MultiRequest,
+    MultiResult,
+    RerankRequest,
+    RerankResult,
+    TextOptions,
+    TokenizeRequest,
+    TokenizeResult,
+    VectorKind,
+)
+from vectord.schema import (
+    Usage as UsedTokens,
+)
+
+ROUTES = Routes()
+NAMES: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens"}
+
+# Keys of vLLM alone, by which a body on a shared path is vLLM's.
+SIGNS = frozenset(
+    {
+        *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "request_id", "use_activation"),
+        *("embed_dtype", "endianness", "messages", "mm_processor_kwargs", "cache_salt", "chat_template"),
+    }
+)
+
+OTHER_TASKS = ("token_classify", "plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
+MAX_METADATA_BYTES = 60_000  # common clients accept header lines of 64 KiB
+
+RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
+CacheSalt = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1, max_length=1024, description="only requests with the same salt share cached vectors with this one"
+    ),
+]
+Tokens = Annotated[
+    int,
+    msgspec.Meta(
+        ge=-1, le=2**31 - 1, description="truncate to this many tokens, specials included; -1: to the model's limit"
+    ),
+]
+Messages = Annotated[Any, msgspec.Meta(description="refused: no chat template is run here")]
+
+# --- what bodies and answers have in common -------------------------------------------------------------------
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """The keys of every body."""
+
+    model: str | None = None
+    truncate_prompt_tokens: Tokens | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    request_id: RequestId | None = None
+    cache_salt: CacheSalt | None = None
+    use_activation: Annotated[
+        bool | None, msgspec.Meta(description="false: vectors as they come, logits for scores")
+    ] = None
+    normalize: Annotated[Any, msgspec.Meta(description="refused, as vLLM does; `use_activation` replaced it")] = None
+
+
+class InputBody(Options, kw_only=True):
+    input: TextsOrIds | None = None
+    messages: Messages = None
+    add_special_tokens: bool | None = None
+
+
+def _inputs(body: InputBody) -> Sequence[Input]:
+    _refuse_messages(body.messages)
+    if body.input is None:
+        raise MissingField("{field} is required.", field="inputs")
+    return read_inputs(body.input)
+
+
+def _refuse_messages(messages: object) -> None:
+    if messages is not None:
+        template = "{field} need a chat template, and none is run here; send the text itself."
+        raise InvalidField(template, field="messages")
+
+
+def _text_options(body: Options, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
+    if body.normalize is not None:
+        template = "Parameter {field} was removed; use `use_activation` instead."
+        raise InvalidField(template, field="normalize")
+    most = body.truncate_prompt_tokens
+    if most == 0:
+        raise InvalidField("{field} must be -1, for the model's limit, or at least 1.", field="max_tokens")
+    # Of the named model, or of the only one; otherwise the engine chooses the model.
+    models = [model for model in incoming.models if body.model in (None, "", model.name)]
+    if most is not None and len(models) == 1 and most > models[0].max_input_tokens:
+        template = "{field} may be at most {limit} here; got {given}. Please request a smaller truncation size."
+        raise InvalidField(template, field="max_tokens", limit=models[0].max_input_tokens, given=most)
+    return TextOptions(
+        truncate=None if most is None else True,
+        truncate_side=body.truncation_side or "right",
+        max_tokens=None if most == -1 else most,
+        add_special_tokens=add_special_tokens,
+        own_ids=True,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: Literal[0]
+    prompt_tokens_details: None
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
+
+
+class Answer(msgspec.Struct):
+    """The keys of every list."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: Usage
+
+
+def _listed(prefix: str, body: Options, model: str, data: Sequence[Any], usage: UsedTokens) -> Rendered:
+    shown = {
+        "id": _id(prefix, body),
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "data": data,
+        "usage": token_usage(usage) | {"completion_tokens": 0, "prompt_tokens_details": None},
+    }
+    return Rendered(body=dump_json(shown))
+
+
+def _id(prefix: str, body: Options) -> str:
+    return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+class EmbeddingBody(InputBody, kw_only=True):
+    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep")] = None
+    encoding_format: Annotated[
+        str | None,
+        msgspec.Meta(
+            description='"float", "base64", "bytes" (with the header `metadata`) or "bytes_only"; the last two answer '
+            "with the bytes of all vectors"
+        ),
+    ] = None
+    embed_dtype: Annotated[
+        str | None,
+        msgspec.Meta(description='of base64 and bytes: "float32", "float16", "bfloat16", "fp8_e4m3" or "fp8_e5m2"'),
+    ] = None
+    endianness: Annotated[str | None, msgspec.Meta(description='of base64 and bytes: "native", "little" or "big"')] = (
+        None
+    )
+
+
+class Embeddings(Answer):
+    data: list[EmbeddingItem]
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    "/invocations",  # SageMaker's path, for every kind of body
+    body=EmbeddingBody,
+    answer=Embeddings,
+    summary="Embed texts or token ids",
+    example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
+    keys=["input", "messages"],
+    signs=SIGNS,
+    names=NAMES,
+)
+def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
+    numbers = _numbers(body)
+    request = _embed_request(body, incoming, "dense")
+    request = replace(request, text=replace(request.text, own_ids=False))  # OpenAI's clients send their models' ids
+    return Call(request, partial(render_embeddings, body, numbers), binary=not numbers.as_bytes)
+
+
+def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
+    return _shown("embd", "embedding", "embedding", body, numbers, result.model, _rows(result), result.usage)
+
+
+class PoolingBody(EmbeddingBody, kw_only=True):
+    task: Annotated[
+        str | None, msgspec.Meta(description='"embed", "classify" or "token_embed"; null: the model\'s purpose')
+    ] = None
+
+
+class Pooled(msgspec.Struct):
+    """`data`: a vector, scores, or a vector for each token; in base64 the numbers of all tokens in order."""
+
+    index: int
+    object: Literal["pooling"]
+    data: list[float | list[float]] | str
+
+
+class Pooling(Answer):
+    data: list[Pooled]
+
+
+@ROUTES.post(
+    "/pooling",
+    body=PoolingBody,
+    answer=Pooling,
+    summary="Embed or classify texts, or embed their tokens",
+    example={"input": "A bank of a river.", "task": "token_embed", "encoding_format": "base64"},
+    keys=["input", "messages"],
+    signs=SIGNS,
+    names=NAMES,
+)
+def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
+    """Without `task`, the purpose of the named model, or of the first served model, decides."""
+    numbers = _numbers(body)
+    # None for a name that is not listed: the engine knows whether it is an alias.
+    model = next((model for model in incoming.models if not body.model or model.name == body.model), None)
+    task = body.task or _usual_task(model)
+    if body.model and model is not None and task in NEEDED and NEEDED[task].isdisjoint(_abilities(model)):
+        raise InvalidField("Unsupported task: '{task}'. The model was trained for another.", field="task", task=task)
+    match task:
+        case "embed":
+            render = partial(render_pooled, body, numbers)
+            return Call(_embed_request(body, incoming, "dense"), render, binary=not numbers.as_bytes)
+        case "token_embed":
+            return _token_call(body, incoming, numbers, model)
+        case "classify":
+            return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers))
+    known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
+    template = "Unsupported task{known}. {field} must be 'embed', 'classify' or 'token_embed'."
+    raise InvalidField(template, field="task", known=known)
+
+
+def _numbers(body: EmbeddingBody) -> Numbers:
+    return read_numbers(body.encoding_format, body.embed_dtype, body.endianness)
+
+
+def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) -> EmbedRequest:
+    return EmbedRequest(
+        inputs=_inputs(body),
+        model=body.model or None,
+        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
+        outputs=frozenset({output}),
+        normalize=body.use_activation is not False,
+        dimensions=body.dimensions,
+    )
+
+
+def _token_call(body: PoolingBody, incoming: Incoming, numbers: Numbers, model: ModelInfo | None) -> Call:
+    """ColBERT vectors of a model that makes them, else the last layer's vector of each token."""
+    colbert = model is not None and "colbert" in model.outputs
+    if colbert and body.use_activation is False:
+        template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
+        raise InvalidField(template, field="use_activation")
+    request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
+    unit = not colbert and body.use_activation is not False
+    return Call(request, partial(render_pooled_tokens, body, numbers, unit), binary=not (unit or numbers.as_bytes))
+
+
+NEEDED: Mapping[str, frozenset[str]] = {
+    "embed": frozenset({"dense"}),
+    "token_embed": frozenset({"tokens", "colbert"}),
+    "classify": frozenset({"labels"}),
+}
+
+
+def _abilities(model: ModelInfo) -> Set[str]:
+    return model.outputs | ({"labels"} if model.labels else set())
+
+
+def _usual_task(model: ModelInfo | None) -> str:
+    if model is None or "dense" in model.outputs:
+        return "embed"
+    return "classify" if model.labels else "token_embed"
+
+
+def render_pooled(body: PoolingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
+    return _pooling(body, numbers, result.model, _rows(result), result.usage)
+
+
+def render_pooled_tokens(body: PoolingBody, numbers: Numbers, unit: bool, result: EmbedResult) -> Rendered:
+    """unit: scale each token's vector to a length of 1, as vLLM's activation does."""
+    each = result.tokens if result.colbert is None else result.colbert
+    assert each is not None
+    return _pooling(body, numbers, result.model, [_unit(rows) if unit else rows for rows in each], result.usage)
+
+
+def render_pooled_scores(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
+    return _pooling(body, numbers, result.model, list(result.scores), result.usage)
+
+
+def _rows(result: EmbedResult) -> list[Float32]:
+    rows: Any = result.dense["float"]  # (N, D) float32: no other precision was requested
+    return list(rows)
+
+
+def _unit(rows: Float32) -> Float32:
+    """rows (n, H), each scaled to length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)  # (n, 1)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def _pooling(body: PoolingBody, numbers: Numbers, model: str, arrays: Sequence[Float32], usage: UsedTokens) -> Rendered:
+    return _shown("pool", "pooling", "data", body, numbers, model, arrays, usage)
+
+
+def _shown(
+    prefix: str,
+    item: str,
+    key: str,
+    body: EmbeddingBody,
+    numbers: Numbers,
+    model: str,
+    arrays: Sequence[Float32],
+    usage: UsedTokens,
+) -> Rendered:
+    """Each array under `key` of an `item`, or the bytes of all, which the header `metadata` describes."""
+    if not numbers.as_bytes:
+        data: list[dict[str, Any]] = [
+            {"index": index, "object": item, key: numbers.shown(array)} for index, array in enumerate(arrays)
+        ]
+        return _listed(prefix, body, model, data, usage)
+    packed = [numbers.packed(array) for array in arrays]
+    content = Rendered(body=b"".join(packed), content_type="application/octet-stream")
+    if numbers.encoding == "bytes_only":
+        return content
+    ends = list(accumulate(map(len, packed)))
+    parts = [
+        {
+            "index": index,
+            "embed_dtype": numbers.embed_dtype,
+            "endianness": numbers.endianness,
+            "start": end - len(packed[index]),
+            "end": end,
+            "shape": arrays[index].shape,
+        }
+        for index, end in enumerate(ends)
+    ]
+    metadata = _listed(prefix, body, model, parts, usage).body
+    if len(metadata) > MAX_METADATA_BYTES:
+        template = "{field}: the header with the places of {given} inputs is too long; use `bytes_only`."
+        raise InvalidField(template, field="encoding_format", given=len(arrays))
+    # Header values are ASCII; a request id or a model's name may not be.
+    return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
+
+
+# --- classes --------------------------------------------------------------------------------------------------
+
+
+class ClassifyBody(InputBody, kw_only=True):
+    """`input`: texts. Token ids are refused."""
+
+
+class Classified(msgspec.Struct):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classification(Answer):
+    data: list[Classified]
+
+
+@ROUTES.post(
+    "/classify",
+    body=ClassifyBody,
+    answer=Classification,
+    summary="Classify texts",
+    example={"input": ["I love it.", "I do not."], "use_activation": True},
+    keys=["input", "messages"],
+    signs=SIGNS,
+    names=NAMES,
+)
+def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
+    return Call(_classify_request(body, incoming), partial(render_classes, body))
+
+
+def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
+    if isinstance(body, EmbeddingBody) and body.dimensions is not None:
+        raise InvalidField("{field} applies to vectors alone.", field="dimensions")
+    inputs = _inputs(body)
+    texts = [text for text in inputs if isinstance(text, str)]
+    if len(texts) < len(inputs):
+        raise InvalidField("{field}: token ids cannot be classified here; send text.", field="inputs")
+    return ClassifyRequest(
+        inputs=texts,
+        model=body.model or None,
+        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
+        raw=body.use_activation is False,
+    )
+
+
+def render_classes(body: ClassifyBody, result: ClassifyResult) -> Rendered:
+    data = [
+        {"index": index, "label": result.labels[int(np.argmax(scores))], "probs": scores, "num_classes": len(scores)}
+        for index, scores in enumerate(result.scores)
+    ]
+    return _listed("classify", body, result.model, data, result.usage)
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+Texts: TypeAlias = str | list[str]
+
+# The names of the first and of the second texts of pairs; the pair of names that a body has decides.
+PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+
+
+class ScoreBody(Options, kw_only=True):
+    """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
+
+    Otherwise both lists have the same length, and their texts pair in order.
+    """
+
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+
+
+class Score(msgspec.Struct):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Answer):
+    data: list[Score]
+
+
+@ROUTES.post(
+    "/score",
+    "/v1/score",
+    "/invocations",
+    body=ScoreBody,
+    answer=Scores,
+    summary="Score pairs of texts, in order",
+    example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
+    keys=["queries", "data_1", "text_1"],
+    signs=SIGNS,
+    names=NAMES,
+)
+def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
+    names = next((pair for pair in PAIRS if None not in (getattr(body, pair[0]), getattr(body, pair[1]))), None)
+    if names is None:
+        known = ", or ".join(f"`{first}` and `{second}`" for first, second in PAIRS)
+        raise WrongType("The body must have {known}.", field=PAIRS[0][0], known=known)
+    first, second = _as_list(getattr(body, names[0])), _as_list(getattr(body, names[1]))
+    if not first:
+        raise EmptyInput("At least one text element must be given", field=names[0])
+    if not second:
+        raise EmptyInput("At least one text_pair element must be given", field=names[1])
+    if len(first) > 1 and len(first) != len(second):
+        raise InvalidField("Input lengths must be either 1:1, 1:N or N:N", field=names[0])
+    check_count(len(second), incoming.guards.max_inputs, names[1], "input" if len(first) == 1 else "request")
+    render = partial(render_scores, body)
+    if len(first) == 1:
+        return Call(_score_request(body, incoming, first[0], second), render, {"query": names[0], "passages": names[1]})
+    requests = [_score_request(body, incoming, query, [passage]) for query, passage in zip(first, second, strict=True)]
+    return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, partial(_pair_names, names))
+
+
+def _pair_names(names: tuple[str, str], index: int) -> Mapping[str, str]:
+    return {**NAMES, "query": f"{names[0]}[{index}]", "passages": f"{names[1]}[{index}]"}
+
+
+def _as_list(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _score_request(body: Options, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
+    return RerankRequest(
+        query=query,
+        passages=passages,
+        model=body.model or None,
+        text=_text_options(body, incoming),
+        raw=body.use_activation is False,
+    )
+
+
+def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Rendered:
+    """In the order of the pairs. The results of several requests have one pair each."""
+    if isinstance(result, MultiResult):
+        results = [one for one in result.results if isinstance(one, RerankResult)]
+        model, scores = results[0].model, [one.scores[0] for one in results]
+    else:
+        model, scores = result.model, list(result.scores)
+    data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+    return _listed("score", body, model, data, result.usage)
+
+
+class RerankBody(Options, kw_only=True):
+    query: str
+    documents: str | Documents
+    top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    max_tokens_per_doc: Annotated[
+        int | None, msgspec.Meta(description="tokens to read of a document; null: those that the model reads")
+    ] = None
+
+
+class RankedDocument(msgspec.Struct):
+    text: str
+
+
+class Ranked(msgspec.Struct):
+    index: int
+    document: RankedDocument
+    relevance_score: float
+    score: float  # the same, for clients of other products on this path
+
+
+class Reranked(msgspec.Struct):
+    id: str
+    model: str
+    usage: TokenUsage
+    results: list[Ranked]
+
+
+@ROUTES.post(
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/invocations",
+    body=RerankBody,
+    answer=Reranked,
+    summary="Rank documents by how well they answer a query",
+    example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
+    keys=["documents"],
+    signs=SIGNS,
+    names={**NAMES, "passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
+    if body.max_tokens_per_doc is not None and not 0 < body.max_tokens_per_doc < 2**31:
+        raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
+    request = replace(_score_request(body, incoming, body.query, documents), max_passage_tokens=body.max_tokens_per_doc)
+    return Call(request, partial(render_reranked, body, documents))
+
+
+def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankResult) -> Rendered:
+    shown = {
+        "id": _id("rerank", body),
+        "model": result.model,
+        "usage": token_usage(result.usage),
+        "results": ranked(result, documents, top_n=body.top_n, document=as_object, text=False),
+    }
+    return Rendered(body=dump_json(shown))
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+class TokenizeBody(msgspec.Struct):
+    prompt: str | None = None
+    messages: Messages = None
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class Tokenized(msgspec.Struct):
+    """`token_strs`: the part of the text that each token stands for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+@ROUTES.post(
+    "/tokenize",
+    body=TokenizeBody,
+    answer=Tokenized,
+    summary="Tokenize a text",
+    example={"prompt": "A bank of a river.", "return_token_strs": True},
+    keys=["prompt", "messages"],
+    names={"inputs": "prompt"},
+)
+def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
+    _refuse_messages(body.messages)
+    if body.prompt is None:
+        raise MissingField("{field} is required.", field="inputs")
+    request = TokenizeRequest(
+        inputs=[body.prompt], model=body.model or None, add_special_tokens=body.add_special_tokens is not False
+    )
+    limits = {model.name: model.max_input_tokens for model in incoming.models}
+    return Call(request, partial(render_tokens, body.return_token_strs is True, limits))
+
+
+def render_tokens(with_strings: bool, limits: Mapping[str, int], result: TokenizeResult) -> Rendered:
+    """limits: the tokens that each served model reads, by its name."""
+    (tokens,) = result.tokens
+    shown = {
+        "count": len(tokens),
+        "max_model_len": limits[result.model],
+        "tokens": [token.id for token in tokens],
+        "token_strs": [token.text for token in tokens] if with_strings else None,
+    }
+    return Rendered(body=dump_json(shown))
+
+
+class DetokenizeBody(msgspec.Struct):
+    tokens: list[TokenId]
+    model: str | None = None
+
+
+class Detokenized(msgspec.Struct):
+    prompt: str
+    content: str
+
+
+@ROUTES.post(
+    "/detokenize",
+    body=DetokenizeBody,
+    answer=Detokenized,
+    summary="Decode token ids",
+    example={"tokens": [101, 1037, 2924, 102]},
+    keys=["tokens"],
+    names={"ids": "tokens"},
+)
+def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
+    request = DecodeRequest(ids=[body.tokens], model=body.model or None, skip_special_tokens=False)
+    return Call(request, render_detokenized)
+
+
+def render_detokenized(result: DecodeResult) -> Rendered:
+    """`content` is llama.cpp's key: both products share the path and the body."""
+    (text,) = result.texts
+    return Rendered(body=dump_json({"prompt": text, "content": text}))
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+@ROUTES.get("/version", summary="Show the version of this server", answer=Version)
+def render_version(result: ModelList) -> Rendered:
+    """vectord's: one of vLLM's would promise that version's features."""
+    return Rendered(body=dump_json({"version": __version__}))
+
+
+class Model(ModelItem):
+    root: str
+    parent: None
+    permission: list[Any]
+
+
+class Models(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Model]
+
+
+@ROUTES.get("/v1/models", summary="List served models", answer=Models)
+def render_models(result: ModelList) -> Rendered:
+    data = [model_item(info) | {"root": info.model_id, "parent": None, "permission": []} for info in result.models]
+    return Rendered(body=dump_json({"object": "list", "data": data}))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
 
 ERRORS = STATUSES
 
