@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.accounting import OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
@@ -25,6 +26,7 @@ WIDTH_LIMIT = 2**20
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ARCHITECTURES_LIMIT = 16
+ADAPTER = "adapter_config.json"  # peft's
 
 # The last words of the class paths, the same in sentence-transformers 2 to 6 and in pylate.
 _KINDS = (
@@ -54,9 +56,10 @@ _ACTIVATIONS: Mapping[str, DenseActivation] = {
 class Module:
     kind: str  # one of _KINDS; MLMTransformer becomes Transformer
     folder: Path
+    allowed: frozenset[str] = frozenset()  # keys of its configuration that the operator allows to be unknown
 
     def read_config(self) -> Settings:
-        return read_settings(self.folder / "config.json")
+        return read_settings(self.folder / "config.json", allowed=self.allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,26 +75,35 @@ class ModelFolder:
     sentence: Settings  # config_sentence_transformers.json; empty without one, as for the next two
     transformer_module: Settings  # sentence_bert_config.json
     tokenizer_config: Settings
+    allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
 
     def is_saved_as(self, suffix: str) -> bool:
         """Return whether the model was saved by a transformers class with this suffix, such as ForMaskedLM."""
         return any(architecture.endswith(suffix) for architecture in self.architectures)
 
 
-def open_folder(located: Located) -> ModelFolder:
-    """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind."""
-    modules = read_modules(located.folder)
+def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> ModelFolder:
+    """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind.
+
+    allowed: keys of any configuration file that may be unknown.
+    """
+    modules = read_modules(located.folder, allowed)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
+    if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
+        raise ModelUnavailable(
+            f"{adapter}: adapters are not supported; merge it into the weights (peft: merge_and_unload), or serve the "
+            f"weights without it with {OPTION} {ADAPTER}"
+        )
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
-    config = read_settings(transformer / "config.json", optional=is_module)
+    config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
     model_type, architectures = config.get("model_type"), config.get("architectures")
     if is_module or has_table(transformer, model_type):
         model_type = STATIC
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
         raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
-        config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields})
+        config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields}, allowed)
     listed = architectures[:_ARCHITECTURES_LIMIT] if isinstance(architectures, list) else []
     # Older versions named the file after the architecture: sentence_roberta_config.json ...
     named = transformer / "sentence_bert_config.json"
@@ -106,8 +118,9 @@ def open_folder(located: Located) -> ModelFolder:
         architectures=tuple(name for name in listed if isinstance(name, str)),
         config=config,
         sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True),
-        transformer_module=read_settings(transformer_module, optional=True),
+        transformer_module=read_settings(transformer_module, optional=True, allowed=allowed),
         tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True),
+        allowed=allowed,
     )
 
 
@@ -122,7 +135,7 @@ def has_table(folder: Path, model_type: object) -> bool:
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
-def read_modules(folder: Path) -> tuple[Module, ...]:
+def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[Module, ...]:
     """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
 
     Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
@@ -133,7 +146,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
     listed = read_json(path)
     if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
         raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
-    modules = tuple(module for fields in listed if (module := _module(path, fields)) is not None)
+    modules = tuple(module for fields in listed if (module := _module(path, fields, allowed)) is not None)
     if not modules or modules[0].kind not in ("Transformer", "StaticEmbedding"):
         raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
     return modules
@@ -145,7 +158,7 @@ def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) ->
     return ModelUnavailable(f"{folder / 'modules.json'}: modules in the order {kinds}; supported is {supported}")
 
 
-def _module(path: Path, fields: Any) -> Module | None:
+def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module | None:
     """The module of an entry, None if it has no effect outside training."""
     match fields:
         case {"type": str(class_path), "path": str(place)}:
@@ -164,7 +177,7 @@ def _module(path: Path, fields: Any) -> Module | None:
         )
     if kind not in _KINDS:
         raise ModelUnavailable(f"{path}: module {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
-    return Module(kind.removeprefix("MLM"), path.parent / inside)
+    return Module(kind.removeprefix("MLM"), path.parent / inside, allowed)
 
 
 # --- Dense ----------------------------------------------------------------------------------------------------
@@ -192,7 +205,7 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         raise ModelUnavailable(
             f"{config.path}: activation {activation[:60]!r}; supported are {', '.join(_ACTIVATIONS)}"
         )
-    return DenseModule(
+    dense = DenseModule(
         folder=module.folder,
         weights=files[0],
         in_features=_width(config, "in_features"),
@@ -200,6 +213,8 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         bias=config.get("bias") is not False,
         activation=_ACTIVATIONS[activation],
     )
+    refuse_unread(config, {})
+    return dense
 
 
 def chain_width(width: int, modules: Collection[DenseModule]) -> int:

@@ -11,11 +11,12 @@ not even code that `auto_map` names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from vectord.checkpoints.accounting import TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
@@ -40,19 +41,26 @@ _KINDS: Mapping[Task, tuple[Kind, ...]] = {
 
 
 def read_spec(
-    located: Located, *, pooling: Pooling | None = None, default_prompt_name: str | None = None, task: Task = "auto"
+    located: Located,
+    *,
+    pooling: Pooling | None = None,
+    default_prompt_name: str | None = None,
+    task: Task = "auto",
+    allow_unknown: Collection[str] = (),
 ) -> ModelSpec:
     """Return all facts of the model in `located.folder`.
 
     pooling, default_prompt_name: replace the model's own; task: the use of the model, auto for its intended one.
+    allow_unknown: keys of configuration files that may be unknown (accounting.py).
     Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
     name or a task that the model does not have.
     """
-    folder = open_folder(located)
+    folder = open_folder(located, frozenset(allow_unknown))
     kind = find_kind(folder, task)
     spec = _add_kind(folder, _common_facts(folder, located, default_prompt_name), kind, pooling)
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} gives {len(spec.labels)} labels, and a reranker gives one")
+    refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     return replace(spec, fingerprint=fingerprint(spec))
 
 
@@ -141,7 +149,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         model_id=located.model_id,
         revision=located.revision,
         folder=located.folder,
-        config=folder.config.fields,
+        config=folder.config,
         model_type=folder.model_type,
         architecture="jina_bert_v2" if is_jina else folder.model_type,
         weights=find_weight_files(folder.transformer),
@@ -159,7 +167,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
 
 def _hidden_size(folder: ModelFolder) -> int:
     inner = folder.config.get("text_config")  # of models that read images too
-    for config in (folder.config.fields, inner if isinstance(inner, dict) else {}):
+    for config in (folder.config, inner if isinstance(inner, dict) else {}):
         for key in _WIDTHS:
             size = config.get(key)
             if type(size) is int and 0 < size <= _WIDTH_LIMIT:

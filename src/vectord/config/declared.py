@@ -120,6 +120,11 @@ class ModelConfig:
     dense_path: str | None = setting(
         None, "Folder in the model's folder with the Dense module to use, such as 2_Dense_1024."
     )
+    allow_unknown_config: tuple[str, ...] = setting(
+        (),
+        "Keys of a model's configuration files that are ignored although this server does not know them. The vectors "
+        "may then differ from the model's own.",
+    )
     default_prompt: str | None = setting(
         None, "Text before each input when a request names no prompt. Excludes default_prompt_name.", verbatim=True
     )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,44 @@ from vectord.errors import ModelUnavailable
 JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The JSON object of one configuration file. Every key that is used is read by `get`."""
+class Settings(Mapping[str, Any]):
+    """The JSON object of one configuration file. It records the keys that are read, by `get` or by index.
 
-    path: Path  # for messages
-    fields: Mapping[str, Any]  # {} if an optional file is missing
+    path: for messages; fields: {} if an optional file is missing; allowed: keys that the operator allows to be unread.
+    """
 
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.fields.get(key, default)
+    __slots__ = ("_read", "fields", "path")
+
+    def __init__(self, path: Path, fields: Mapping[str, Any], allowed: Iterable[str] = ()) -> None:
+        self.path = path
+        self.fields = fields
+        self._read = set(allowed)
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(key)
+        return self.fields[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return all entries without recording them: for code that treats all keys alike."""
+        return self.fields.items()
+
+    def unread(self) -> dict[str, Any]:
+        """Return the entries that no code has read so far."""
+        return {key: value for key, value in self.fields.items() if key not in self._read}
 
 
-def read_settings(path: Path, *, optional: bool = False) -> Settings:
+def read_settings(path: Path, *, optional: bool = False, allowed: Collection[str] = ()) -> Settings:
     """Return the settings in the file; empty ones if it is `optional` and missing. Raises as `read_json_object`."""
-    return Settings(path, {} if optional and not path.is_file() else read_json_object(path))
+    return Settings(path, {} if optional and not path.is_file() else read_json_object(path), allowed)
 
 
 def read_bytes(path: Path, limit_bytes: int) -> bytes:

@@ -14,6 +14,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vectord.checkpoints.accounting import refuse_unread
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
@@ -110,7 +111,9 @@ def _masked_words(config: Settings) -> tuple[str, ...]:
         raise ModelUnavailable(
             f"{config.path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
         )
-    return _words(config, ())
+    words = _words(config, ())
+    refuse_unread(config, {})
+    return words
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from vectord.checkpoints.accounting import POOLING, SPLADE_POOLING, refuse_unread
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
@@ -59,7 +60,7 @@ def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
     paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
     path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
     if paths or path.is_file():
-        return _read_pooling(read_settings(path))
+        return _read_pooling(read_settings(path, allowed=folder.allowed))
     if folder.entry is not None and folder.entry.pooling is not None:
         return folder.entry.pooling, True
     if any(_head(folder, name) for name in ("sparse_linear", "colbert_linear")):  # BGE-M3: as FlagEmbedding, always cls
@@ -82,7 +83,9 @@ def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
         raise ModelUnavailable(
             f"{config.path}: pooling {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
         )
-    return mode, config.get("include_prompt") is not False
+    include_prompt = config.get("include_prompt") is not False
+    refuse_unread(config, POOLING)
+    return mode, include_prompt
 
 
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
@@ -203,4 +206,5 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
                 raise ModelUnavailable(
                     f"{config.path}: {key} {str(value)[:40]!r} is not supported; supported is {supported}"
                 )
+        refuse_unread(config, SPLADE_POOLING)
     return replace(spec, outputs=frozenset({"splade"}))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.accounting import LOGIT_SCORE, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
@@ -177,6 +178,7 @@ def _saved_ids(folder: ModelFolder) -> tuple[int, int] | None:
     no, yes = config.get("false_token_id"), config.get("true_token_id")
     if not _is_id(no) or not _is_id(yes):
         raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must both be token ids")
+    refuse_unread(config, LOGIT_SCORE)
     return no, yes
 
 

@@ -180,7 +180,13 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         graphs=graphs,
     )
     pooling = requested.pooling or (None if config.pooling == "splade" else config.pooling)
-    spec = read_spec(located, pooling=pooling, default_prompt_name=config.default_prompt_name, task=config.task)
+    spec = read_spec(
+        located,
+        pooling=pooling,
+        default_prompt_name=config.default_prompt_name,
+        task=config.task,
+        allow_unknown=config.allow_unknown_config,
+    )
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
         check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *chosen))
@@ -189,7 +195,7 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     if pooling is None and _is_plain_mean(requested, spec, config.plain_mean):
         spec = _with_pooling_alone(spec)
     if config.dense_path is not None and "dense" in spec.outputs:
-        spec = _with_dense(spec, config.dense_path)
+        spec = _with_dense(spec, config.dense_path, frozenset(config.allow_unknown_config))
     if config.default_prompt is not None:
         spec = _with_prompt(spec, config.default_prompt)
     if requested.handler is not None:
@@ -232,12 +238,12 @@ def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
     return replace(spec, fingerprint=fingerprint(spec))
 
 
-def _with_dense(spec: ModelSpec, dense_path: str) -> ModelSpec:
+def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> ModelSpec:
     """With another Dense module of the folder instead of the model's own; its width becomes the dimension."""
     place = PurePath(dense_path)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
-    dense = read_dense(Module("Dense", spec.folder / place), over="sentence_embedding")
+    dense = read_dense(Module("Dense", spec.folder / place, allowed), over="sentence_embedding")
     width = chain_width(spec.hidden_size, [dense])
     spec = replace(spec, dense_modules=(dense,), dimensions=width, matryoshka=None, known_cosines=())
     return replace(spec, fingerprint=fingerprint(spec))

@@ -1,0 +1,93 @@
+"""Keys of a model's configuration files that may remain unread: `refuse_unread(settings, harmless)`.
+
+A key that no code reads could change the vectors, so it stops the load unless a table here or in networks/ gives the
+reason why it has no effect, or the operator allows it by name. Readers of a file call this after their last `get`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vectord.checkpoints.files.read import Settings
+from vectord.errors import ModelUnavailable
+
+OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """Why a key has no effect on the results, with any value or with some."""
+
+    reason: str
+    accepts: Callable[[Any], bool] = lambda value: True
+
+
+def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
+    """Raise ModelUnavailable for the first unread key that is neither null nor harmless. It names key and file."""
+    for key, value in settings.unread().items():
+        known = harmless.get(key)
+        if value is not None and (known is None or not known.accepts(value)):
+            raise ModelUnavailable(
+                f"{settings.path}: {key[:80]} {repr(value)[:80]} is not supported and could change the results; "
+                f"{OPTION} {key[:80]} ignores it"
+            )
+
+
+def one_of(*values: object) -> Callable[[Any], bool]:
+    """Return whether a value equals one of these; false and 0 differ."""
+    return lambda value: any(type(value) is type(each) and value == each for each in values)
+
+
+# --- sentence_bert_config.json --------------------------------------------------------------------------------
+
+# Arguments of from_pretrained that select files, speed or memory.
+_LOADING = frozenset(
+    {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage", "revision"}
+    | {"token", "torch_dtype", "trust_remote_code", "unpad_inputs", "use_fast", "use_memory_efficient_attention"}
+)
+_ARGUMENTS = Harmless("loading only", lambda value: isinstance(value, dict) and value.keys() <= _LOADING)
+_TEXT_MODALITIES = tuple({"method": "forward", "method_output_name": name} for name in ("last_hidden_state", "logits"))
+_OTHER_INPUTS = frozenset({"audio", "chat_template", "image", "video"})
+
+TRANSFORMER_MODULE: Mapping[str, Harmless] = {
+    "backend": Harmless("the operator chooses the backend"),
+    "cache_dir": Harmless("a folder on the machine of the author"),
+    "config_args": _ARGUMENTS,
+    "config_kwargs": _ARGUMENTS,
+    "max_seq_length": Harmless("read, except for pylate, which overwrites it for every batch"),
+    "modality_config": Harmless(
+        "the usual input of texts", lambda value: isinstance(value, dict) and value.get("text") in _TEXT_MODALITIES
+    ),
+    "model_args": _ARGUMENTS,
+    "model_kwargs": _ARGUMENTS,
+    "module_output_name": Harmless("the usual names", one_of("token_embeddings", "scores", "causal_logits")),
+    "processing_kwargs": Harmless(
+        "of inputs other than plain texts",
+        lambda value: isinstance(value, dict) and {key for key, given in value.items() if given} <= _OTHER_INPUTS,
+    ),
+    "processor_kwargs": _ARGUMENTS,
+    "tokenizer_args": _ARGUMENTS,
+    "tokenizer_kwargs": _ARGUMENTS,
+    "transformer_task": Harmless(
+        "the other files decide about the head",
+        one_of("feature-extraction", "sequence-classification", "text-generation", "fill-mask"),
+    ),
+    "unpad_inputs": Harmless("speed only"),
+}
+
+# --- other modules --------------------------------------------------------------------------------------------
+
+_WIDTH = Harmless("the network's own width is used")
+POOLING: Mapping[str, Harmless] = {
+    "embedding_dimension": _WIDTH,
+    "word_embedding_dimension": _WIDTH,
+    **{
+        f"pooling_mode_{flag}": Harmless("pooling_mode replaces it")
+        for flag in ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
+    },
+    "pooling_mode_lasttoken": Harmless("pooling_mode replaces it"),
+}
+SPLADE_POOLING: Mapping[str, Harmless] = {"embedding_dimension": _WIDTH, "word_embedding_dimension": _WIDTH}
+LOGIT_SCORE: Mapping[str, Harmless] = {"module_input_name": Harmless("the usual name", one_of("causal_logits"))}

@@ -1,0 +1,84 @@
+"""Each key of a model's configuration files is read, harmless, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
+from tests.checkpoints.reading import spec_of
+
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Located
+from vectord.errors import ModelUnavailable
+
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+FORWARD = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "a changed config": ("sentence_bert_config.json", {"config_kwargs": {"is_causal": False}}),
+    "a changed config, older": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 1}}),
+    "a changed tokenizer": ("sentence_bert_config.json", {"tokenizer_args": {"padding_side": "left"}}),
+    "a changed processor": ("sentence_bert_config.json", {"processor_kwargs": {"truncation_side": "left"}}),
+    "other processing of texts": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}),
+    "another output": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": FORWARD | {"method_output_name": "pooler_output"}}},
+    ),
+    "a length of queries": ("sentence_bert_config.json", {"query_length": 4}),
+    "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),
+    "pooling": ("1_Pooling/config.json", {"made_up": 1}),
+    "dense": ("2_Dense/config.json", {"made_up": False}),
+}
+KNOWN: dict[str, dict[str, Any]] = {
+    "before version 6": {"max_seq_length": 16, "do_lower_case": False},
+    "since version 6": {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"text": FORWARD, "message": {**FORWARD, "format": "flat"}},
+        "module_output_name": "token_embeddings",
+        "processing_kwargs": {"text": {}, "chat_template": {"add_generation_prompt": True}},
+        "unpad_inputs": False,
+        "query_length": None,
+    },
+    "arguments without effect": {
+        "model_args": {"trust_remote_code": True, "torch_dtype": "bfloat16", "attn_implementation": "sdpa"},
+        "tokenizer_args": {},
+        "config_args": {"trust_remote_code": True, "use_memory_efficient_attention": False},
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write_sentence_model(tmp_path, kinds=KINDS)
+    write_dense(folder / "2_Dense", 8, 4)
+    return folder
+
+
+@pytest.mark.parametrize(("file", "change"), UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_key_is_refused_and_can_be_allowed(folder: Path, file: str, change: dict[str, Any]) -> None:
+    """One line names the file, the key and the option that ignores it."""
+    path, key = folder / file, next(iter(change))
+    write_json(path, {**(json.loads(path.read_text()) if path.is_file() else {}), **change})
+    with pytest.raises(ModelUnavailable, match=rf"{file}: {key} .*--allow-unknown-config {key}"):
+        spec_of(folder)
+    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
+    assert read_spec(located, allow_unknown=[key]).outputs == {"dense", "tokens"}
+
+
+@pytest.mark.parametrize("config", KNOWN.values(), ids=KNOWN)
+def test_known_keys_are_accepted(folder: Path, config: dict[str, Any]) -> None:
+    """As sentence-transformers and its users write them."""
+    write_json(folder / "sentence_bert_config.json", config)
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+
+
+def test_an_adapter_is_refused_and_can_be_ignored(folder: Path) -> None:
+    """transformers would add it to the weights."""
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(ModelUnavailable, match=r"adapter_config\.json: adapters are not supported"):
+        spec_of(folder)
+    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
+    assert read_spec(located, allow_unknown=["adapter_config.json"]).outputs == {"dense", "tokens"}
