@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import Any
 
 from vectord.cli.commands import command_with_settings, load_settings
@@ -10,6 +12,15 @@ from vectord.cli.printing import print_json, print_table
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError
+
+THREADS = 16  # that a process starts in all, besides those for each CPU
+THREADS_PER_CPU = 4  # of the device, of the tokenizer and of the event loop's pool
+THREADS_PER_FRONT_END = 8
+MAX_THREADS_TRIED = 256
+TOO_FEW_THREADS = (
+    "this process may start only {given} more threads, and serving needs {limit}: raise the limit of processes "
+    "(`ulimit -u`, or the container's limit of pids) or of address space (`ulimit -v`)"
+)
 
 HELP = """\
 Serve each MODEL (a hub id, a folder or an installed package) over HTTP until SIGINT or SIGTERM.
@@ -42,6 +53,7 @@ def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
 
     logs.configure(loaded.config.telemetry)
     loaded.log_notes()
+    check_threads(loaded.config.server.front_ends)
     if loaded.config.server.front_ends > 1:
         from vectord.cluster.processes.supervisor import supervise  # noqa: PLC0415
 
@@ -49,6 +61,28 @@ def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
     from vectord import compose  # noqa: PLC0415
 
     return compose.serve(loaded.config)
+
+
+def check_threads(front_ends: int) -> None:
+    """Raise ConfigError if this user may not start the threads that a loaded server has.
+
+    Libraries start threads on first use. Without them requests would fail, or a library would end the process.
+    """
+    needed = THREADS + THREADS_PER_CPU * (os.cpu_count() or 1) + THREADS_PER_FRONT_END * front_ends
+    needed = min(needed, MAX_THREADS_TRIED)
+    release = threading.Event()
+    threads = [threading.Thread(target=release.wait) for _ in range(needed)]
+    started = 0
+    try:
+        for thread in threads:
+            thread.start()
+            started += 1
+    except RuntimeError:  # also under a limit of address space, since each thread has a stack
+        raise ConfigError(TOO_FEW_THREADS, given=started, limit=needed) from None
+    finally:
+        release.set()
+        for thread in threads[:started]:
+            thread.join()
 
 
 def _print_config(loaded: Loaded, *, as_json: bool) -> int:
