@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.models import CORPUS
+from tests.text.makers import make_spec, read
 
-from vectord.errors import ModelUnavailable
+from vectord.errors import ModelUnavailable, Untokenizable
+from vectord.text.tokenizer import TextEncoder
 from vectord.text.tokenizer_file import load_tokenizer
 
 if TYPE_CHECKING:
@@ -244,6 +246,22 @@ def test_the_end_token_of_gte_qwen2(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps({**config, **own, "eos_token": None}))
     with pytest.raises(ModelUnavailable, match="add_eos_token need a bos_token and eos_token"):
         load_tokenizer(tmp_path / "tokenizer.json", lowercase=False)
+
+
+@pytest.mark.parametrize("value", ["old <pad> tree", [0, 1, 2]], ids=["text", "ids"])
+def test_a_padding_token_in_a_text_is_refused_where_positions_skip_it(value: Any, tmp_path: Path) -> None:
+    """RoBERTa and MPNet of transformers give later tokens other positions than the networks here; BERT does not."""
+    write_roberta(tmp_path)
+
+    def encoder(model_type: str) -> TextEncoder:
+        return TextEncoder(make_spec(tmp_path / "tokenizer.json", model_type=model_type))
+
+    assert 1 in read(encoder("bert"), [value])[0].ids
+    for model_type in ("roberta", "mpnet"):
+        assert 1 not in read(encoder(model_type), ["old tree"])[0].ids
+        with pytest.raises(Untokenizable, match="contains <pad>, this model's padding token") as caught:
+            read(encoder(model_type), ["old tree", value])
+        assert caught.value.index == 1
 
 
 def test_a_frame_of_another_class_is_refused(tmp_path: Path) -> None:

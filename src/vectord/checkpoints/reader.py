@@ -24,7 +24,14 @@ from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
 from vectord.checkpoints.kinds.scores import add_classifier, add_yes_no, is_yes_no
 from vectord.checkpoints.kinds.static import add_static
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, Pooling
+from vectord.checkpoints.spec import (
+    PAD_TOKEN_ID,
+    POSITIONS_AFTER_PAD,
+    PROMPT_LIMIT_CHARACTERS,
+    Located,
+    ModelSpec,
+    Pooling,
+)
 from vectord.errors import ConfigError, ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
@@ -190,9 +197,6 @@ def _tokenizer(folder: ModelFolder) -> Path:
 
 # --- lengths: as sentence-transformers decides ----------------------------------------------------------------
 
-# These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
-_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
-_PAD_TOKEN_ID = 1  # where their config.json has none
 _POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic, which may have both; most
 _NO_LIMIT = 2**20  # transformers writes 1e30 for "no limit"
 _DEFAULT_MAX_TOKENS = 512
@@ -204,9 +208,9 @@ def _max_tokens(folder: ModelFolder) -> int:
     Raises ModelUnavailable if the positions leave no room for a token.
     """
     positions = next((limit for key in _POSITION_KEYS if (limit := _limit(folder.config.get(key)))), None)
-    if positions is not None and folder.model_type in _POSITIONS_AFTER_PAD:
+    if positions is not None and folder.model_type in POSITIONS_AFTER_PAD:
         pad = folder.config.get("pad_token_id")
-        positions -= 1 + (pad if type(pad) is int and pad >= 0 else _PAD_TOKEN_ID)
+        positions -= 1 + (pad if type(pad) is int and pad >= 0 else PAD_TOKEN_ID)
     own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.get("max_seq_length"))
     own = own or _limit(folder.tokenizer_config.get("model_max_length"))
     limits = [limit for limit in (own, positions) if limit is not None]

@@ -88,6 +88,11 @@ class StaticTable:
     max_characters: int | None = None  # of a text, where the library truncates before it tokenizes
 
 
+# These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
+POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
+PAD_TOKEN_ID = 1  # where their config.json has none; MPNet's class uses it always
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     model_id: str  # as the operator named it
@@ -122,6 +127,17 @@ class ModelSpec:
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their published cosine
     handler: str | None = None  # module.Class of the operator's own class that computes the dense vectors
     fingerprint: str  # 16 hex digits over weights, pooling, heads, prompts (fingerprint.py)
+
+    @property
+    def skipped_id(self) -> int | None:
+        """The padding token of a network whose positions skip it, in any place of a text; None: positions skip nothing.
+
+        Source: create_position_ids_from_input_ids of transformers' RoBERTa and MPNet.
+        """
+        if self.model_type not in POSITIONS_AFTER_PAD:
+            return None
+        pad = self.config.get("pad_token_id")
+        return pad if type(pad) is int and pad >= 0 and self.model_type != "mpnet" else PAD_TOKEN_ID
 
     @property
     def scores_by_words(self) -> bool:

@@ -57,6 +57,7 @@ class PlainTokenizer:
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer)
+        self._skipped_id = spec.skipped_id
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
     def read_specials_as_text(self) -> None:
@@ -93,9 +94,18 @@ class PlainTokenizer:
         return self._no_types[: len(ids)]
 
     def check_known(self, ids: Int32, index: int | None) -> None:
-        """Raises Untokenizable if the tokenizer made ids (n,) that the model has no rows for."""
+        """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip.
+
+        Positions here count every token, so a literal <pad> would move all later tokens by one position.
+        """
         if self._may_exceed and len(ids) and ids.max() >= self.vocab_size:
             raise self._outside(index)
+        if self._skipped_id is not None and (ids == self._skipped_id).any():
+            raise Untokenizable(
+                "{field} contains {token}, this model's padding token, which is not supported inside a text; remove it",
+                index=index,
+                token=self.tokenizer.id_to_token(self._skipped_id),
+            )
 
     # --- token ids that a client sends ------------------------------------------------------------------------
 
