@@ -362,6 +362,7 @@ class TokenizeResult:
     model: str
     tokens: Sequence[Sequence[Token]]
     usage: Usage
+    max_input_tokens: int = 0  # of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.products.vllm import DIALECT, ERRORS, render_error
+from vectord.products.vllm import DIALECT, ERRORS, MAX_DESCRIBED, render_error
 from vectord.products.vllm.numbers import Numbers
 from vectord.schema import (
     ClassifyRequest,
@@ -365,11 +365,17 @@ def test_bytes_are_described_by_a_header(path):
     assert (bare.body, dict(bare.headers)) == (rendered.body, {})
 
 
-def test_a_header_that_clients_would_refuse_is_not_sent():
-    rows = np.zeros((700, 2), np.float32)
-    call = PARSE["/embeddings"](incoming({"input": ["a"] * 700, "encoding_format": "bytes"}))
-    with pytest.raises(InvalidField, match="bytes_only"):
-        call.render(embed_result(rows))
+@pytest.mark.parametrize("path", ["/embeddings", "/pooling"])
+def test_more_inputs_than_a_header_describes_are_refused_before_they_are_computed(path):
+    """`bytes` has a place for each input in a header. A list of ids is one input, and `bytes_only` has no header."""
+    body = {"input": ["a"] * (MAX_DESCRIBED + 1), "encoding_format": "bytes"}
+    with pytest.raises(InvalidField) as raised:
+        PARSE[path](incoming(body))
+    assert (raised.value.field_name, raised.value.limit) == ("encoding_format", MAX_DESCRIBED)
+    PARSE[path](incoming(body | {"encoding_format": "bytes_only"}))
+    PARSE[path](incoming(body | {"input": [1] * (MAX_DESCRIBED + 1)}))
+    call = PARSE[path](incoming(body | {"input": ["a"] * MAX_DESCRIBED, "request_id": "我" * 64}))
+    assert len(call.render(embed_result(np.zeros((MAX_DESCRIBED, 4096), np.float32))).headers["metadata"]) < 60_000
 
 
 def test_a_document_may_be_limited_to_some_tokens():
@@ -716,6 +722,7 @@ TOKENS = TokenizeResult(
     model="b",
     tokens=[[Token(101, "[CLS]", True, None, None), Token(2924, "bank", False, 0, 4)]],
     usage=usage([(2, 2)]),
+    max_input_tokens=512,
 )
 
 
@@ -731,9 +738,8 @@ def test_tokenize_requests(changes, specials):
     ("changes", "strings"), [({}, None), ({"return_token_strs": True}, ["[CLS]", "bank"])], ids=str
 )
 def test_the_tokens_in_full(changes, strings):
-    """With the token limit of the model."""
-    models = (model_info("a"), model_info("b", max_input_tokens=512))
-    assert answer("/tokenize", {"prompt": "bank"} | changes, TOKENS, models=models) == {
+    """With the token limit of the model, also if it was not listed before it was loaded."""
+    assert answer("/tokenize", {"prompt": "bank"} | changes, TOKENS, models=(model_info("a"),)) == {
         "count": 2,
         "max_model_len": 512,
         "tokens": [101, 2924],

@@ -234,7 +234,7 @@ class EngineConfig:
     )
     max_running_requests: int | None = setting(
         None,
-        "Most requests that run at once; further ones wait for queue_timeout_s, then get 429. Default: "
+        "Most requests that run at once; further ones wait for queue_timeout_s and are then refused. Default: "
         "max_concurrent_requests.",
         limits=(1, 1_000_000),
     )
@@ -249,7 +249,8 @@ class EngineConfig:
     )
     queue_timeout_s: float = setting(
         0.0,
-        "Seconds that a request waits for admission when max_concurrent_requests is reached; 0: it is refused at once.",
+        "Seconds that a request waits for admission when max_concurrent_requests is reached; 0: it is refused at once. "
+        "As many requests may wait as may run.",
         limits=(0, 3600),
     )
     max_queue_wait_s: float = setting(

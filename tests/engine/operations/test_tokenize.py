@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.fakes import FakeBackend, serving
+from tests.engine.fakes import MAX_TOKENS, FakeBackend, serving
 
 from vectord.schema import Caller, DecodeRequest, TokenizeRequest
 
@@ -18,4 +18,5 @@ async def test_tokens_and_back():
         decoded = await engine.answer(DecodeRequest(ids=ids), ANYONE)
     assert decoded.texts == ["ab", "c"]
     assert tokenized.usage.tokens == 3
+    assert tokenized.max_input_tokens == MAX_TOKENS
     assert not backend.batches

@@ -390,6 +390,36 @@ async def test_few_requests_run_and_the_others_wait_within_the_limit_of_all() ->
     admission.leave()
 
 
+async def test_patient_and_ordinary_requests_wait_in_rooms_of_their_own() -> None:
+    """Many patient requests do not cause ordinary ones to be refused, nor the reverse."""
+    admission = Admission(1, queue_timeout_s=60.0, patience_s=60.0)
+    await admission.enter()
+    waiters = [asyncio.create_task(admission.enter(patient=True)) for _ in range(MAX_PATIENT)]
+    await asyncio.sleep(0)
+    waiters.append(await wait_for_place(admission))
+    assert not waiters[-1].done()
+    for patient in (False, True):
+        with pytest.raises(Overloaded):
+            await admission.enter(patient=patient)
+    for waiter in waiters:
+        admission.leave()
+        await waiter
+
+
+async def test_waiting_requests_of_both_kinds_count_among_max_concurrent_requests() -> None:
+    """With max_running_requests, no more are in the server than max_concurrent_requests."""
+    admission = Admission(3, queue_timeout_s=60.0, patience_s=60.0, max_running_requests=1)
+    await admission.enter()
+    waiters = [asyncio.create_task(admission.enter(patient=patient)) for patient in (True, False)]
+    await asyncio.sleep(0)
+    for patient in (True, False):
+        with pytest.raises(Overloaded):
+            await admission.enter(patient=patient)
+    for waiter in waiters:
+        admission.leave()
+        await waiter
+
+
 async def test_a_request_that_waits_too_long_for_a_place_is_refused() -> None:
     """After queue_timeout_s, which is also the time to retry, and with an error of its own class."""
     admission = Admission(2, queue_timeout_s=0.01, max_running_requests=1)

@@ -33,7 +33,8 @@ INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread:
 # rate either way (28.5 k tokens/s; MiniLM, 2 cores).
 INLINE_CHARACTERS = 2_000
 INPUT_CHARACTERS = 32  # the cost of an input besides its length
-ID_CHARACTERS = 4  # the cost of a token id
+# The cost of a token id. It is decoded, and the text tokenized: 3 to 5 characters usually, up to 128 of cl100k_base.
+ID_CHARACTERS = 32
 MAX_PIECES = 4096  # of a list of ids, searched for texts: a scan of millions would block the event loop
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256

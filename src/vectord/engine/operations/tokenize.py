@@ -25,7 +25,7 @@ async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, tas
             task.tokenized_s = time.perf_counter() - began_s
     lengths = [TextLength(seen=len(row), kept=len(row)) for row in tokens]
     usage = usage_of(task, lengths, request.inputs, NOTHING_RAN)
-    return TokenizeResult(model=name, tokens=tokens, usage=usage)
+    return TokenizeResult(model=name, tokens=tokens, usage=usage, max_input_tokens=served.spec.max_tokens)
 
 
 async def decode(served: ServedModel, name: str, request: DecodeRequest, task: Task) -> DecodeResult:

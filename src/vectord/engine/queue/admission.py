@@ -36,17 +36,18 @@ class Admission:
         running: Callable[[], int] | None = None,
     ) -> None:
         """queue_timeout_s: how long a request waits for a place; 0: not at all. No more wait than there are places:
-        each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do.
+        each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do, besides the others.
         max_running_requests: the places; further requests wait, and max_concurrent_requests bounds all of them.
         running: returns how many active requests need no place any more; None: each needs one until it ends."""
         places = min(max_running_requests or max_concurrent_requests, max_concurrent_requests)
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
+        self._most_waiting = self._room + (MAX_PATIENT if max_running_requests is None else 0)
         self.under_way = 0
         self._running = running
         self._queue_timeout_s = queue_timeout_s
         self._patience_s = patience_s
-        self._waiting: dict[asyncio.Future[None], None] = {}  # in order; done when the request has a place
+        self._waiting: dict[asyncio.Future[None], bool] = {}  # in order: patient; done when the request has a place
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -54,14 +55,13 @@ class Admission:
     async def enter(self, *, patient: bool = False) -> None:
         """Takes a place; `leave` returns it. Raises ShuttingDown while draining, Overloaded if no place is free."""
         timeout_s = self._patience_s if patient else self._queue_timeout_s
-        room = max(self._room, MAX_PATIENT) if patient else self._room
         if self._draining:
             raise ShuttingDown()
         if self._has_place():
             self.under_way += 1
             self._empty.clear()
-        elif timeout_s and len(self._waiting) < room:
-            await self._wait(timeout_s)
+        elif timeout_s and self._may_wait(patient):
+            await self._wait(timeout_s, patient)
         else:
             raise self._full()
 
@@ -89,10 +89,17 @@ class Admission:
         self.refuse()
         await self._empty.wait()
 
-    async def _wait(self, timeout_s: float) -> None:
+    def _may_wait(self, patient: bool) -> bool:
+        """Each kind has its own room, so that neither takes the other's, and all waiting requests have a limit."""
+        if len(self._waiting) >= self._most_waiting:
+            return False
+        alike = sum(each is patient for each in self._waiting.values())
+        return alike < (MAX_PATIENT if patient else self._room)
+
+    async def _wait(self, timeout_s: float, patient: bool) -> None:
         loop = asyncio.get_running_loop()
         place = loop.create_future()
-        self._waiting[place] = None
+        self._waiting[place] = patient
         timer = loop.call_later(timeout_s, self._give_up, place, timeout_s)
         try:
             await place

@@ -67,7 +67,7 @@ SIGNS = frozenset(
 )
 
 OTHER_TASKS = ("token_classify", "plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
-MAX_METADATA_BYTES = 60_000  # common clients accept header lines of 64 KiB
+MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
 
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
 CacheSalt = Annotated[
@@ -274,7 +274,15 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
 
 
 def _numbers(body: EmbeddingBody) -> Numbers:
-    return read_numbers(body.encoding_format, body.embed_dtype, body.endianness)
+    """Raises InvalidField for more inputs than the header `metadata` describes, before anything is computed."""
+    numbers = read_numbers(body.encoding_format, body.embed_dtype, body.endianness)
+    count = 1  # a list of ids is one input
+    if isinstance(body.input, list) and not (body.input and isinstance(body.input[0], int)):
+        count = len(body.input)
+    if numbers.encoding == "bytes" and count > MAX_DESCRIBED:
+        template = "{field}: `bytes` describes at most {limit} inputs in a header; got {given}. Use `bytes_only`."
+        raise InvalidField(template, field="encoding_format", limit=MAX_DESCRIBED, given=count)
+    return numbers
 
 
 def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) -> EmbedRequest:
@@ -379,9 +387,6 @@ def _shown(
         for index, end in enumerate(ends)
     ]
     metadata = _listed(prefix, body, model, parts, usage).body
-    if len(metadata) > MAX_METADATA_BYTES:
-        template = "{field}: the header with the places of {given} inputs is too long; use `bytes_only`."
-        raise InvalidField(template, field="encoding_format", given=len(arrays))
     # Header values are ASCII; a request id or a model's name may not be.
     return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
 
@@ -629,16 +634,14 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
         inputs=[body.prompt], model=body.model or None, add_special_tokens=body.add_special_tokens is not False
     )
-    limits = {model.name: model.max_input_tokens for model in incoming.models}
-    return Call(request, partial(render_tokens, body.return_token_strs is True, limits))
+    return Call(request, partial(render_tokens, body.return_token_strs is True))
 
 
-def render_tokens(with_strings: bool, limits: Mapping[str, int], result: TokenizeResult) -> Rendered:
-    """limits: the tokens that each served model reads, by its name."""
+def render_tokens(with_strings: bool, result: TokenizeResult) -> Rendered:
     (tokens,) = result.tokens
     shown = {
         "count": len(tokens),
-        "max_model_len": limits[result.model],
+        "max_model_len": result.max_input_tokens,
         "tokens": [token.id for token in tokens],
         "token_strs": [token.text for token in tokens] if with_strings else None,
     }
