@@ -79,6 +79,21 @@ def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: Number
     assert arrow.failures == {2: "the input has 9 tokens."}
 
 
+@pytest.mark.parametrize("accept", [ARROW, JSON], ids=["arrow", "json"])
+def test_a_reply_without_any_vector_has_its_reasons(tmp_path: Path, accept: str) -> None:
+    """No dense vectors: their width is not known from it."""
+    result = EmbedResult(
+        model="m",
+        fingerprint="f00d",
+        usage=Usage(lengths=[TextLength(9, 9)], characters=20),
+        dense={"float": np.zeros((1, 8), np.float32)},
+        lengths={"m": [TextLength(9, 9)]},
+        failures={0: InputTooLong("{field} has {given} tokens.", field="inputs", index=0, limit=5, given=9)},
+    )
+    found = read_reply(reply_in(accept, result, "float"), job_of("-", tmp_path / "out.parquet"), 1)
+    assert (found.dense, found.failures) == (None, {0: "the input has 9 tokens."})
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server whose model makes all three kinds of vectors."""
