@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.pages.console.visit import HOSTILE, note, run, use_tool
+from tests.server.pages.console.visit import note, run, use_tool
 
 MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
 TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
@@ -119,12 +119,14 @@ def test_similarity_shows_all_pairs(page: Page, server: str) -> None:
     assert np.allclose(shown, vectors @ vectors.T, atol=0.002)
 
 
-def test_unsupported_tools_are_disabled_with_a_reason(page: Page) -> None:
-    panel = use_tool(page, "Sparse", MINILM)
-    expect(panel.get_by_role("button", name="Run")).to_be_disabled()
-    expect(note(panel)).to_have_text(f"{MINILM} makes no sparse vectors.")
-    panel = use_tool(page, "Dense", HOSTILE)
-    expect(panel.get_by_role("button", name="Run")).to_be_disabled()
+def test_a_tool_lists_the_models_that_it_works_with(page: Page) -> None:
+    """The first one is selected, so that the tool runs at once."""
+    page.get_by_role("tab", name="Sparse").click()
+    panel = page.get_by_role("tabpanel")
+    offered = panel.get_by_role("combobox", name="Model").locator("option").all_inner_texts()
+    assert offered
+    assert MINILM not in offered
+    expect(panel.get_by_role("button", name="Run")).to_be_enabled()
 
 
 def test_truncation_is_reported(page: Page) -> None:

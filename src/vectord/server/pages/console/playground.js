@@ -1,4 +1,4 @@
-// The playground: tools as tabs, one model for all tools, and the request of each tool as code.
+// The playground: tools as tabs, each with the models that it works with, and its request as code.
 
 import { get } from "./api.js";
 import { any } from "./any.js";
@@ -13,13 +13,14 @@ import { sparse } from "./sparse.js";
 import { tokens } from "./tokens.js";
 
 // A tool: {id, title, about, fields, cannot(model), call(), run(context)}; call: its request, for code.js.
-const TOOLS = [dense, sparse, colbert, rerank, tokens, matrix, any];
+const TOOLS = [matrix, dense, sparse, colbert, rerank, tokens, any];
 
 const views = new Map(); // by tool
 let models = [];
 let current = null;
+let chosen = ""; // the model that the visitor selected, for every tool that works with it
 
-const model = el("select", { onchange: changed });
+const model = el("select", { onchange: () => { chosen = model.value; changed(); } });
 const overlong = el("select", { onchange: changed },
   el("option", { value: "" }, "as the server is set"),
   el("option", { value: "true" }, "cut"),
@@ -31,7 +32,7 @@ const shared = el("div", { class: "row" },
 export async function startPlayground(follow) {
   for (const tool of TOOLS) views.set(tool, viewOf(tool));
   find("tabs").append(...[...views.values()].map((view) => view.tab));
-  open(dense);
+  open(matrix);
   follow(setModels);
   try {
     const { json } = await get("console/calls");
@@ -74,40 +75,52 @@ function open(tool) {
   view.form.querySelector(".shared").replaceChildren(...(tool === any ? [] : [shared]));
   find("tool").setAttribute("aria-labelledby", view.tab.id);
   find("tool").replaceChildren(view.form, view.result);
+  offerModels();
   changed();
+}
+
+/** The models that the tool works with. */
+function capable(tool) {
+  return tool === any ? models : models.filter((each) => tool.cannot(each) === null);
+}
+
+function offerModels() {
+  const names = capable(current).map((each) => each.name);
+  model.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+  if (names.includes(chosen)) model.value = chosen;
 }
 
 /** Arrow keys select tabs. */
 function step(event) {
   const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  const place = TOOLS.indexOf(current);
-  const next = event.key === "Home" ? 0 : event.key === "End" ? TOOLS.length - 1 : place + (move ?? 0);
+  const shown = TOOLS.filter((tool) => !views.get(tool).tab.hidden);
+  const place = shown.indexOf(current);
+  const next = event.key === "Home" ? 0 : event.key === "End" ? shown.length - 1 : place + (move ?? 0);
   if (next === place) return;
   event.preventDefault();
-  open(TOOLS[(next + TOOLS.length) % TOOLS.length]);
+  open(shown[(next + shown.length) % shown.length]);
   views.get(current).tab.focus();
 }
 
 function setModels(list) {
-  const chosen = model.value;
   models = list;
-  model.replaceChildren(...list.map((each) => el("option", { value: each.name }, each.name)));
-  if (list.some((each) => each.name === chosen)) model.value = chosen;
+  for (const [tool, view] of views) view.tab.hidden = models.length > 0 && tool !== any && capable(tool).length === 0;
+  if (views.get(current).tab.hidden) return open(TOOLS.find((tool) => !views.get(tool).tab.hidden));
+  offerModels();
   changed();
 }
 
 function context() {
-  const chosen = models.find((each) => each.name === model.value);
-  const reading = { model: chosen?.name };
+  const asked = models.find((each) => each.name === model.value);
+  const reading = { model: asked?.name };
   if (overlong.value) reading.truncate = overlong.value === "true";
-  return { model: chosen, reading };
+  return { model: asked, reading };
 }
 
 function changed() {
   const asked = context();
   for (const [tool, view] of views) {
     const reason = reasonOf(tool, asked.model);
-    view.tab.classList.toggle("cannot", asked.model !== undefined && reason !== null);
     view.run.disabled = reason !== null;
     if (reason !== view.reason) view.status.textContent = reason ?? "";
     view.reason = reason;
@@ -117,10 +130,10 @@ function changed() {
 }
 
 /** The reason why a tool is unavailable, null if it is available. */
-function reasonOf(tool, chosen) {
+function reasonOf(tool, asked) {
   if (tool === any) return null;
-  if (chosen === undefined) return "No model is available yet.";
-  return tool.cannot(chosen) ?? (chosen.state === "failed" ? `${chosen.name} failed to load; the log says why.` : null);
+  if (asked === undefined) return "No model is available yet.";
+  return tool.cannot(asked) ?? (asked.state === "failed" ? `${asked.name} failed to load; the log says why.` : null);
 }
 
 async function answer(tool) {
