@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -214,8 +215,7 @@ class Embedder:
             vectors = in_precision(np.atleast_2d(vectors), precision).reshape(*vectors.shape[:-1], -1)
         if convert_to_numpy and not convert_to_tensor:
             return vectors
-        import torch  # noqa: PLC0415 - an extra
-
+        torch: Any = import_module("torch")  # an extra
         return torch.from_numpy(vectors) if convert_to_tensor else list(torch.from_numpy(vectors))
 
     # --- end --------------------------------------------------------------------------------------------------
