@@ -104,7 +104,7 @@ class PlainTokenizer:
             raise Untokenizable(
                 "{field} contains {token}, this model's padding token, which is not supported inside a text; remove it",
                 index=index,
-                token=self.tokenizer.id_to_token(self._skipped_id),
+                token=self.tokenizer.id_to_token(self._skipped_id) or str(self._skipped_id),
             )
 
     # --- token ids that a client sends ------------------------------------------------------------------------
