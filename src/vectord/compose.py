@@ -68,7 +68,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     metrics = None
     if config.telemetry.enable_metrics:
         products = [dialect.metrics(asdict(config.model)) for dialect in all_dialects() if dialect.metrics]
-        metrics = Metrics(__version__, products)
+        metrics = Metrics(__version__, products, names_keys=config.server.metrics_are_private)
     engine = _engine(config, around(discard if metrics is None else metrics.observe))
     tracing = open_tracing(config.telemetry, __version__)
 

@@ -372,7 +372,7 @@ class ServerConfig:
     )
     prometheus_port: int | None = setting(
         None,
-        "Separate port for /metrics, as TEI has; 0: any free one. Default: /metrics is on --port.",
+        "Separate port for /metrics, which --port then does not have; 0: any free one. Default: /metrics is on --port.",
         limits=(0, 65_535),
     )
     url_prefix: str | None = setting(
@@ -392,6 +392,12 @@ class ServerConfig:
         None,
         "Key for loading and unloading models. Without it, or a key with admin = true in api_keys_file, those routes "
         "do not exist.",
+        secret=True,
+    )
+    metrics_key: str | None = setting(
+        None,
+        "Key that /metrics needs; the admin key opens it as well. Without it, or prometheus_port, anyone may read "
+        "/metrics, and it leaves out the names of keys.",
         secret=True,
     )
     api_keys_file: str | None = setting(
@@ -481,6 +487,11 @@ class ServerConfig:
         choices=("smart_embedder", "llamacpp"),
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
+
+    @property
+    def metrics_are_private(self) -> bool:
+        """Whether /metrics may show the names of keys."""
+        return self.metrics_key is not None or self.prometheus_port is not None
 
     @property
     def accepted_keys(self) -> dict[str, str]:

@@ -33,8 +33,9 @@ PAUSE_S = 50e-6
 class Metrics:
     """Every family is shown from the start, at zero."""
 
-    def __init__(self, version: str, products: Sequence[MetricFamilies] = ()) -> None:
-        self.own = ServerMetrics(version)
+    def __init__(self, version: str, products: Sequence[MetricFamilies] = (), *, names_keys: bool = True) -> None:
+        """names_keys: show the series of each named key."""
+        self.own = ServerMetrics(version, names_keys=names_keys)
         self._families: tuple[MetricFamilies, ...] = (self.own, *products)
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         for families in self._families:
@@ -60,11 +61,6 @@ class Metrics:
     def watch_keys(self, names: Callable[[], Iterable[str]]) -> None:
         """names: of the present keys, never a client's words. They are shown at zero from the next scrape."""
         self._keys = names
-
-    def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None:
-        """routes: (dialect, path) of each served route, shown at zero from now on."""
-        for dialect, route in routes:
-            self.own.requests.expect(dialect, route, "200")
 
     def observe(self, event: Event | Exchange | ConnectionsCounted) -> None:
         for handle in self._handlers.get(type(event), ()):

@@ -35,7 +35,8 @@ _STATM = Path("/proc/self/statm")  # only Linux has it
 
 
 class ServerMetrics(MetricFamilies):
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, names_keys: bool = True) -> None:
+        self._names_keys = names_keys
         self.requests = Counter("vectord_requests", "HTTP requests answered", ("dialect", "route", "status"))
         self.request_seconds = Histogram(
             "vectord_request_duration_seconds", "From headers to answer", SECONDS, ("dialect", "route")
@@ -114,6 +115,8 @@ class ServerMetrics(MetricFamilies):
         self._expect_name(model.name)
 
     def expect_key(self, name: str) -> None:
+        if not self._names_keys:
+            return
         self.key_requests.expect(name)
         self.key_tokens.expect(name)
         self.key_answers.expect(name, "200")
@@ -142,7 +145,7 @@ class ServerMetrics(MetricFamilies):
 
     def http_answered(self, exchange: Exchange) -> None:
         self.requests.add(1, exchange.dialect, exchange.route, str(exchange.status))
-        if exchange.key is not None:
+        if exchange.key is not None and self._names_keys:
             self.key_answers.add(1, exchange.key, str(exchange.status))
         if (reason := REJECTIONS.get(exchange.error or "")) is not None:
             self.rejected.add(1, reason)
@@ -159,7 +162,7 @@ class ServerMetrics(MetricFamilies):
             self.connections_over.add(count, reason)
 
     def request_ended(self, event: RequestEnded) -> None:
-        if event.caller.named:
+        if event.caller.named and self._names_keys:
             self.key_requests.add(1, event.caller.client)
             self.key_tokens.add(event.tokens, event.caller.client)
         if event.error is not None:

@@ -115,12 +115,23 @@ async def test_a_configured_rate_applies_to_every_route(stopped: Callable[[float
     assert await server.statuses(3, x_api_key="k") == [200, 200, 429]
 
 
-async def test_probes_and_pages_are_never_limited() -> None:
+async def test_probes_are_never_limited() -> None:
     """A flood must not make the server look dead."""
     server = Server(EMBED, rate_limit_requests_per_minute=1, rate_limit_burst_size=1)
     await server.ask()
-    for path in ("/health/live", "/health", "/docs", "/openapi.json"):
+    for path in ("/health/live", "/health", "/"):
         assert await server.statuses(3, path, None) == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs", "/docs/swagger-ui-bundle.js", "/openapi.json", "/console", "/console/calls", "/metrics"]
+)
+async def test_pages_are_limited(path: str) -> None:
+    """They need no key and cost more than a probe."""
+    settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 2, "api_key": "k"}
+    server = Server(EMBED, metrics=Metrics("0"), **settings)
+    assert await server.statuses(3, path, None) == [200, 200, 429]
+    assert await server.statuses(1, path, None, peer="10.0.0.2") == [200]
 
 
 async def test_a_limited_request_is_not_parsed() -> None:

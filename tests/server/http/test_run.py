@@ -9,6 +9,7 @@ import subprocess
 
 import httpx
 import pytest
+from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import Client, connected, get, live, post, until
 from tests.server.process import process
@@ -232,6 +233,38 @@ async def _ask_until_closed(port: int, tally: Tally) -> None:
                 return
     finally:
         client.close()
+
+
+# --- metrics and who may read them ----------------------------------------------------------------------------
+
+
+async def test_metrics_may_need_a_key() -> None:
+    """Without the setting a scrape needs none. The key opens nothing else, and the keys of clients do not open it."""
+    secrets = {"api_key": "client", "admin_key": "admin", "metrics_key": "scrape"}
+    guarded = create_app(FakeEngine(), [EMBED], ServerConfig(**secrets), Metrics("0"))
+    statuses = {}
+    for key in ("", "client", "admin", "scrape"):
+        sent = {"authorization": f"Bearer {key}"} if key else {}
+        statuses[key] = (await call(guarded, "GET", "/metrics", headers=sent)).status
+    assert statuses == {"": 401, "client": 401, "admin": 200, "scrape": 200}
+    scraper = {"authorization": "Bearer scrape"}
+    assert (await call(guarded, "POST", "/v1/embed", b'{"input": "x"}', headers=scraper)).status == 401
+    open_to_all = create_app(FakeEngine(), [EMBED], ServerConfig(api_key="client"), Metrics("0"))
+    assert (await call(open_to_all, "GET", "/metrics")).status == 200
+
+
+async def test_with_a_port_for_metrics_the_main_port_has_none() -> None:
+    app = create_app(FakeEngine(), [EMBED], ServerConfig(prometheus_port=0), Metrics("0"))
+    assert (await call(app, "GET", "/metrics")).status == 404
+
+
+async def test_the_port_for_metrics_needs_the_metrics_key() -> None:
+    """If one is set."""
+    config = ServerConfig(prometheus_port=0, metrics_key="scrape")
+    async with serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown()) as port, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}/metrics"
+        assert (await client.get(url)).status_code == 401
+        assert (await client.get(url, headers={"authorization": "Bearer scrape"})).status_code == 200
 
 
 # --- the port for metrics --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ All raise Unavailable while the engine's process is replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -21,7 +21,6 @@ from vectord.cluster.remote.messages import (
     ExposeMetrics,
     MetricsPage,
     Query,
-    ServedRoutes,
     ShowLiveFigures,
     SpendTokens,
 )
@@ -117,11 +116,7 @@ class RemoteMetrics:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._routes: list[tuple[str, str]] = []
-        link.on_connect(self._report_routes)
-
-    def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None:
-        self._routes = list(routes)
+        link.on_connect(self.flush)
 
     def observe(self, event: Exchange | ConnectionsCounted) -> None:
         self._link.report(event)
@@ -139,10 +134,6 @@ class RemoteMetrics:
 
     def flush(self) -> None:
         self._link.flush_reports()
-
-    def _report_routes(self) -> None:
-        self._link.report(ServedRoutes(self._routes))
-        self.flush()
 
 
 async def _query(link: Link, query: Query, reply: Any) -> Any:

@@ -62,10 +62,4 @@ QueryReply: TypeAlias = Refusal | MetricsPage | bytes | None
 # --- reports of a front-end, without a reply ------------------------------------------------------------------
 
 
-class ServedRoutes(msgspec.Struct, tag=True):
-    """The routes (dialect, path) whose metrics start at zero."""
-
-    routes: list[tuple[str, str]]
-
-
-Report: TypeAlias = ServedRoutes | Exchange | ConnectionsCounted
+Report: TypeAlias = Exchange | ConnectionsCounted

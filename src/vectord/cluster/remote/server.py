@@ -35,7 +35,6 @@ from vectord.cluster.remote.messages import (
     Query,
     QueryReply,
     Report,
-    ServedRoutes,
     ShowLiveFigures,
     SpendTokens,
 )
@@ -166,9 +165,7 @@ class _FrontEndConnection:
         metrics = self._server.metrics
         if metrics is None:
             return
-        if isinstance(report, ServedRoutes):
-            metrics.expect_routes(report.routes)
-        elif isinstance(report, ConnectionsCounted):
+        if isinstance(report, ConnectionsCounted):
             metrics.observe(msgspec.structs.replace(report, process=id(self)))
         else:
             metrics.observe(report)

@@ -5,7 +5,7 @@ The app runs under any ASGI server; run.py serves it in this process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
+from vectord.server.admission.keys import Keys
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.probes import probe_pages
@@ -49,12 +50,11 @@ EXPOSED_HEADERS = (
     "x-vectord-truncated-inputs",
 )
 PREFLIGHT_MAX_AGE_S = 600
+DEFAULTS = ServerConfig()
 
 
 class MetricsSource(Protocol):
     """This process's metrics (observability/metrics.py) or the engine process's (cluster/remote/client.py)."""
-
-    def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None: ...
 
     def observe(self, event: Exchange | ConnectionsCounted) -> None: ...
 
@@ -99,7 +99,7 @@ def create_app(
     gate = gate or Gate(config, dialects)
     pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
     backpressure = WriteBackpressure(config.payload_limit)
-    table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "", config.health_of)
+    table = build_table(engine, dialects, shutdown, metrics, config)
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -139,23 +139,25 @@ def build_table(
     dialects: Sequence[Dialect],
     shutdown: Shutdown,
     metrics: MetricsSource | None,
-    url_prefix: str = "",
-    health_of: str | None = None,
+    config: ServerConfig = DEFAULTS,
 ) -> Table:
-    pages = [*probe_pages(engine, shutdown, __version__, health_of), *docs_pages()]
-    if metrics is not None:
-        pages.append(metrics_page(metrics))
+    pages = [*probe_pages(engine, shutdown, __version__, config.health_of), *docs_pages()]
+    if metrics is not None and config.prometheus_port is None:
+        pages.append(metrics_page(metrics, config))
     pages += console_pages(None if metrics is None else metrics.live, lambda: examples(dialects, table))
     pages += openapi_pages(lambda: table, __version__)
-    table = Table(dialects, pages, render_any, url_prefix)
-    if metrics is not None:
-        metrics.expect_routes((endpoint.speaker, endpoint.path) for endpoint in table)
+    table = Table(dialects, pages, render_any, config.url_prefix or "")
     return table
 
 
-def metrics_page(metrics: MetricsSource) -> Page:
+def metrics_page(metrics: MetricsSource, config: ServerConfig) -> Page:
+    """Needs `config.metrics_key` or the admin key, if the first is set."""
+    readers = Keys({"metrics_key": config.metrics_key}, config.admin_key) if config.metrics_key else None
+
     async def show(headers: Mapping[str, str]) -> Rendered:
+        if readers is not None:
+            readers.require(readers.lookup(headers), headers)
         body, content_type = await metrics.exposition(headers.get("accept", ""))
         return Rendered(body=body, content_type=content_type)
 
-    return Page(path="/metrics", show=show, summary="Metrics for Prometheus", probe=True)
+    return Page(path="/metrics", show=show, summary="Metrics for Prometheus", probe=True, limited=True)

@@ -132,6 +132,8 @@ class HttpHandler:
         if endpoint.open_page is None and not endpoint.public:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:
+            if not endpoint.page.guarded and (endpoint.page.limited or not endpoint.page.probe):
+                await self._pipeline.gate.limits.check(record.address, None, None)
             shown = endpoint.page.show(record.headers)
             return Outcome(shown if isinstance(shown, Rendered) else await shown)
         if endpoint.error is not None:

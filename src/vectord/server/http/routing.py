@@ -29,7 +29,7 @@ class Page:
     """A page of the server itself, for GET and HEAD. It needs no key unless it is guarded.
 
     show: from the request's headers. summary: for the API's description; "" leaves the page out of it. probe: answered
-    on connections beyond the limits, too.
+    on connections beyond the limits, too, and not rate-limited unless `limited`.
     """
 
     path: str
@@ -37,6 +37,7 @@ class Page:
     summary: str
     guarded: bool = False
     probe: bool = False
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ async def serve_metrics(
     certificate = certificate_of(config)
     listener = bind(config.host, config.prometheus_port, option="--prometheus-port")
     backpressure = WriteBackpressure(config.payload_limit)
-    table = Table((), [metrics_page(metrics)], render_any)
+    table = Table((), [metrics_page(metrics, config)], render_any)
     handler = HttpHandler(engine, table, config, RequestPipeline(Gate(ServerConfig()), shutdown), backpressure)
     settings = uvicorn_config(handler, config, certificate, "off")
     settings.timeout_graceful_shutdown = METRICS_SHUTDOWN_S

@@ -56,6 +56,7 @@ def _packed(path: Path) -> bytes:
     return gzip.compress(path.read_bytes(), mtime=0) if path.exists() else _stored(path).read_bytes()
 
 
+@cache
 def _plain(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else gzip.decompress(_packed(path))
 
