@@ -6,7 +6,7 @@ Architectures are found by listing the folder. A new one needs a Case in tiny_en
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import numpy as np
@@ -17,11 +17,13 @@ from tests.compute.networks.case import Case, Texts, numpy_answer, texts_of
 from tests.models import batch_of
 
 from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute.backends.base import Backend, BackendOptions
 from vectord.compute.networks.network import Network, architectures
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import multiplies_bfloat16
+from vectord.errors import ModelUnavailable
 
 CASES: dict[str, Case] = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 BACKENDS = ("openvino", "torch")
@@ -84,6 +86,17 @@ def test_a_text_is_the_same_alone_and_among_others(tiny: Tiny, backend: Backend)
         np.testing.assert_allclose(forward(backend, TEXTS[i : i + 1]), rows[i], atol=1e-4)
     backwards = forward(backend, TEXTS[::-1])
     np.testing.assert_allclose(backwards, np.concatenate(rows[::-1]), atol=1e-4)
+
+
+def test_an_unknown_class_of_own_code_is_refused_and_can_be_allowed(tiny: Tiny) -> None:
+    """Code of the model's repository is never run, and its class could compute something else."""
+    own = {**tiny.spec.config, "auto_map": {"AutoModel": "modeling.Mine"}, "architectures": ["Qwen3BidirectionalModel"]}
+    with pytest.raises(ModelUnavailable, match="the class Qwen3BidirectionalModel is in the model's own code"):
+        numpy_answer(replace(tiny.spec, config=own), TEXTS[:1])
+    allowed = Settings(tiny.spec.folder / "config.json", own, ["architectures"])
+    known = {**own, "architectures": tiny.spec.config.get("architectures", [])}  # its own class's name
+    for config in (allowed, known):
+        numpy_answer(replace(tiny.spec, config=config), TEXTS[:1])
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -302,6 +302,7 @@ def test_voyage_is_bidirectional_and_projected(tmp_path: Path, pooling: Pooling)
 
     voyage = {
         "architectures": ["VoyageQwen3BidirectionalEmbedModel"],
+        "auto_map": {"AutoModel": "modeling.VoyageQwen3BidirectionalEmbedModel"},
         "use_bidirectional_attention": True,
         "num_labels": 80,
     }

@@ -22,11 +22,12 @@ class Settings(Mapping[str, Any]):
     path: for messages; fields: {} if an optional file is missing; allowed: keys that the operator allows to be unread.
     """
 
-    __slots__ = ("_read", "fields", "path")
+    __slots__ = ("_read", "allowed", "fields", "path")
 
     def __init__(self, path: Path, fields: Mapping[str, Any], allowed: Iterable[str] = ()) -> None:
         self.path = path
         self.fields = fields
+        self.allowed = frozenset(allowed)
         self._read = set(allowed)
 
     def __getitem__(self, key: str) -> Any:

@@ -7,13 +7,16 @@ select the heads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic
 
+from vectord.checkpoints.accounting import OPTION
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
@@ -24,6 +27,30 @@ from vectord.errors import ModelUnavailable
 
 # Architectures that the module of another one reads.
 ALIASES: Mapping[str, str] = {"camembert": "roberta", "new": "gte", "qwen3": "qwen2", "xlm_roberta": "roberta"}
+# Classes that are known to compute what an architecture module does: these prefixes before one of these suffixes.
+_CLASS_PREFIXES: Mapping[str, str] = {
+    "bert": "Bert",
+    "camembert": "Camembert",
+    "deberta_v2": "DebertaV2",
+    "distilbert": "DistilBert",
+    "gemma3_text": "Gemma3Text|Gemma3",
+    "gte": "Gte|New",
+    "jina_bert_v2": "JinaBert|Bert",
+    "mistral": "Mistral",
+    "modernbert": "ModernBert",
+    "mpnet": "MPNet",
+    "new": "New|Gte",
+    "nomic_bert": "NomicBert",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+}
+_CLASS_SUFFIXES = (
+    "Model|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForPreTraining|ForTokenClassification|ForQuestionAnswering"
+)
+_OWN_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # as the reader understands them
+
 # Modules of this folder that are not architectures.
 _PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"})
 
@@ -34,6 +61,7 @@ class Network(Generic[T]):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
         """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
         module = _architecture(spec)
+        _refuse_unknown_class(spec)
         reader = WeightReader(weights, ops)
         self._body: Transformer[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
@@ -59,6 +87,21 @@ def _architecture(spec: ModelSpec) -> ModuleType:
             "transformers may know it: pip install 'vectord[transformers]'"
         )
     return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
+
+
+def _refuse_unknown_class(spec: ModelSpec) -> None:
+    """Raise ModelUnavailable for a class of the model's own code (auto_map) that may compute something else."""
+    config = spec.config
+    listed, prefixes = config.get("architectures"), _CLASS_PREFIXES.get(spec.architecture.replace("-", "_"))
+    if not config.get("auto_map") or not isinstance(listed, list) or not listed or prefixes is None:
+        return
+    name = str(listed[0])[:80]
+    known = name in _OWN_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
+    if not known and not (isinstance(config, Settings) and "architectures" in config.allowed):
+        raise ModelUnavailable(
+            f"{spec.folder / 'config.json'}: the class {name} is in the model's own code (auto_map), which is never "
+            f"run, and could compute something else than {spec.model_type[:80]}; {OPTION} architectures ignores it"
+        )
 
 
 def _check(body: Transformer[T], spec: ModelSpec) -> None:
