@@ -7,9 +7,11 @@ text, never a key, never a path as sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
@@ -86,6 +88,28 @@ def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -
     record.fields = fields
     record.exchange = exchange
     _requests.handle(record)
+
+
+class RefusalLog:
+    """Limits the log lines of refused requests: the first of each error class in a second has a line of its own, and
+    the others share one with their number, a second later. Event loop only."""
+
+    def __init__(self) -> None:
+        self._further: Counter[str] = Counter()
+
+    def is_first(self, error: str) -> bool:
+        """False: the request is counted and needs no line."""
+        if error in self._further:
+            self._further[error] += 1
+            return False
+        self._further[error] = 0
+        asyncio.get_running_loop().call_later(1.0, self._write, error)
+        return True
+
+    def _write(self, error: str) -> None:
+        count = self._further.pop(error)
+        if count:
+            _requests.info("refused", extra={"fields": {"error": error, "count": count}})
 
 
 def log_failure(cause: BaseException, *, request_id: str, method: str, route: str) -> None:

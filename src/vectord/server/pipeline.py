@@ -20,11 +20,14 @@ from vectord.errors import (
     InvalidRequest,
     ModelCannot,
     ModelNotFound,
+    Overloaded,
+    QueueTimedOut,
+    RateLimited,
     ShuttingDown,
     VectordError,
 )
 from vectord.observability.exchange import Exchange, Steps
-from vectord.observability.logs import log_answer, log_failure
+from vectord.observability.logs import RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.gate import Gate, caller_of, request_id
@@ -32,6 +35,8 @@ from vectord.server.admission.keys import Key
 
 Observer: TypeAlias = Callable[[Exchange], None]
 
+# Errors of a flood: thousands in a second, which differ in nothing but their id.
+REFUSALS = frozenset(kind.__name__ for kind in (Overloaded, QueueTimedOut, RateLimited))
 CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
 REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names that the client sent
 CUT_SHORT = "The server shut down before this request was finished."
@@ -105,6 +110,7 @@ class RequestPipeline:
         self.shutdown = shutdown
         self._observer = observer
         self._tracer = tracer
+        self._refusals = RefusalLog()
 
     def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
         """The record of a new request. Everything that can fail comes later, so that every failure has a record."""
@@ -183,4 +189,5 @@ class RequestPipeline:
             self._observer(exchange)
         if self._tracer is not None and record.span is not None:
             self._tracer.end(record.span, exchange)
-        log_answer(logging.DEBUG if quiet else logging.INFO, exchange, embedded=record.embedded)
+        if record.error not in REFUSALS or self._refusals.is_first(record.error):
+            log_answer(logging.DEBUG if quiet else logging.INFO, exchange, embedded=record.embedded)

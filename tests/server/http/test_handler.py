@@ -13,7 +13,7 @@ import pytest
 from tests.products.results import model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
-from tests.server.live import Reply
+from tests.server.live import Reply, connected, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
@@ -287,6 +287,23 @@ async def test_every_response_is_reported() -> None:
         ("server", "", 404),
         ("first", "/v1/embed", 400),
     ]
+
+
+async def test_refused_requests_of_one_second_share_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The first has its own; the others are counted by error class. Other errors keep a line for each request."""
+    engine = FakeEngine()
+    refused, failed = Overloaded("Busy.", retry_after_s=1), InputTooLong("Long.")
+    async with live(engine) as running, connected(running) as client:
+        with caplog.at_level(logging.INFO, "vectord.requests"):
+            for error in (refused, refused, failed, refused, failed):
+                engine.error = error
+                client.send(post({"input": "a"}))
+                await client.reply()
+            await until(lambda: caplog.records[-1].getMessage() == "refused")
+    lines = [
+        (line.getMessage(), line.fields.get("count")) for line in caplog.records if line.name == "vectord.requests"
+    ]
+    assert lines == [("answered", None)] * 3 + [("refused", 2)]
 
 
 async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCaptureFixture) -> None:
