@@ -21,6 +21,7 @@ from vectord.checkpoints.reader import read_spec
 from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL
 from vectord.schema import TextOptions
+from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
 
 REAL = 400
@@ -53,7 +54,7 @@ def make_pool(subject: Subject) -> Pool:
     """Takes 15 s: about 700 texts in float32, one by one."""
     texts = [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD]
     spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
-    encoded = TextEncoder(spec).encode(texts, TextOptions(), truncate=True, field="input")
+    encoded = TextEncoder(spec).read(ReadRequest(inputs=texts, options=TextOptions(), truncate=True))
     backend = import_module(f"vectord.compute.backends.{subject.backend}").load(spec, BackendOptions(dtype="float32"))
     try:
         rows = [backend.forward(pack([text.ids.tolist()], alone=True), 0)["dense"][0].copy() for text in encoded]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from bench.overload import DEADLINE_S, Overloaded, with_deadline
 from bench.overload import count as count_offered
 from bench.soak import Soaked, count, request
 from bench.soak_texts import Pool
+
+from bench import soak_texts
 
 POOL = Pool(["a", "b"], [3, 4], np.eye(2, dtype=np.float32))
 
@@ -101,3 +104,14 @@ async def test_an_answer_comes_whole_and_a_broken_connection_is_none() -> None:
         first, second = [await connection.ask(b"GET / HTTP/1.1\r\n\r\n") for _ in range(2)]
         connection.close()
     assert (first.status, second.status, second.body) == (0, 429, b"abcd")
+
+
+def test_a_pool_has_the_vector_of_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made with the default model: truncated texts too."""
+    monkeypatch.setattr(soak_texts, "HARD", ("word " * 1000,))
+    monkeypatch.setattr(soak_texts, "every_length", lambda corpus: ["a bird"])
+    corpus = SimpleNamespace(texts=["a bird sings"])
+    pool = soak_texts.make_pool(SimpleNamespace(corpus=corpus, backend="openvino"))  # type: ignore[arg-type]
+    assert pool.texts == ["a bird sings", "a bird", "word " * 1000]
+    assert pool.tokens[:2] == [5, 4] and pool.tokens[2] < 1000
+    assert np.allclose(np.linalg.norm(pool.vectors, axis=1), 1)
