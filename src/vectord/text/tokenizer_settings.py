@@ -204,7 +204,7 @@ def _drop_types(tokenizer: Tokenizer) -> None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{first} $A {last}",
             pair=f"{first} $A {last} $B:0 {last}",
-            special_tokens=[state["cls"], state["sep"]],
+            special_tokens=[tuple(state["cls"]), tuple(state["sep"])],
         )
     else:
         state = processor.__getstate__()
