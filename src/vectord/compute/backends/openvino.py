@@ -187,10 +187,16 @@ class OpenvinoBackend:
         try:
             plan = self._compiler.compile(self.facts.streams, self._groups)
             plan.warm_up(self._largest_batch)
-        except Exception:
+        except Exception as problem:
             if self._wide is None:
                 raise
-            logger.exception("the plan for many texts could not be made: batches run one at a time")
+            reason = str(problem).strip().rpartition("\n")[2]  # OpenVINO's own lines of C++ come before it
+            logger.error(
+                "the plan for many texts could not be made: batches run one at a time (%s: %s)",
+                type(problem).__name__,
+                reason,
+                exc_info=logger.isEnabledFor(logging.DEBUG),
+            )
             return None
         self._compiler.release()
         return plan

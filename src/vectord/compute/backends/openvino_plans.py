@@ -18,6 +18,7 @@ from vectord.compute.heap import trim_heap
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.int8 import Int8Ops
 from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
+from vectord.errors import ModelUnavailable
 
 LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
@@ -69,7 +70,7 @@ class Plan:
         for request in self._requests:
             request.wait()
             if not all(np.isfinite(tensor.data).all() for tensor in request.output_tensors):
-                raise RuntimeError("the plan's first answer is not finite")
+                raise ModelUnavailable("the first answer is not finite: broken weights, or a faulty processor")
         del arrays
 
     def _forget(self, stream: int) -> None:
