@@ -24,7 +24,9 @@ class Answer:
 class Connection(asyncio.Protocol):
     """Sends one request at a time, and reconnects after the server has closed the connection."""
 
-    def __init__(self, port: int, patience_s: float) -> None:
+    def __init__(self, port: int, patience_s: float, address: str | None = None) -> None:
+        """address: the client's own, by which a server without keys identifies it."""
+        self._local = None if address is None else (address, 0)
         self._port = port
         self._patience_s = patience_s
         self._transport: asyncio.Transport | None = None
@@ -38,7 +40,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(self._patience_s):
                 if self._transport is None or self._transport.is_closing():
-                    await loop.create_connection(lambda: self, HOST, self._port)
+                    await loop.create_connection(lambda: self, HOST, self._port, local_addr=self._local)
                 self._answered = loop.create_future()
                 assert self._transport is not None
                 self._transport.write(payload)

@@ -1,7 +1,9 @@
-"""The effect of a bulk job on single requests, and of single requests on the job.
+"""The effect of a bulk job on single requests, and of single requests on the job, and the effect of floods.
 
-Three phases on one server: single requests only, the job only, and both at once. The job is a stream of requests of
-many texts in the bulk lane, a few at a time, as an indexer sends them; single requests follow one another.
+Phases on one server: single requests only, the job only, both at once, and single requests during a flood: many
+requests in the interactive lane by one other client, and by 64, each with an address of its own. The job is a stream
+of requests of many texts in the bulk lane, a few at a time, as an indexer sends them; single requests follow one
+another.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ JOB_CONNECTIONS = 4
 PATIENCE_S = 120.0
 ALONE_S = 30.0  # of single requests only
 PAUSE_S = 0.2  # between a response and the next request, as a person who searches
+FLOODERS = (1, 64)  # clients
+FLOOD_CONNECTIONS = 64
+FLOOD_TEXTS = 16  # of a request
+FLOOD_S = 20.0
 WARM_S = 5.0  # the second plan is still being compiled during the first responses
 OPTIONS = ("--max-queue-wait-s", "600")
 
@@ -34,6 +40,7 @@ OPTIONS = ("--max-queue-wait-s", "600")
 class Fairness:
     alone_ms: list[float] = field(default_factory=list, repr=False)
     during_ms: list[float] = field(default_factory=list, repr=False)
+    flood_ms: dict[int, list[float]] = field(default_factory=dict, repr=False)  # by the number of flooders
     job_texts: int = 0
     job_alone_s: float = 0.0
     job_during_s: float = 0.0
@@ -61,6 +68,19 @@ async def _measure(port: int, corpus: Corpus, texts: int, found: Fairness) -> No
     found.job_during_s = await _run(port, job)
     over.set()
     await asking
+    flood = itertools.cycle(embedding_requests(corpus, FLOOD_TEXTS))
+    for clients in FLOODERS:
+        over = _after(FLOOD_S)
+        latencies_ms = found.flood_ms.setdefault(clients, [])
+        flooding = [_flood(port, flood, over, f"127.0.1.{n % clients + 1}") for n in range(FLOOD_CONNECTIONS)]
+        await asyncio.gather(_ask(port, questions, over, latencies_ms), *flooding)
+
+
+async def _flood(port: int, requests: Iterator[Request], over: asyncio.Event, address: str) -> None:
+    connection = Connection(port, PATIENCE_S, address)
+    while not over.is_set():
+        await connection.ask(next(requests).payload)
+    connection.close()
 
 
 def as_bulk(one: Request) -> Request:
@@ -105,6 +125,14 @@ def rows(found: Fairness) -> list[Row]:
     alone, during = np.array(found.alone_ms), np.array(found.during_ms)
     times = float(np.percentile(during, 99) / np.percentile(alone, 99))
     share = found.job_alone_s / found.job_during_s
+    floods = [
+        _row(
+            f"the same, during a flood by {clients} clients",
+            np.array(latencies_ms),
+            value=f"{np.median(latencies_ms) / np.median(alone):.1f} x at p50",
+        )
+        for clients, latencies_ms in found.flood_ms.items()
+    ]
     return [
         _row("single requests", alone),
         _row("the same, during the job", during, value=f"{times:.1f} x at p99", **at_most(times, 3.0, " x")),
@@ -119,6 +147,7 @@ def rows(found: Fairness) -> list[Row]:
             tokens_per_s=found.job_tokens / found.job_during_s,
             **at_least(share, 0.9, ""),
         ),
+        *floods,
     ]
 
 
