@@ -107,9 +107,11 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
     gated = "activation_function" in config
-    return encoder.read_spec(
+    spec = encoder.read_spec(
         config,
         keys={key: own for key, own in OWN_KEYS.items() if own in config},
         types=facts.size(config, "type_vocab_size"),
         activation=facts.activation(config, "activation_function", GATED) if gated else None,
     )
+    facts.require(config, "head_dim", spec.head_size)
+    return spec

@@ -1,0 +1,110 @@
+"""Each scalar of each architecture's config class, changed alone, gives transformers' numbers or is refused.
+
+Random tiny models; the keys are those of transformers' config class, of the written config.json, and older forms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.compute.networks import tiny_decoders, tiny_encoders
+from tests.compute.networks.case import Texts, numpy_answer, texts_of
+
+from vectord.errors import ModelUnavailable
+
+CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
+# Without a config class in transformers: their own tests change their settings.
+ARCHITECTURES = sorted(CASES.keys() - {"jina_bert_v2", "new"})
+TEXTS: Texts = texts_of(9, 40)
+# Read by from_pretrained itself: they select the class, its code or the number format.
+NOT_SETTINGS = {"_name_or_path", "architectures", "dtype", "model_type", "transformers_version"}
+OLDER: tuple[tuple[str, Any], ...] = (
+    ("is_causal", True),
+    ("is_causal", False),
+    ("rope_theta", 50.0),
+    ("rope_scaling", {"type": "linear", "factor": 4.0}),
+    ("rope_scaling", {"rope_type": "linear", "factor": 4.0}),
+)
+
+Place = tuple[str, ...]  # the key, and keys inside its object
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads make models of this size many times slower on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_changed_setting_gives_the_references_numbers_or_is_refused(name: str, tmp_path: Path) -> None:
+    """If transformers cannot load the changed config either, the setting has no effect here."""
+    case, wrong = CASES[name], []
+    folder = case.write(tmp_path)
+    file = folder / "config.json"
+    saved = json.loads(file.read_text())
+    unchanged = numpy_answer(case.spec(folder), TEXTS)
+    for place, value in changes(saved):
+        file.write_text(json.dumps(changed(saved, place, value)))
+        try:
+            got = numpy_answer(case.spec(folder), TEXTS)
+        except ModelUnavailable:
+            continue
+        try:
+            want = case.reference(folder, TEXTS)
+        except Exception:  # transformers' and torch's own, of any class
+            want = unchanged
+        if got.shape != want.shape or not np.allclose(got, want, atol=1e-4):
+            wrong.append(f"{'.'.join(place)} = {value!r}")
+    assert not wrong
+
+
+def changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """The place and value of each change."""
+    known = transformers.AutoConfig.for_model(saved["model_type"]).to_dict()
+    for key, value in {**known, **saved}.items():
+        if key not in NOT_SETTINGS:
+            yield from ((place, other) for place, scalar in scalars((key,), value) for other in others(scalar))
+    for key, value in OLDER:
+        yield (key,), value
+
+
+def scalars(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from scalars((*place, str(key)), inner)
+    elif not isinstance(value, list):
+        yield place, value
+
+
+def others(value: Any) -> tuple[Any, ...]:
+    match value:
+        case bool():
+            return (not value,)
+        case int():
+            return (value + 1, value // 2) if value > 1 else (value + 1,)
+        case float():
+            return (value * 3 or 0.5,)
+        case str():
+            return ("relu", "silu")
+        case _:
+            return (True, 7)
+
+
+def changed(saved: Mapping[str, Any], place: Place, value: Any) -> dict[str, Any]:
+    config = deepcopy(dict(saved))
+    inner = config
+    for key in place[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[place[-1]] = value
+    return config
