@@ -44,7 +44,8 @@ class Witness:
         self.found = Witnessed()
 
     async def learn(self) -> None:
-        self._vectors = [_vector(await self._embed(text)) for text in TEXTS]
+        answer = (await self._embed(TEXTS)).raise_for_status().json()
+        self._vectors = [_decoded(item["embedding"]) for item in answer["data"]]
 
     async def watch(self) -> None:
         await asyncio.gather(self._repeat(self._probe, PROBE_EVERY_S), self._repeat(self._ask, ASK_EVERY_S))
@@ -80,12 +81,15 @@ class Witness:
             cosine = float(_vector(answer) @ self._vectors[number % len(TEXTS)])
             self.found.wrong += not cosine >= LEAST_COSINE  # NaN is wrong too
 
-    async def _embed(self, text: str) -> httpx.Response:
+    async def _embed(self, text: str | list[str]) -> httpx.Response:
         return await self._client.post("/v1/embeddings", json={"input": text, "encoding_format": "base64"})
 
 
 def _vector(answer: httpx.Response) -> np.ndarray:
-    encoded = answer.raise_for_status().json()["data"][0]["embedding"]
+    return _decoded(answer.raise_for_status().json()["data"][0]["embedding"])
+
+
+def _decoded(encoded: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(encoded), np.float32)
 
 
