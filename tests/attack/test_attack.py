@@ -39,7 +39,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     port = free_port()
     options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", str(write_keys(folder / "keys.toml")))
     with running(folder / "log", *options) as (url, _):
-        yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)
+        yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)  # one key: without a cache there is no oracle
 
 
 def all_at_once(family: ModuleType, attempts: dict[str, Attempt]) -> Attack:
