@@ -145,3 +145,13 @@ async def test_finished_parts_must_match_the_input(tmp_path: Path, monkeypatch: 
     write_input(source, rows[:50])
     with pytest.raises(BulkFailed, match="IN has fewer rows"):
         await run_job(source, tmp_path / "out.jsonl")
+
+
+def test_a_deleted_data_file_ends_the_job_at_the_next_part(place: JobFolder) -> None:
+    """Otherwise the job runs for hours and fails at its end."""
+    job = open_journal(place, HEADER, restart=False)
+    place.data.unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        job.add(b"three", record(job, b"three"))
+    assert raised.value.strerror == f"{place.data} was deleted"
+    job.close()

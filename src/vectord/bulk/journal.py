@@ -11,6 +11,7 @@ call at a time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -93,7 +94,9 @@ class Journal:
         return self.parts[-1] if self.parts else NO_PART
 
     def add(self, data: bytes, part: PartRecord) -> None:
-        """Append a part. It is on the disk when this returns."""
+        """Append a part. It is on the disk when this returns. Raises OSError, also if the data file was deleted."""
+        if os.fstat(self._data.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, f"{self.folder.data} was deleted")
         _write(self._data, data)
         _write(self._lines, msgspec.json.encode(part) + b"\n")
         self.parts.append(part)
