@@ -98,8 +98,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     folder = tmp_path_factory.mktemp("prometheus")
     keys = folder / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{sha256(KEY.encode()).hexdigest()}"\n')
-    with running(folder / "server.log", MODEL, "--api-keys-file", str(keys)) as (url, _):
-        config = configured_for(url, folder)
+    port = free_port()  # a port of its own, where metrics name the keys
+    options = ("--api-keys-file", str(keys), "--prometheus-port", str(port))
+    with running(folder / "server.log", MODEL, *options) as (url, _):
+        config = configured_for(f"http://127.0.0.1:{port}", folder)
         with prometheus_at(free_port(), config, folder) as started:
             started.wait_for(lambda: started.ask('up{job="vectord"} == 1'))
             for times in (1, 2):  # a rate needs growth

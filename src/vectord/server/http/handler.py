@@ -133,7 +133,8 @@ class HttpHandler:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:
             if not endpoint.page.guarded and (endpoint.page.limited or not endpoint.page.probe):
-                await self._pipeline.gate.limits.check(record.address, None, None)
+                # In a bucket of their own: a client that floods the API can still be watched from its own machine.
+                await self._pipeline.gate.limits.check(f"pages:{record.address}", None, None)
             shown = endpoint.page.show(record.headers)
             return Outcome(shown if isinstance(shown, Rendered) else await shown)
         if endpoint.error is not None:
