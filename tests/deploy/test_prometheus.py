@@ -23,7 +23,7 @@ from tests.real_server import running
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-KEY = "x" * 40
+KEY, METRICS_KEY = "x" * 40, "m" * 40
 
 needs_prometheus = pytest.mark.skipif(
     program("prometheus") is None or program("promtool") is None,
@@ -98,10 +98,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     folder = tmp_path_factory.mktemp("prometheus")
     keys = folder / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{sha256(KEY.encode()).hexdigest()}"\n')
-    port = free_port()  # a port of its own, where metrics name the keys
-    options = ("--api-keys-file", str(keys), "--prometheus-port", str(port))
+    options = ("--api-keys-file", str(keys), "--metrics-key", METRICS_KEY)  # with it, metrics name the keys
     with running(folder / "server.log", MODEL, *options) as (url, _):
-        config = configured_for(f"http://127.0.0.1:{port}", folder)
+        config = configured_for(url, folder)
         with prometheus_at(free_port(), config, folder) as started:
             started.wait_for(lambda: started.ask('up{job="vectord"} == 1'))
             for times in (1, 2):  # a rate needs growth
@@ -118,6 +117,9 @@ def configured_for(url: str, folder: Path) -> Path:
     config = (PROMETHEUS / "prometheus.yml").read_text("utf-8")
     assert config.count("localhost:8000") == 1 and config.count("_interval: 15s") == 2
     config = config.replace("localhost:8000", url.removeprefix("http://")).replace("_interval: 15s", "_interval: 1s")
+    config = config.replace(
+        "job_name: vectord\n", f"job_name: vectord\n    authorization: {{credentials: {METRICS_KEY}}}\n"
+    )
     written = folder / "prometheus.yml"
     written.write_text(config)
     return written

@@ -48,7 +48,9 @@ def test_too_few_threads_stop_the_start_with_one_line() -> None:
     """Instead of a traceback from the first library that cannot start a thread."""
     ran = subprocess.run(limited(FEW), capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2, ran.stdout + ran.stderr
-    assert re.fullmatch(rf"vectord: .* only \d more threads, and serving needs {NEEDED}: .*`ulimit -u`.*", ran.stderr.splitlines()[-1])
+    assert re.fullmatch(
+        rf"vectord: .* only \d more threads, and serving needs {NEEDED}: .*`ulimit -u`.*", ran.stderr.splitlines()[-1]
+    )
     assert ran.stdout == ""
 
 
