@@ -117,9 +117,9 @@ def configured_for(url: str, folder: Path) -> Path:
     config = (PROMETHEUS / "prometheus.yml").read_text("utf-8")
     assert config.count("localhost:8000") == 1 and config.count("_interval: 15s") == 2
     config = config.replace("localhost:8000", url.removeprefix("http://")).replace("_interval: 15s", "_interval: 1s")
-    config = config.replace(
-        "job_name: vectord\n", f"job_name: vectord\n    authorization: {{credentials: {METRICS_KEY}}}\n"
-    )
+    path = "    metrics_path: /metrics\n"
+    assert path in config
+    config = config.replace(path, f"{path}    authorization: {{credentials: {METRICS_KEY}}}\n")
     written = folder / "prometheus.yml"
     written.write_text(config)
     return written
@@ -142,7 +142,8 @@ def test_promtool_accepts_the_metrics(prometheus: Prometheus) -> None:
     command = program("promtool")
     assert command is not None
     (target,) = prometheus.ask('up{job="vectord"}')
-    page = httpx.get(f"http://{target['metric']['instance']}/metrics").text
+    headers = {"authorization": f"Bearer {METRICS_KEY}"}
+    page = httpx.get(f"http://{target['metric']['instance']}/metrics", headers=headers).text
     done = subprocess.run(
         [command, "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
     )
