@@ -33,7 +33,7 @@ def vector_of(text: str) -> np.ndarray:
 
 
 class FakeEmbedder:
-    """An Embedder. A text that contains "poison" fails alone; the first `later` requests raise RetryLater.
+    """An BulkEmbedder. A text that contains "poison" fails alone; the first `later` requests raise RetryLater.
 
     before: called with the texts of each request before the response.
     """

@@ -23,8 +23,8 @@ from vectord.client.transport import (
     LONGEST_WAIT_S,
     AsyncSender,
     Attempts,
+    ClientSettings,
     Sender,
-    Settings,
 )
 
 ASKED = Request(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
@@ -32,7 +32,7 @@ DONE = httpx.Response(200, content=b"done")
 FULL = httpx.Response(429, headers={"retry-after": "3"}, json={"error": {"type": "overloaded", "message": "full"}})
 
 
-def settings_of(**changed: Any) -> Settings:
+def settings_of(**changed: Any) -> ClientSettings:
     facts: dict[str, Any] = {
         "base_url": "http://server/prefix/",
         "api_key": None,
@@ -44,7 +44,7 @@ def settings_of(**changed: Any) -> Settings:
         "characters_per_request": 1000,
         "lane": None,
     }
-    return Settings(**{**facts, **changed})
+    return ClientSettings(**{**facts, **changed})
 
 
 def again(response: httpx.Response) -> httpx.Response:

@@ -10,7 +10,7 @@ import pytest
 
 from vectord.checkpoints import catalogue
 from vectord.tools.probe import ProbedRoute, ProbeReply, Vectors
-from vectord.tools.verify import FIRST_NUMBERS, GOLDEN, GOLDEN_TEXTS, TASK_SCORES, Subject, verify
+from vectord.tools.verify import FIRST_NUMBERS, GOLDEN, GOLDEN_TEXTS, TASK_SCORES, VerifiedModel, verify
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -48,7 +48,7 @@ class Turned:
 )
 def test_the_tolerance_depends_on_the_dtype(cosine: float, dtype: str, verdict: str) -> None:
     route: Any = Turned(cosine)
-    stored, *_ = verify(Subject(cast(ProbedRoute, route), MINILM, dtype), None, [])
+    stored, *_ = verify(VerifiedModel(cast(ProbedRoute, route), MINILM, dtype), None, [])
     assert stored.verdict == verdict
 
 

@@ -34,7 +34,7 @@ class ModelFacts:
     max_inputs: int = 2048  # of one request
 
 
-class Embedder(Protocol):
+class BulkEmbedder(Protocol):
     async def facts(self) -> ModelFacts:
         """Of the job's model. Raises BulkFailed if there is no such model, RetryLater if it is not ready."""
         ...

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from vectord.bulk.embedder import Embedder, ModelFacts
+from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
 from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, PartWriter, open_journal, remaining_rows
@@ -111,7 +111,7 @@ class Pipeline:
         self,
         job: BulkJob,
         source: InputSource,
-        embedder: Embedder,
+        embedder: BulkEmbedder,
         progress: JobProgress,
         *,
         patience_s: float,

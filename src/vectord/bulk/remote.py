@@ -20,7 +20,7 @@ from vectord.bulk.rows import TextVectors
 from vectord.client.errors import ClientError, NotAcceptable, ServerFailed, TryLater
 from vectord.client.reading import ARROW, SparseRows, has_arrow, read_vectors
 from vectord.client.requests import JSON, HttpReply, Part, RequestTemplate, get, post
-from vectord.client.transport import AsyncSender, Settings
+from vectord.client.transport import AsyncSender, ClientSettings
 from vectord.errors import ConfigError
 from vectord.schema import Sparse
 
@@ -36,7 +36,7 @@ class RemoteEmbedder:
     def __init__(self, url: str, api_key: str | None, job: BulkJob) -> None:
         """Opens no connection yet. Raises ConfigError for an invalid URL."""
         try:
-            settings = Settings(
+            settings = ClientSettings(
                 base_url=url,
                 api_key=api_key,
                 timeout_s=TIMEOUT_S,

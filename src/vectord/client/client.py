@@ -20,7 +20,7 @@ from vectord.client.options import Dtype, EmbedOptions, Lane
 from vectord.client.progress import progress_of
 from vectord.client.reading import read_health, read_models
 from vectord.client.requests import OK, HttpReply, Part, get, post
-from vectord.client.transport import MAX_ANSWER_BYTES, AsyncSender, Sender, Settings
+from vectord.client.transport import MAX_ANSWER_BYTES, AsyncSender, ClientSettings, Sender
 
 A = TypeVar("A")
 M = TypeVar("M")
@@ -83,7 +83,7 @@ class _BaseClient(Generic[Http]):
         "interactive" or "bulk"; by default calls of more than 8 requests use bulk, and the server chooses for the
         others. http: a client of httpx, for proxies and certificates; it stays open when this client is closed.
         """
-        self._settings = Settings(
+        self._settings = ClientSettings(
             base_url=base_url,
             api_key=api_key,
             timeout_s=timeout_s,

@@ -36,7 +36,7 @@ Pause: TypeAlias = Callable[[float], object]  # sleeps for the seconds; returns 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ClientSettings:
     """The settings of a client, which client.py documents. Raises ValueError for an invalid value."""
 
     base_url: str
@@ -112,7 +112,7 @@ class Attempts:
 class Sender:
     """Safe to use from several threads."""
 
-    def __init__(self, http: httpx.Client, settings: Settings) -> None:
+    def __init__(self, http: httpx.Client, settings: ClientSettings) -> None:
         self._http = http
         self._settings = settings
 
@@ -155,7 +155,10 @@ class Sender:
 
 class AsyncSender:
     def __init__(
-        self, http: httpx.AsyncClient, settings: Settings, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        http: httpx.AsyncClient,
+        settings: ClientSettings,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._http = http
         self._settings = settings

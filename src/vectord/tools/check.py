@@ -79,7 +79,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckedServer:
     """The server under test."""
 
     server: ProbedServer
@@ -112,7 +112,7 @@ class Subject:
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    run: Callable[[Subject], None]  # raises NotOffered or Failed
+    run: Callable[[CheckedServer], None]  # raises NotOffered or Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def open_subject(
     limits: Mapping[str, int | None],
     backpressure_requests: int,
     suite: str | None = None,
-) -> Subject:
+) -> CheckedServer:
     """The server and the forms that it accepts. suite: its API is tried first.
 
     Raises ConfigError if no server answers.
@@ -154,20 +154,20 @@ def open_subject(
 
     embeds = find_embed_route(server, model, like=preferred(EMBED_FORMS))
     reranks = find_rerank_route(server, model, like=preferred(RERANK_FORMS))
-    return Subject(server, openapi, embeds, reranks, limits, backpressure_requests)
+    return CheckedServer(server, openapi, embeds, reranks, limits, backpressure_requests)
 
 
-def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
+def check(name: str) -> Callable[[Callable[[CheckedServer], None]], Callable[[CheckedServer], None]]:
     """Add the function to CHECKS."""
 
-    def add(run: Callable[[Subject], None]) -> Callable[[Subject], None]:
+    def add(run: Callable[[CheckedServer], None]) -> Callable[[CheckedServer], None]:
         CHECKS.append(Check(name, run))
         return run
 
     return add
 
 
-def run_checks(subject: Subject, suite: str | None = None) -> Iterator[Finding]:
+def run_checks(subject: CheckedServer, suite: str | None = None) -> Iterator[Finding]:
     """Run all checks, or those of a suite and of the given limits; yields each finding as soon as its check ends."""
     last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
     checks = [*CHECKS, *_example_checks(subject), *last]
@@ -190,7 +190,7 @@ def run_checks(subject: Subject, suite: str | None = None) -> Iterator[Finding]:
 
 
 @check("healthy")
-def healthy(subject: Subject) -> None:
+def healthy(subject: CheckedServer) -> None:
     for path in HEALTH:
         reply = subject.server.get(path)
         if reply.status not in (404, 405):
@@ -200,13 +200,13 @@ def healthy(subject: Subject) -> None:
 
 
 @check("ready")
-def ready(subject: Subject) -> None:
+def ready(subject: CheckedServer) -> None:
     reply = subject.send("GET", "/health/ready")
     demand(reply.status in (200, 204), reply.summary())
 
 
 @check("lists its models")
-def lists_models(subject: Subject) -> None:
+def lists_models(subject: CheckedServer) -> None:
     for path in LISTS:
         reply = subject.server.get(path)
         if reply.status == 200:
@@ -216,25 +216,25 @@ def lists_models(subject: Subject) -> None:
 
 
 @check("metrics for Prometheus")
-def metrics(subject: Subject) -> None:
+def metrics(subject: CheckedServer) -> None:
     reply = subject.send("GET", "/metrics")
     has_metrics = reply.status == 200 and (b"# TYPE" in reply.body or b"# HELP" in reply.body)
     demand(has_metrics, f"no metrics: {reply.summary()}")
 
 
 @check("an unknown path gets 404")
-def unknown_path(subject: Subject) -> None:
+def unknown_path(subject: CheckedServer) -> None:
     reply = subject.server.get("/there/is/nothing/here")
     demand(reply.status in (401, 403, 404), f"unknown path: {reply.summary()}")
 
 
 @check("truncated JSON gets a 4xx error")
-def truncated_json(subject: Subject) -> None:
+def truncated_json(subject: CheckedServer) -> None:
     _demand_error(subject.server.send("POST", subject.embeds.form.path, b'{"input": ["cut of'))
 
 
 @check("a number for texts gets a 4xx error")
-def wrong_type(subject: Subject) -> None:
+def wrong_type(subject: CheckedServer) -> None:
     _demand_error(subject.embeds.post(subject.embeds.body(7.5)))
 
 
@@ -245,13 +245,13 @@ def _demand_error(reply: ProbeReply) -> None:
 
 
 @check("no texts get 200 or a 4xx error")
-def no_texts(subject: Subject) -> None:
+def no_texts(subject: CheckedServer) -> None:
     reply = subject.embeds.post(subject.embeds.body([]))
     demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
 @check("a request without the token is refused")
-def requires_token(subject: Subject) -> None:
+def requires_token(subject: CheckedServer) -> None:
     if subject.server.token is None:
         raise NotOffered("no --token to test")
     body = json.dumps(subject.embeds.body(["x"])).encode()
@@ -267,7 +267,7 @@ def cosine(one: Vectors, other: Vectors) -> float:
     return float(one @ other) / size if size else 0.0
 
 
-def vectors_of(subject: Subject, texts: Sequence[str]) -> Vectors:
+def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> Vectors:
     """Raises Failed."""
     reply, vectors = subject.embeds.embed(texts)
     if vectors is None:
@@ -281,41 +281,41 @@ def _demand_same(ones: Sequence[Vectors] | Vectors, others: Sequence[Vectors] | 
 
 
 @check("one finite vector for each text")
-def one_vector_per_text(subject: Subject) -> None:
+def one_vector_per_text(subject: CheckedServer) -> None:
     demand(np.linalg.norm(vectors_of(subject, TEXTS), axis=1).all(), "a vector of zeros")
 
 
 @check("the same text gets the same vector")
-def same_text(subject: Subject) -> None:
+def same_text(subject: CheckedServer) -> None:
     _demand_same(vectors_of(subject, TEXTS[:1]), vectors_of(subject, TEXTS[:1]), "one text, twice")
 
 
 @check("a text alone gets the vector that it gets in a batch")
-def alone_and_in_batch(subject: Subject) -> None:
+def alone_and_in_batch(subject: CheckedServer) -> None:
     alone = [vectors_of(subject, [text])[0] for text in TEXTS]
     _demand_same(alone, vectors_of(subject, TEXTS), "a text alone and in a batch")
 
 
 @check("results keep the order of the texts")
-def order(subject: Subject) -> None:
+def order(subject: CheckedServer) -> None:
     rotated = vectors_of(subject, (*TEXTS[1:], TEXTS[0]))
     _demand_same(vectors_of(subject, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
 
 
 @check("similar texts are closer than dissimilar ones")
-def similarity(subject: Subject) -> None:
+def similarity(subject: CheckedServer) -> None:
     cat, kitten, bank = vectors_of(subject, TEXTS)
     near, far = cosine(cat, kitten), cosine(cat, bank)
     demand(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
 
 
 @check("texts in several scripts")
-def scripts(subject: Subject) -> None:
+def scripts(subject: CheckedServer) -> None:
     vectors_of(subject, SCRIPTS)
 
 
 @check("16 concurrent clients get their own results")
-def concurrent_clients(subject: Subject) -> None:
+def concurrent_clients(subject: CheckedServer) -> None:
     texts = [f"{TEXTS[i % 3]} Number {i}." for i in range(16)]
     expected = vectors_of(subject, texts)
     with ThreadPoolExecutor(16) as pool:
@@ -330,13 +330,13 @@ def concurrent_clients(subject: Subject) -> None:
 
 
 @check("20,000 words are truncated or refused")
-def long_text(subject: Subject) -> None:
+def long_text(subject: CheckedServer) -> None:
     reply, vectors = subject.embeds.embed(["word " * 20_000])
     demand(vectors is not None or 400 <= reply.status < 500, reply.summary())
 
 
 @check("base64 holds the same numbers")
-def base64_vectors(subject: Subject) -> None:
+def base64_vectors(subject: CheckedServer) -> None:
     embeds = subject.embeds
     if embeds.form.name not in ("OpenAI", "infinity"):
         raise NotOffered(f"{embeds.form.name} has no encoding_format")
@@ -350,7 +350,7 @@ def base64_vectors(subject: Subject) -> None:
     _demand_same(vectors, vectors_of(subject, texts), "base64 and numbers")
 
 
-def _smart_kinds(subject: Subject, **options: bool) -> dict[str, Any]:
+def _smart_kinds(subject: CheckedServer, **options: bool) -> dict[str, Any]:
     """The vectors of one text, by kind, from Smart Embedder's route."""
     body = {"sentences": [TEXTS[0]], "return_dense": False, "return_sparse": True, "return_colbert": False, **options}
     reply = subject.send("POST", "/embeddings/", body)
@@ -365,7 +365,7 @@ def _smart_kinds(subject: Subject, **options: bool) -> dict[str, Any]:
 
 
 @check("dense, sparse and ColBERT vectors of a text")
-def all_kinds(subject: Subject) -> None:
+def all_kinds(subject: CheckedServer) -> None:
     kinds = _smart_kinds(subject, return_dense=True, return_colbert=True)
     try:
         weights = [float(weight) for weight in kinds["sparse"].values()]
@@ -377,7 +377,7 @@ def all_kinds(subject: Subject) -> None:
 
 
 @check("sparse vectors as indices and values")
-def sparse_as_indices(subject: Subject) -> None:
+def sparse_as_indices(subject: CheckedServer) -> None:
     sparse: Any = _smart_kinds(subject, sparse_as_indices=True).get("sparse")
     try:
         is_good = len(sparse["indices"]) == len(sparse["values"]) > 0
@@ -389,7 +389,7 @@ def sparse_as_indices(subject: Subject) -> None:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-def _scores(subject: Subject) -> dict[int, float]:
+def _scores(subject: CheckedServer) -> dict[int, float]:
     reply, scores = subject.reranks.rerank(QUERY, PASSAGES)
     if scores is None:
         raise Failed(f"no finite score for each passage: {reply.summary()}")
@@ -397,27 +397,27 @@ def _scores(subject: Subject) -> dict[int, float]:
 
 
 @check("the relevant passage ranks first")
-def relevant_first(subject: Subject) -> None:
+def relevant_first(subject: CheckedServer) -> None:
     scores = _scores(subject)
     best = max(scores, key=lambda index: scores[index])
     demand(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
 
 
 @check("scores are in descending order")
-def descending(subject: Subject) -> None:
+def descending(subject: CheckedServer) -> None:
     found = list(_scores(subject).values())
     demand(found == sorted(found, reverse=True), f"scores {found}")
 
 
 @check("the same pairs get the same scores")
-def same_scores(subject: Subject) -> None:
+def same_scores(subject: CheckedServer) -> None:
     one, other = _scores(subject), _scores(subject)
     apart = max(abs(one[index] - other[index]) for index in one)
     demand(apart <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {apart:.4f}")
 
 
 @check("no passages get 200 or a 4xx error")
-def no_passages(subject: Subject) -> None:
+def no_passages(subject: CheckedServer) -> None:
     reply = subject.reranks.post(subject.reranks.body([], QUERY))
     demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
@@ -425,7 +425,7 @@ def no_passages(subject: Subject) -> None:
 # --- limits, backpressure and examples ------------------------------------------------------------------------
 
 
-def _limit_checks(subject: Subject) -> Iterator[Check]:
+def _limit_checks(subject: CheckedServer) -> Iterator[Check]:
     """For each known limit: a request that exceeds it by one is refused."""
     for option, limit in subject.limits.items():
         name = option.replace("_", " ")
@@ -433,7 +433,7 @@ def _limit_checks(subject: Subject) -> Iterator[Check]:
             yield Check(f"{name}: {limit + 1} is refused", partial(_exceed, name, limit))
 
 
-def _exceed(name: str, limit: int, subject: Subject) -> None:
+def _exceed(name: str, limit: int, subject: CheckedServer) -> None:
     if "chars" not in name:
         texts = ["x"] * (limit + 1)
     elif "total" not in name:
@@ -445,7 +445,7 @@ def _exceed(name: str, limit: int, subject: Subject) -> None:
     demand(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
 
 
-def _backpressure(subject: Subject) -> None:
+def _backpressure(subject: CheckedServer) -> None:
     """Concurrent requests get 200, 429 or 503, and at least one of them gets 200."""
     embeds, count = subject.embeds, subject.backpressure_requests
     if count == 0:
@@ -458,7 +458,7 @@ def _backpressure(subject: Subject) -> None:
     demand(any(reply.status == 200 for reply in replies), f"none of {count} was answered")
 
 
-def _example_checks(subject: Subject) -> list[Check]:
+def _example_checks(subject: CheckedServer) -> list[Check]:
     """One check for each route of the server's OpenAPI document: its own examples are answered."""
     checks = []
     for method, path, name, body in _examples(subject.openapi):
@@ -467,7 +467,7 @@ def _example_checks(subject: Subject) -> list[Check]:
     return checks[:MAX_EXAMPLES]
 
 
-def _send_example(method: str, path: str, body: Any, subject: Subject) -> None:
+def _send_example(method: str, path: str, body: Any, subject: CheckedServer) -> None:
     reply = subject.send(method, path, body)
     if reply.status in _NOT_OFFERED or (method == "POST" and reply.status == 400):
         raise NotOffered(f"{method} {path}: {reply.summary()}")

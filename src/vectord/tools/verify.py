@@ -58,7 +58,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class VerifiedModel:
     """The served model. hub_id: of the published model with its name; dtype: "unknown" for another product."""
 
     route: ProbedRoute
@@ -66,7 +66,7 @@ class Subject:
     dtype: str
 
 
-def open_model(server: ProbedServer) -> Subject:
+def open_model(server: ProbedServer) -> VerifiedModel:
     """The first model of the server. Raises ConfigError if it returns no dense vectors."""
     name = server.find_model()
     route = find_embed_route(server, name)
@@ -77,10 +77,10 @@ def open_model(server: ProbedServer) -> Subject:
     facts = next((row for row in rows or () if isinstance(row, dict) and row.get("name") == name), {})
     model_id = str(facts.get("model_id") or name)
     entry = catalogue.find(model_id)
-    return Subject(route, model_id if entry is None else entry.hub_id, str(facts.get("dtype") or "unknown"))
+    return VerifiedModel(route, model_id if entry is None else entry.hub_id, str(facts.get("dtype") or "unknown"))
 
 
-def verify(subject: Subject, folder: Path | None, tasks: Sequence[str]) -> Iterator[Reference]:
+def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) -> Iterator[Reference]:
     """One finding for each reference. folder: of the model's files, for sentence-transformers; None: not here.
 
     Raises ConfigError if the server does not embed the golden texts.
@@ -98,7 +98,7 @@ def verify(subject: Subject, folder: Path | None, tasks: Sequence[str]) -> Itera
         yield _run_task(subject, task)
 
 
-def _compare(name: str, reason: str, subject: Subject, vectors: Vectors, wanted: Vectors | None) -> Reference:
+def _compare(name: str, reason: str, subject: VerifiedModel, vectors: Vectors, wanted: Vectors | None) -> Reference:
     """reason: why `wanted` is None."""
     if wanted is None:
         return Reference(name, reason, "", "skipped")
@@ -111,7 +111,7 @@ def _compare(name: str, reason: str, subject: Subject, vectors: Vectors, wanted:
     return Reference(name, measured, demanded, "passed" if found.min() >= least else "failed")
 
 
-def _compare_first_numbers(subject: Subject, vector: Vectors) -> Reference:
+def _compare_first_numbers(subject: VerifiedModel, vector: Vectors) -> Reference:
     wanted = FIRST_NUMBERS.get(subject.hub_id)
     if wanted is None:
         return Reference("FastEmbed's published numbers", "none for this model", "", "skipped")
@@ -142,7 +142,7 @@ def _encode(folder: Path | None) -> tuple[Vectors | None, str]:
 # --- MTEB -----------------------------------------------------------------------------------------------------
 
 
-def _run_task(subject: Subject, name: str) -> Reference:
+def _run_task(subject: VerifiedModel, name: str) -> Reference:
     """The main score of a task through the server, compared with the published one."""
     shown = f"MTEB {name}"
     if importlib.util.find_spec("mteb") is None:

@@ -17,7 +17,7 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import MAX_BLAMED, MAX_HUNG, Device, Devices, Place
+from vectord.engine.queue.devices import MAX_BLAMED, MAX_HUNG, Device, Devices, DeviceStream
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
@@ -35,23 +35,23 @@ def some(*streams: int, pipelined: bool = False) -> Devices:
     return Devices([Device(n, f"d{n}", execution, streams, pipelined) for n, streams in enumerate(streams)])
 
 
-def take(devices: Devices, scheduler: Scheduler) -> dict[Place, list[Item]]:
+def take(devices: Devices, scheduler: Scheduler) -> dict[DeviceStream, list[Item]]:
     """The batches of all free devices, until none takes another."""
-    taken: dict[Place, list[Item]] = {}
+    taken: dict[DeviceStream, list[Item]] = {}
     found = True
     while found:
         found = False
-        for place in devices.places:
-            device = place.device
-            if place in taken or place in devices._busy or place in devices._away or not devices.is_next(device):
+        for stream in devices.all_streams:
+            device = stream.device
+            if stream in taken or stream in devices._busy or stream in devices._away or not devices.is_next(device):
                 continue
             least = devices.busy_tokens(device) * devices.sharers(device)
             batch = scheduler.next_batch(
                 0.0, device.index, idle_streams=devices.sharers(device), busy_tokens=least, busy_streams=0
             )
             if batch is not None:
-                devices.began(place, batch.tokens)
-                taken[place] = list(batch.items)
+                devices.began(stream, batch.tokens)
+                taken[stream] = list(batch.items)
                 found = True
     return taken
 
@@ -76,19 +76,19 @@ def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
     scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET, pipelined=pipelined) for _ in streams])
     added, run = 0, 0
     for step, value in steps:
-        place = devices.places[value % len(devices.places)] if isinstance(value, int) else None
+        stream = devices.all_streams[value % len(devices.all_streams)] if isinstance(value, int) else None
         if step == "add":
             for tokens in value:
                 scheduler.add(item("x" * tokens), 0.0)
                 added += 1
-        elif step == "end" and place in devices._busy:
-            devices.ended(place)
-        elif step == "away" and place not in devices._busy:
-            devices.leave(place)
-        elif step == "back" and not devices.is_lost(place):
-            devices.come_back(place)
-        elif step == "lose" and place not in devices._busy:
-            devices.lose(place)
+        elif step == "end" and stream in devices._busy:
+            devices.ended(stream)
+        elif step == "away" and stream not in devices._busy:
+            devices.leave(stream)
+        elif step == "back" and not devices.is_lost(stream):
+            devices.come_back(stream)
+        elif step == "lose" and stream not in devices._busy:
+            devices.lose(stream)
         run += sum(map(len, take(devices, scheduler).values()))
         assert run + len(scheduler) == added
         if len(scheduler):
@@ -104,8 +104,8 @@ def test_equal_devices_receive_equal_shares(sizes, count):
     scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET)] * count)
     for tokens in sizes:
         scheduler.add(item("x" * tokens), 0.0)
-        (place,) = take(devices, scheduler)
-        devices.ended(place)
+        (stream,) = take(devices, scheduler)
+        devices.ended(stream)
     shares = [devices._run_tokens[device] for device in devices.all]
     assert max(shares) - min(shares) <= max(sizes)
 
@@ -114,11 +114,11 @@ def test_the_device_with_the_fewest_running_tokens_is_next():
     """Running tokens count before past ones. Streams that are away do not count."""
     devices = some(2, 2)
     first, second = devices.all
-    devices.began(Place(first, 0), 10)
-    devices.began(Place(second, 0), 30)
+    devices.began(DeviceStream(first, 0), 10)
+    devices.began(DeviceStream(second, 0), 30)
     assert devices.is_next(first)
     assert not devices.is_next(second)
-    devices.leave(Place(first, 1))
+    devices.leave(DeviceStream(first, 1))
     assert devices.is_next(second)
 
 
@@ -240,7 +240,7 @@ async def test_a_device_whose_batches_fail_is_lost():
         await one_by_one(desk, 10)
         assert len(bad.batches) == ran
         assert not any(desk.changes)
-        desk.worker._threads[Place(desk.worker._devices.all[0], 0)].join(60)
+        desk.worker._threads[DeviceStream(desk.worker._devices.all[0], 0)].join(60)
 
 
 async def test_running_out_of_memory_is_not_blamed_on_the_device():

@@ -11,7 +11,7 @@ from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, sequence_of, s
 
 from vectord.compute.backends.base import TokenBatch
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import MAX_HUNG, Device, Place
+from vectord.engine.queue.devices import MAX_HUNG, Device, DeviceStream
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
@@ -270,7 +270,7 @@ async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
 async def test_without_a_new_thread_the_old_one_continues(monkeypatch):
     """A system without free threads must not leave the queue without one."""
 
-    def no_thread(place: Place) -> None:
+    def no_thread(place: DeviceStream) -> None:
         raise RuntimeError("can't start new thread")
 
     async with working(FakeBackend(fail=kill)) as desk:

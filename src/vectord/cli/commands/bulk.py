@@ -108,12 +108,12 @@ def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:
 
 
 async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, config: Config | None) -> Summary:
-    from vectord.bulk.embedder import Embedder  # noqa: PLC0415
+    from vectord.bulk.embedder import BulkEmbedder  # noqa: PLC0415
     from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(_progress(source, options))
-        embedder: Embedder
+        embedder: BulkEmbedder
         if config is None:
             from vectord.bulk.remote import RemoteEmbedder  # noqa: PLC0415 - httpx
 

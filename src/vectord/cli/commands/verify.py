@@ -17,7 +17,7 @@ from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode, ModelUnavailable
 
 if TYPE_CHECKING:
-    from vectord.tools.verify import Reference, Subject
+    from vectord.tools.verify import Reference, VerifiedModel
 
 HELP = """\
 Serve MODEL on a free port, embed golden texts over HTTP, and compare the vectors with every reference that is
@@ -87,7 +87,7 @@ def _folder(name: str, config: ModelConfig) -> Path | None:
         return None
 
 
-def _print(subject: Subject, found: Sequence[Reference]) -> None:
+def _print(subject: VerifiedModel, found: Sequence[Reference]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     styles = {"passed": "green", "failed": "bold red", "skipped": "dim"}

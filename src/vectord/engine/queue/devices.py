@@ -1,6 +1,6 @@
 """The devices that run one model's queue: their load and state, the retries of failed batches, and hung threads. Pure.
 
-The worker calls it under its lock. A stream of a device is a place, which one thread holds. A place is **away** while
+The worker calls it under its lock. One thread holds each stream of a device. A stream is **away** while
 its thread is dead or hung and not yet replaced, and **lost** when it will not be replaced.
 
 The next batch goes to the least loaded device with a free stream: the one that runs the fewest tokens, and among equals
@@ -35,35 +35,35 @@ class Device:
     pipelined: bool = False  # see BatchLimits
 
 
-class Place(NamedTuple):
+class DeviceStream(NamedTuple):
     device: Device
-    stream: int
+    number: int
 
 
 class Devices:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.all = devices
-        self.places = [Place(device, stream) for device in devices for stream in range(device.streams)]
-        self._busy: dict[Place, int] = {}  # running tokens
+        self.all_streams = [DeviceStream(device, number) for device in devices for number in range(device.streams)]
+        self._busy: dict[DeviceStream, int] = {}  # running tokens
         self._run_tokens: Counter[Device] = Counter()  # since the start
-        self._away: set[Place] = set()
-        self._lost: set[Place] = set()
+        self._away: set[DeviceStream] = set()
+        self._lost: set[DeviceStream] = set()
         self._blamed: Counter[Device] = Counter()
 
     # --- load -------------------------------------------------------------------------------------------------
 
-    def began(self, place: Place, tokens: int) -> None:
-        self._busy[place] = tokens
-        self._run_tokens[place.device] += tokens
+    def began(self, stream: DeviceStream, tokens: int) -> None:
+        self._busy[stream] = tokens
+        self._run_tokens[stream.device] += tokens
 
-    def ended(self, place: Place) -> None:
-        del self._busy[place]
+    def ended(self, stream: DeviceStream) -> None:
+        del self._busy[stream]
 
     def busy_streams(self, device: Device) -> int:
-        return sum(place.device is device for place in self._busy)
+        return sum(stream.device is device for stream in self._busy)
 
     def busy_tokens(self, device: Device) -> int:
-        return sum(tokens for place, tokens in self._busy.items() if place.device is device)
+        return sum(tokens for stream, tokens in self._busy.items() if stream.device is device)
 
     def is_next(self, device: Device) -> bool:
         """Whether no other device with a free stream is less loaded."""
@@ -82,32 +82,32 @@ class Devices:
 
     # --- state ------------------------------------------------------------------------------------------------
 
-    def leave(self, place: Place) -> None:
-        self._away.add(place)
+    def leave(self, stream: DeviceStream) -> None:
+        self._away.add(stream)
 
-    def come_back(self, place: Place) -> None:
-        self._away.discard(place)
+    def come_back(self, stream: DeviceStream) -> None:
+        self._away.discard(stream)
 
-    def lose(self, place: Place) -> None:
-        self._away.add(place)
-        self._lost.add(place)
+    def lose(self, stream: DeviceStream) -> None:
+        self._away.add(stream)
+        self._lost.add(stream)
 
-    def is_lost(self, place: Place) -> bool:
-        return place in self._lost
+    def is_lost(self, stream: DeviceStream) -> bool:
+        return stream in self._lost
 
     @property
     def living(self) -> frozenset[Device]:
         """The devices that are not lost."""
-        return frozenset(place.device for place in self.places if place not in self._lost)
+        return frozenset(stream.device for stream in self.all_streams if stream not in self._lost)
 
     @property
     def living_streams(self) -> int:
-        return len(self.places) - len(self._lost)
+        return len(self.all_streams) - len(self._lost)
 
     @property
     def states(self) -> dict[str, DeviceState]:
         """Device name -> state. stalled: one of its streams is away."""
-        living, away = self.living, {place.device for place in self._away}
+        living, away = self.living, {stream.device for stream in self._away}
         return {
             device.name: "lost" if device not in living else "stalled" if device in away else "ready"
             for device in self.all
@@ -120,9 +120,9 @@ class Devices:
         self._blamed[device] += 1
         if self._blamed[device] < MAX_BLAMED or device not in self.living:
             return False
-        for place in self.places:
-            if place.device is device:
-                self.lose(place)
+        for stream in self.all_streams:
+            if stream.device is device:
+                self.lose(stream)
         return True
 
     def clear(self, device: Device) -> None:
@@ -134,7 +134,7 @@ class Devices:
 
     def _spare(self, device: Device) -> int:
         """The number of free streams: neither busy nor away."""
-        taken = sum(place.device is device for place in {*self._busy, *self._away})
+        taken = sum(stream.device is device for stream in {*self._busy, *self._away})
         return device.streams - taken
 
     def _idle_streams(self, device: Device) -> int:
@@ -204,7 +204,7 @@ class RunningBatch:
     batch: Batch
     free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
     started_s: float
-    place: Place
+    stream: DeviceStream
     reservation: Reservation | None  # where the batch came from; None: the queue
 
 
@@ -234,7 +234,7 @@ class HangMonitor:
         for thread, running in self._running.items():
             if self.timeout_s and now_s - running.started_s > self.timeout_s:
                 del self._running[thread]
-                self._hung.append((running.place.device, thread))
+                self._hung.append((running.stream.device, thread))
                 return running
         return None
 

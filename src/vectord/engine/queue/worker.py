@@ -12,8 +12,8 @@ other than an Exception, such as SystemExit: the batch's texts run again one by 
 fails, and a new thread replaces the dead one.
 
 A thread hangs when a forward does not end within `forward_timeout_s` (`HangMonitor`): the batch fails, and a new thread
-renews the backend's stream and takes the place. After MAX_HUNG hung threads on a device, or if a stream cannot be
-renewed, the place is lost. Without any place left, queued texts and all later ones fail (`gone`).
+renews the backend's stream and takes it. After MAX_HUNG hung threads on a device, or if a stream cannot be
+renewed, the stream is lost. Without any stream left, queued texts and all later ones fail (`gone`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from vectord.engine.queue.devices import (
     MAX_HUNG,
     Device,
     Devices,
+    DeviceStream,
     HangMonitor,
-    Place,
     Reservation,
     Retries,
     RunningBatch,
@@ -83,7 +83,7 @@ class Worker:
         self._hangs = HangMonitor(forward_timeout_s)
         self._retries = Retries()
         self._stopping = False
-        self._threads: dict[Place, threading.Thread] = {}
+        self._threads: dict[DeviceStream, threading.Thread] = {}
 
     @staticmethod
     def now_s() -> float:
@@ -110,8 +110,8 @@ class Worker:
         return self._devices.living_streams
 
     def start(self) -> None:
-        for place in self._devices.places:
-            self._start_thread(place)
+        for stream in self._devices.all_streams:
+            self._start_thread(stream)
 
     def put(self, items: Sequence[Item]) -> None:
         with self._condition:
@@ -185,49 +185,49 @@ class Worker:
         now_s = self.now_s()
         # One after the other: of several that hang at once on a device, the first MAX_HUNG are replaced.
         while (running := self._abandon_overdue(now_s)) is not None:
-            place, items, seconds = running.place, running.batch.items, now_s - running.started_s
+            stream, items, seconds = running.stream, running.batch.items, now_s - running.started_s
             logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, len(items), seconds)
-            self._set_away(place, True)
+            self._set_away(stream, True)
             error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._hangs.timeout_s)
             self._finish(running, [error] * len(items), now_s)
-            hung = self._hangs.hung_on(place.device)
+            hung = self._hangs.hung_on(stream.device)
             if hung <= MAX_HUNG:
-                self._start_thread(place, renew=True)
+                self._start_thread(stream, renew=True)
                 continue
-            device, stream = place.device.name, place.stream
-            logger.error("%d forwards of %s hang on %s: stream %d is lost", hung, self._name, device, stream)
-            self._lose(place)
+            where = stream.device.name, stream.number
+            logger.error("%d forwards of %s hang on %s: stream %d is lost", hung, self._name, *where)
+            self._lose(stream)
 
     def _abandon_overdue(self, now_s: float) -> RunningBatch | None:
         with self._condition:
             running = self._hangs.abandon_overdue(now_s)
             if running is not None:
-                self._devices.ended(running.place)
+                self._devices.ended(running.stream)
             return running
 
     # --- on the worker threads --------------------------------------------------------------------------------
 
-    def _start_thread(self, place: Place, *, renew: bool = False) -> None:
-        name = f"vectord-{self._name}-{self._devices.places.index(place)}"
-        thread = threading.Thread(target=self._serve, args=(place, renew), name=name, daemon=True)
-        self._threads[place] = thread
+    def _start_thread(self, stream: DeviceStream, *, renew: bool = False) -> None:
+        name = f"vectord-{self._name}-{self._devices.all_streams.index(stream)}"
+        thread = threading.Thread(target=self._serve, args=(stream, renew), name=name, daemon=True)
+        self._threads[stream] = thread
         thread.start()
 
-    def _serve(self, place: Place, renew: bool) -> None:
-        if renew and not self._renewed(place):
+    def _serve(self, stream: DeviceStream, renew: bool) -> None:
+        if renew and not self._renewed(stream):
             return
-        self._set_away(place, False)
+        self._set_away(stream, False)
         ended_s = self.now_s()
-        while (running := self._next_batch(place, ended_s)) is not None:
+        while (running := self._next_batch(stream, ended_s)) is not None:
             try:
-                answers = place.device.execution.run(running.batch, place.stream)
+                answers = stream.device.execution.run(running.batch, stream.number)
             except BaseException as cause:  # SystemExit and the like: this thread ends, its texts must not hang
                 if not self._end_batch():
                     return
                 self._report_death(running, cause)
-                if self._replaced(place):
+                if self._replaced(stream):
                     return
-                self._set_away(place, False)
+                self._set_away(stream, False)
                 ended_s = self.now_s()
             else:
                 ended_s = self.now_s()
@@ -235,18 +235,18 @@ class Worker:
                     return
                 self._answered(running, answers, ended_s)
 
-    def _next_batch(self, place: Place, free_s: float) -> RunningBatch | None:
+    def _next_batch(self, stream: DeviceStream, free_s: float) -> RunningBatch | None:
         """Waits for the calling thread's next batch. None: the thread must end."""
-        device = place.device
+        device = stream.device
         with self._condition:
-            while not (self._stopping or self._devices.is_lost(place)):
+            while not (self._stopping or self._devices.is_lost(stream)):
                 now_s = self.now_s()
                 reservation = self._retries.take(device)
                 batch = self._take(device, now_s) if reservation is None else apart_from_queue(reservation.items)
                 if batch is not None:
-                    running = RunningBatch(batch, free_s, now_s, place, reservation)
+                    running = RunningBatch(batch, free_s, now_s, stream, reservation)
                     self._hangs.began(running)
-                    self._devices.began(place, batch.tokens)
+                    self._devices.began(stream, batch.tokens)
                     if len(self._devices.all) > 1 and len(self._scheduler):
                         self._condition.notify_all()  # another device may be next now
                     return running
@@ -283,7 +283,7 @@ class Worker:
         with self._condition:
             running = self._hangs.ended()
             if running is not None:
-                self._devices.ended(running.place)
+                self._devices.ended(running.stream)
             return running is not None
 
     def _answered(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
@@ -304,7 +304,7 @@ class Worker:
             return
         suspect = running.reservation.suspect if running.reservation is not None else None
         with self._condition:
-            self._devices.clear(running.place.device)
+            self._devices.clear(running.stream.device)
             given_up = suspect is not None and self._devices.blame(suspect)
             if given_up:
                 self._fail_unserved()
@@ -317,7 +317,7 @@ class Worker:
         """Whether another device will run them. A lack of memory is no device's fault."""
         if running.reservation is not None and running.reservation.final:
             return False
-        device = running.place.device
+        device = running.stream.device
         out_of_memory = any(isinstance(answer, OutOfMemory) for answer in answers)
         with self._condition:
             others = self._devices.living - {device}
@@ -328,12 +328,14 @@ class Worker:
         return True
 
     def _finish(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
-        outcome = BatchOutcome(running.batch, answers, running.free_s, running.started_s, ended_s, running.place.device)
+        outcome = BatchOutcome(
+            running.batch, answers, running.free_s, running.started_s, ended_s, running.stream.device
+        )
         self._post(self._deliver, outcome)
 
     def _report_death(self, running: RunningBatch, cause: BaseException) -> None:
         logger.error("a worker thread of %s died; starting another", self._name, exc_info=cause)
-        self._set_away(running.place, True)
+        self._set_away(running.stream, True)
         items = running.batch.items
         if len(items) > 1:  # one text killed the thread; the others must not fail with it
             with self._condition:
@@ -346,38 +348,38 @@ class Worker:
         error.__cause__ = cause
         self._finish(running, [error], self.now_s())
 
-    def _renewed(self, place: Place) -> bool:
+    def _renewed(self, stream: DeviceStream) -> bool:
         try:
-            place.device.execution.renew(place.stream)
+            stream.device.execution.renew(stream.number)
         except Exception:
-            logger.exception("stream %d of %s cannot be renewed: it is lost", place.stream, self._name)
-            self._lose(place)
+            logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
+            self._lose(stream)
             return False
         return True
 
-    def _replaced(self, place: Place) -> bool:
+    def _replaced(self, stream: DeviceStream) -> bool:
         """False if the system refuses a new thread: the old one must continue."""
         try:
-            self._start_thread(place)
+            self._start_thread(stream)
         except RuntimeError:
             logger.exception("no new thread for %s: the old one continues", self._name)
-            self._threads[place] = threading.current_thread()
+            self._threads[stream] = threading.current_thread()
             return False
         return True
 
     # --- states -----------------------------------------------------------------------------------------------
 
-    def _set_away(self, place: Place, away: bool) -> None:
+    def _set_away(self, stream: DeviceStream, away: bool) -> None:
         with self._condition:
-            if self._devices.is_lost(place):
+            if self._devices.is_lost(stream):
                 return
-            (self._devices.leave if away else self._devices.come_back)(place)
+            (self._devices.leave if away else self._devices.come_back)(stream)
             self._condition.notify_all()  # another device may be next now
             self._report_states()
 
-    def _lose(self, place: Place) -> None:
+    def _lose(self, stream: DeviceStream) -> None:
         with self._condition:
-            self._devices.lose(place)
+            self._devices.lose(stream)
             self._fail_unserved()
             self._report_states()
             self._condition.notify_all()  # its batch may have kept another from starting
