@@ -1,14 +1,15 @@
 """CPU time of each API: from a body's bytes to a response's bytes, without the engine.
 
 For each API, one text in and 384 floats out, on its embedding route; then the same vectors as JSON, base64 and bytes;
-then the ColBERT vectors of a text of 8,192 tokens. No server and no model.
+then the ColBERT vectors of a text of 8,192 tokens; then /metrics after requests on every route. No server and no model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,15 +18,23 @@ import orjson
 
 from bench.report import Row, at_least
 from vectord.config import ServerConfig
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
+from vectord.engine.events import RequestEnded
+from vectord.observability.exchange import Exchange
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route, all_dialects, load_dialects
+from vectord.products.common.errors import render_any
 from vectord.products.common.vectors import render_octets
-from vectord.schema import EmbedResult, Float32, ModelInfo, TextLength, Timings, Usage
+from vectord.schema import Caller, EmbedResult, Float32, Gauges, ModelInfo, TextLength, Timings, Usage
+from vectord.server.http.routing import Table
 
 DIMENSIONS = 384
 COLBERT_SHAPE = (8192, 1024)
 MOST_US = 60.0
 CHEAPER = 3.0
 COLBERT_JSON_S, COLBERT_BYTES_S = 1.5, 0.1
+METRICS_S = 0.005
+METRICS_MODELS, METRICS_KEYS = 16, 32
+METRICS_STATUSES = (200, 400, 429)  # on every route
 
 TEXT = "what is the boiling point of water at high altitude"
 # For APIs whose example does not request one vector of one text.
@@ -70,6 +79,19 @@ MODEL = ModelInfo(
     pinned=False,
     created_unix_s=0,
 )
+IDLE = Gauges(
+    queued_tokens={},
+    wait_s=0,
+    max_wait_s=1,
+    queued_embeds=0,
+    under_way=0,
+    places=1,
+    cached_texts=0,
+    cache_bytes=0,
+    cache_limit_bytes=0,
+    memory_bytes={},
+    devices={},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +107,7 @@ def measure(rounds: int) -> dict[str, list[Cost]]:
         "dialects": [_dialect(dialect, rounds) for dialect in load_dialects(ServerConfig().dialects)],
         "forms": [Cost(name, _cpu_s(call, 2000, rounds)) for name, call in _forms()],
         "colbert": [Cost(name, _cpu_s(call, 1, rounds)) for name, call in _colbert_forms()],
+        "metrics": [_metrics(accept, rounds) for accept in ("text/plain", "application/openmetrics-text")],
     }
 
 
@@ -113,7 +136,16 @@ def rows(found: Mapping[str, Sequence[Cost]]) -> list[Row]:
         Row(what=cost.what, value=f"{cost.cpu_s:.3f} s", target=f"under {limit:g} s", met=cost.cpu_s < limit)
         for cost, limit in zip(found["colbert"], most, strict=True)
     ]
-    return [*dialects, *forms, *colbert]
+    metrics = [
+        Row(
+            what=cost.what,
+            value=f"{cost.cpu_s * 1e3:.1f} ms",
+            target=f"under {METRICS_S * 1e3:g} ms",
+            met=cost.cpu_s < METRICS_S,
+        )
+        for cost in found["metrics"]
+    ]
+    return [*dialects, *forms, *colbert, *metrics]
 
 
 def _dialect(dialect: Dialect, rounds: int) -> Cost:
@@ -171,6 +203,54 @@ def _colbert_forms() -> Iterator[tuple[str, Callable[[], object]]]:
         body = orjson.dumps({"inputs": TEXT, "outputs": ["colbert"], **options})
         yield f"ColBERT of 8,192 tokens as {name}", partial(route.parse(Incoming(body=body)).render, result)
     yield "ColBERT of 8,192 tokens as bytes", lambda: render_octets("float32", result)
+
+
+# --- the page for Prometheus ----------------------------------------------------------------------------------
+
+
+def _metrics(accept: str, rounds: int) -> Cost:
+    """Between two pages, every histogram of a route changes."""
+    metrics = Metrics("0", [dialect.metrics({}) for dialect in all_dialects() if dialect.metrics])
+    dialects = load_dialects(ServerConfig().dialects)
+    routes = [(each.dialect.name, one.path) for one in Table(dialects, [], render_any) for each in one.choices]
+    models = [replace(MODEL, name=f"organization/model-{number}", reranks=True) for number in range(METRICS_MODELS)]
+    keys = [f"key-{number}" for number in range(METRICS_KEYS)]
+    metrics.watch(lambda: IDLE, lambda: models)
+    metrics.watch_keys(lambda: keys)
+    for number, (dialect, route) in enumerate(routes):
+        key, model = keys[number % len(keys)], models[number % len(models)].name
+        for status in METRICS_STATUSES:
+            metrics.observe(_exchange(dialect, route, status, key))
+        caller, timings = Caller(client=key, named=True, route=route), Timings(total_s=0.1)
+        metrics.observe(RequestEnded(caller=caller, operation="embed", model=model, texts=1, timings=timings))
+
+    async def page() -> bytes:
+        return (await metrics.exposition(accept))[0]
+
+    async def seconds() -> float:
+        for dialect, route in routes:
+            metrics.observe(_exchange(dialect, route, 200, keys[0]))
+        began_s = time.process_time()
+        await page()
+        return time.process_time() - began_s
+
+    with asyncio.Runner() as runner:
+        lines = runner.run(page()).count(b"\n")
+        cpu_s = min(runner.run(seconds()) for _ in range(10 * max(rounds, 3)))
+    return Cost(f"/metrics after requests on all {len(routes)} routes, {lines:,} lines as {accept}", cpu_s)
+
+
+def _exchange(dialect: str, route: str, status: int, key: str) -> Exchange:
+    return Exchange(
+        method="POST",
+        dialect=dialect,
+        route=route,
+        status=status,
+        request_id="0",
+        began_s=0.0,
+        ended_s=0.01,
+        key=key,
+    )
 
 
 def _cpu_s(call: Callable[[], object], times: int, rounds: int) -> float:

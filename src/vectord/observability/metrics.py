@@ -1,33 +1,24 @@
 """Collects the metrics of this server and of the products, and writes the page that Prometheus reads.
 
-`Metrics.observe` is the observer of the engine and of HTTP. Everything runs on the event loop except the writing of the
-page. Nothing is global: two servers in one process count separately.
+`Metrics.observe` is the observer of the engine and of HTTP. Everything runs on the event loop. Nothing is global: two
+servers in one process count separately.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from vectord.engine.events import Event
 from vectord.observability.exchange import ConnectionsCounted, Exchange
-from vectord.observability.instruments import Counter, MetricFamilies, Snapshot
+from vectord.observability.instruments import MetricFamilies, Snapshot
+from vectord.observability.process_metrics import ProcessMetrics
 from vectord.observability.server_metrics import ServerMetrics
 from vectord.schema import Gauges, ModelInfo
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-    from prometheus_client.registry import Collector
-
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
-# The writing thread sleeps after each family so that the event loop runs: a thread that computes keeps the interpreter
-# for 5 ms at a time.
-PAUSE_S = 50e-6
 
 
 class Metrics:
@@ -44,8 +35,8 @@ class Metrics:
         self._gauges: Callable[[], Gauges] | None = None
         self._models: Callable[[], Sequence[ModelInfo]] = tuple
         self._keys: Callable[[], Iterable[str]] = tuple
-        self._process: Collector | None = None
-        self._writing = asyncio.Lock()
+        self._process = ProcessMetrics()
+        self._writing = asyncio.Lock()  # one page at a time: it may have a megabyte
 
     def subscribe(self, kind: type, handle: Callable[[Any], None]) -> None:
         """Also call `handle` with each event of this type."""
@@ -68,15 +59,24 @@ class Metrics:
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics with exemplars if `accept` names it, else plain text."""
+        in_open_metrics = "application/openmetrics-text" in accept
         async with self._writing:
             self._look()
-            return await asyncio.to_thread(self._write, "application/openmetrics-text" in accept)
+            texts = []
+            for families in (self._process, *self._families):
+                for instrument in families.instruments():
+                    texts.append(instrument.text(in_open_metrics))
+                    await asyncio.sleep(0)  # the largest family takes half a millisecond
+        if in_open_metrics:
+            texts.append("# EOF\n")
+        return "".join(texts).encode(), OPEN_METRICS if in_open_metrics else TEXT
 
     def live(self) -> dict[str, Any] | None:
         """The console's figures; None before `watch`."""
         return None if self._gauges is None else self.own.live_figures(self._gauges())
 
     def _look(self) -> None:
+        self._process.read()
         for name in self._keys():
             self.own.expect_key(name)
         if self._gauges is None:
@@ -84,32 +84,3 @@ class Metrics:
         snapshot = Snapshot(self._gauges(), self._models(), self.own.busy_share())
         for families in self._families:
             families.look(snapshot)
-
-    def _write(self, in_open_metrics: bool) -> tuple[bytes, str]:
-        """On a thread. Counters with a bare name come last: the library's text format would append `_total`."""
-        from prometheus_client import ProcessCollector  # noqa: PLC0415
-        from prometheus_client.exposition import generate_latest  # noqa: PLC0415
-        from prometheus_client.openmetrics import exposition as open_metrics  # noqa: PLC0415
-
-        self._process = self._process or ProcessCollector(registry=None)
-        instruments = list(chain.from_iterable(families.instruments() for families in self._families))
-        bare = [one for one in instruments if isinstance(one, Counter) and one.bare_name]
-        rest = (one.family() for one in instruments if one not in bare)
-        families = chain(self._process.collect(), rest)
-        if in_open_metrics:
-            families = chain(families, (one.family() for one in bare))
-            page: bytes = open_metrics.generate_latest(_Scrape(families))  # type: ignore[no-untyped-call]
-            return page, OPEN_METRICS
-        return generate_latest(_Scrape(families)) + "".join(one.text() for one in bare).encode(), TEXT
-
-
-class _Scrape:
-    """The collector that the library's writers read: one family at a time, with a pause after each."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._families:
-            yield family
-            time.sleep(PAUSE_S)

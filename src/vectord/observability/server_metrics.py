@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
-from mmap import PAGESIZE
-from pathlib import Path
 from typing import Any
 
 from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
@@ -22,6 +20,7 @@ from vectord.observability.instruments import (
     Snapshot,
     error_names,
 )
+from vectord.observability.process_metrics import memory_bytes
 from vectord.schema import Gauges, ModelInfo
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -31,7 +30,6 @@ SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 LANES = ("interactive", "bulk")
 BACKPRESSURE = error_names(Overloaded)
 REJECTIONS: Mapping[str, str] = {"RateLimited": "rate_limit", "Unauthorized": "auth"}  # by the server, per Exchange
-_STATM = Path("/proc/self/statm")  # only Linux has it
 
 
 class ServerMetrics(MetricFamilies):
@@ -262,7 +260,10 @@ class ServerMetrics(MetricFamilies):
                 "bytes": gauges.cache_bytes,
                 "texts": gauges.cached_texts,
             },
-            "memory": {"resident_bytes": _resident_bytes(), "models_bytes": sum(gauges.memory_bytes.values())},
+            "memory": {
+                "resident_bytes": (memory_bytes() or (None, None))[1],
+                "models_bytes": sum(gauges.memory_bytes.values()),
+            },
             "devices": {
                 name: {"used_bytes": memory.total - memory.free, "total_bytes": memory.total}
                 for name, memory in gauges.devices.items()
@@ -275,11 +276,3 @@ def _summed_counts(children: list[Distribution]) -> list[int]:
     return [sum(column) for column in zip(*(child.counts for child in children), strict=True)] or [0] * (
         len(SECONDS) + 1
     )
-
-
-def _resident_bytes() -> int | None:
-    """The process's resident memory; None if the system does not report it."""
-    try:
-        return int(_STATM.read_text("ascii").split()[1]) * PAGESIZE
-    except OSError:
-        return None
