@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from tests.compute.networks.case import Case, Texts, padded_states, randomize
+from tests.compute.networks.tiny_encoders import change_config
 from tests.models import WIDTH
 
 VOCAB_SIZE = 96
@@ -34,7 +35,22 @@ _LAYER_TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**_DECODER, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3": {**_DECODER, "head_dim": 16},
+    "llama": {**_DECODER, "head_dim": 16, "mlp_bias": True},
+    "eurobert": _DECODER,
     "mistral": {**_DECODER, "head_dim": 16, "sliding_window": WINDOW},
+    "ministral3": {
+        **_DECODER,
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.5,
+            "llama_4_scaling_beta": 0.5,
+        },
+    },
     "gemma3_text": {
         **_DECODER,
         "head_dim": 16,
@@ -80,6 +96,34 @@ def reference(folder: Path, texts: Texts) -> np.ndarray:
     return padded_states(load_reference(folder), texts, filler=VOCAB_SIZE - 1)
 
 
+# Model types of model repositories: their class, and transformers' name of the same network with a causal mask.
+BIDIRECTIONAL: Mapping[str, tuple[str, str]] = {
+    "bidirectional_pplx_qwen3": ("PPLXQwen3Model", "qwen3"),
+    "llama_bidirec": ("LlamaBidirectionalModel", "llama"),
+    "ministral3_bidirec": ("Ministral3BidirectionalModel", "ministral3"),
+}
+
+
+def write_bidirectional(folder: Path, *, name: str, **config: Any) -> Path:
+    """config: as in write."""
+    own_class, model_type = BIDIRECTIONAL[name]
+    return change_config(write(model_type, folder, **config), model_type=name, architectures=[own_class])
+
+
+def bidirectional_reference(folder: Path, texts: Texts, *, name: str) -> np.ndarray:
+    """Last hidden states, (T, H)."""
+    saved = (folder / "config.json").read_text()
+    change_config(folder, model_type=BIDIRECTIONAL[name][1], is_causal=False)
+    try:
+        return reference(folder, texts)
+    finally:
+        (folder / "config.json").write_text(saved)
+
+
 CASES: dict[str, Case] = {
-    model_type.replace("-", "_"): Case(write=partial(write, model_type), reference=reference) for model_type in CONFIGS
+    **{model_type.replace("-", "_"): Case(partial(write, model_type), reference) for model_type in CONFIGS},
+    **{
+        name: Case(partial(write_bidirectional, name=name), partial(bidirectional_reference, name=name))
+        for name in BIDIRECTIONAL
+    },
 }

@@ -6,11 +6,12 @@ RMS norms come before each half of a layer, positions are rotary, and the MLP is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
@@ -22,6 +23,8 @@ from vectord.errors import ModelUnavailable
 
 WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
+# Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
+BIDIRECTIONAL = frozenset({"bidirectional_pplx_qwen3", "eurobert", "llama_bidirec", "ministral3_bidirec"})
 
 
 def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> TransformerSpec:
@@ -43,11 +46,16 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         head_size=_head_size(config),
         activation=facts.activation(config, activation_key),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
-        # transformers reads the first; some classes of model repositories over its decoders read the second.
         rms=True,
         norm_first=True,
-        causal=facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False),
+        causal=_is_causal(config),
     )
+
+
+def _is_causal(config: Mapping[str, Any]) -> bool:
+    # transformers reads the first; some classes of model repositories over its decoders read the second.
+    causal = facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False)
+    return causal and config["model_type"] not in BIDIRECTIONAL
 
 
 def _head_size(config: Mapping[str, Any]) -> int:
@@ -73,14 +81,16 @@ def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Options in which the layers of Qwen, Mistral and Gemma differ."""
+    """Options in which the layers of Llama, Qwen, Mistral and Gemma differ."""
 
     qkv_bias: bool = False
     out_bias: bool = False
+    mlp_bias: bool = False
     head_norms: bool = False  # an RMS norm of each head's query and key
     windows: tuple[int | None, ...]  # AttentionSpec.window of each layer
     rotary: Rotary
     sliding_rotary: Rotary | None = None  # of layers with a window; None: the same
+    query_factors: npt.NDArray[np.float64] | None = None  # (max_tokens,) by position
     outer_norms: bool = False  # norms also after each half of a layer
     norm_offset: float = 0.0  # added to the stored weights of norms
 
@@ -91,12 +101,18 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
     full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
     if family.sliding_rotary is not None:
         sliding = rotary_table(weights, family.sliding_rotary, spec.head_size, spec.max_tokens)
+    queries = None
+    if family.query_factors is not None:
+        queries = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens, family.query_factors)
     return Transformer(
         spec,
         TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
             layers=tuple(
-                _layer(spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, window)
+                replace(
+                    _layer(spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, window),
+                    query_rotary=queries,
+                )
                 for i, window in enumerate(family.windows)
             ),
             final_norm=_norm(family, weights, "norm", spec.hidden_size),
@@ -123,9 +139,9 @@ def _layer(
         attention_out=weights.linear("self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
         attention_out_norm=norm("post_attention_layernorm") if family.outer_norms else None,
         output_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
-        gate=weights.linear("mlp.gate_proj", width, inner, bias=False),
-        up=weights.linear("mlp.up_proj", width, inner, bias=False),
-        down=weights.linear("mlp.down_proj", inner, width, bias=False),
+        gate=weights.linear("mlp.gate_proj", width, inner, bias=family.mlp_bias),
+        up=weights.linear("mlp.up_proj", width, inner, bias=family.mlp_bias),
+        down=weights.linear("mlp.down_proj", inner, width, bias=family.mlp_bias),
         down_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
         rotary=rotary,
         window=window,

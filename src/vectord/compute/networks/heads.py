@@ -44,6 +44,7 @@ class Projection(Generic[T]):
 class Classifier(Generic[T]):
     pooling: Pooling
     projections: tuple[Projection[T], ...]  # the last one gives one number a label
+    tokens: tuple[Projection[T], ...] = ()  # before pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,16 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     return heads
 
 
-def pooled_head(pooling: Pooling, projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
+def pooled_head(
+    pooling: Pooling, projections: Sequence[Projection[T]], ops: Ops[T], tokens: Sequence[Projection[T]] = ()
+) -> Head[T]:
     """(T, H) to (M, O), not normalized: dense vectors, and the logits of classifiers.
 
-    Pools each span's first row, last row, mean or largest numbers. Source: sentence-transformers Pooling and Dense.
+    Pools each span's first row, last row, mean or largest numbers, after the projections of `tokens`.
+    Source: sentence-transformers Pooling and Dense.
     """
     pool = {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[pooling]
-    return lambda x, tokens: _in_sequence(projections, ops, pool(x, tokens))
+    return lambda x, packed: _in_sequence(projections, ops, pool(_in_sequence(tokens, ops, x), packed))
 
 
 def colbert_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:

@@ -1,14 +1,20 @@
-"""`model_type: mistral`: E5-Mistral, Linq, SFR. Names as in transformers/models/mistral/modeling_mistral.py."""
+"""`model_type: mistral` (E5-Mistral, Linq, SFR), `ministral3` and `ministral3_bidirec` (NVIDIA's).
+
+Names as in transformers/models/mistral/modeling_mistral.py and ministral3/modeling_ministral3.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.compute.networks import decoder
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
-from vectord.compute.networks.rotary import read_sliding
-from vectord.compute.networks.transformer import Transformer
+from vectord.compute.networks.rotary import Rotary, read_plain_rotary, read_sliding
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -16,16 +22,47 @@ from vectord.errors import ModelUnavailable
 classifier = decoder.classifier
 head_rows = decoder.head_rows
 
+_BETA = "llama_4_scaling_beta"
+
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
-    spec = decoder.read_spec(config)
-    sliding = {"sliding_window": 4096, **config}  # null: no layer slides; absent: transformers' default
+    spec, is_mistral = decoder.read_spec(config), config["model_type"] == "mistral"
+    sliding = {"sliding_window": 4096 if is_mistral else None, **config}  # null: no layer slides; absent: the default
     window = None if sliding["sliding_window"] is None else decoder.read_window(sliding, causal=spec.causal)
     usual = [window is not None] * spec.layers
     if read_sliding(config, usual) != tuple(usual):  # transformers' class has no layers of several kinds
         raise ModelUnavailable(
             "config.json: layer_types must agree with sliding_window: all layers of mistral attend to a window, or none"
         )
-    family = Family(windows=(window,) * spec.layers, rotary=decoder.read_decoder_rotary(config, spec))
+    family = Family(
+        windows=(window,) * spec.layers,
+        rotary=_rotary(config, spec),
+        query_factors=None if is_mistral else _query_factors(config, spec),
+    )
     return decoder.load_decoder(spec, family, weights, ops)
+
+
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
+    if config["model_type"] == "mistral":
+        return decoder.read_decoder_rotary(config, spec)
+    facts.require(config, "rope_scaling", None)
+    section = facts.section(config, "rope_parameters")
+    if not section:
+        raise ModelUnavailable("config.json: rope_parameters is missing, which ministral3 needs")
+    # The second key is a copy of the config's own.
+    others = {key: value for key, value in section.items() if key not in (_BETA, "max_position_embeddings")}
+    return read_plain_rotary({"rope_parameters": others}, theta=1e6, positions=spec.max_tokens)
+
+
+def _query_factors(config: Mapping[str, Any], spec: TransformerSpec) -> npt.NDArray[np.float64] | None:
+    """(max_tokens,) by which a query at each position is multiplied; None: all positions are trained ones.
+
+    Source: get_llama_4_attn_scale in transformers/models/ministral3/modeling_ministral3.py.
+    """
+    section = facts.section(config, "rope_parameters")
+    trained = facts.size(section, "original_max_position_embeddings")
+    beta = facts.number(section, _BETA, 0.0)
+    if trained >= spec.max_tokens:
+        return None
+    return 1 + beta * np.log1p(np.arange(spec.max_tokens) // trained)

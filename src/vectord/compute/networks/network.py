@@ -26,16 +26,32 @@ from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
 # Architectures that the module of another one reads.
-ALIASES: Mapping[str, str] = {"camembert": "roberta", "new": "gte", "qwen3": "qwen2", "xlm_roberta": "roberta"}
+ALIASES: Mapping[str, str] = {
+    "bidirectional_pplx_qwen3": "qwen2",
+    "camembert": "roberta",
+    "eurobert": "llama",
+    "llama_bidirec": "llama",
+    "ministral3": "mistral",
+    "ministral3_bidirec": "mistral",
+    "new": "gte",
+    "qwen3": "qwen2",
+    "xlm_roberta": "roberta",
+}
 # Classes that are known to compute what an architecture module does: these prefixes before one of these suffixes.
 _CLASS_PREFIXES: Mapping[str, str] = {
     "bert": "Bert",
+    "bidirectional_pplx_qwen3": "PPLXQwen3",
     "camembert": "Camembert",
     "deberta_v2": "DebertaV2",
     "distilbert": "DistilBert",
+    "eurobert": "EuroBert",
     "gemma3_text": "Gemma3Text|Gemma3",
     "gte": "Gte|New",
     "jina_bert_v2": "JinaBert|Bert",
+    "llama": "Llama",
+    "llama_bidirec": "LlamaBidirectional",
+    "ministral3": "Ministral3",
+    "ministral3_bidirec": "Ministral3Bidirectional",
     "mistral": "Mistral",
     "modernbert": "ModernBert",
     "mpnet": "MPNet",
@@ -143,7 +159,7 @@ def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], 
         assert spec.yes_no is not None
         return yes_no_head(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
     classifier: Classifier[T] = _part(module, "classifier", spec)(spec.config, weights, ops, len(spec.labels))
-    return pooled_head(classifier.pooling, classifier.projections, ops)
+    return pooled_head(classifier.pooling, classifier.projections, ops, classifier.tokens)
 
 
 def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker.
+"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker; pplx-embed's name of Qwen3.
 
 Names as in transformers/models/qwen2/modeling_qwen2.py and qwen3/modeling_qwen3.py. Qwen3 normalizes each head's query
 and key, and has biases only if the config says so.
@@ -22,7 +22,7 @@ head_rows = decoder.head_rows
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
-    spec, is_qwen3 = decoder.read_spec(config), config["model_type"] == "qwen3"
+    spec, is_qwen3 = decoder.read_spec(config), config["model_type"] != "qwen2"
     bias = facts.flag(config, "attention_bias", False) if is_qwen3 else False
     family = Family(
         qkv_bias=bias or not is_qwen3,

@@ -29,7 +29,18 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
     "dynamic": frozenset({"factor", "original_max_position_embeddings"}),
     "linear": frozenset({"factor", "original_max_position_embeddings"}),
-    "yarn": frozenset({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"}),
+    "llama3": frozenset({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}),
+    "yarn": frozenset(
+        {
+            "factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+        }
+    ),
 }
 
 
@@ -45,12 +56,22 @@ class Yarn:
 
 
 @dataclass(frozen=True, slots=True)
+class Llama3:
+    """As Yarn, but interpolated by the number of turns within the trained positions, not by the frequency's index."""
+
+    factor: float
+    trained_positions: int
+    fast_turns: float  # frequencies with more turns are kept
+    slow_turns: float  # frequencies with fewer turns are divided by the whole factor
+
+
+@dataclass(frozen=True, slots=True)
 class Rotary:
     """Values of the config. A frequency is theta ** (-2 i / head_size)."""
 
     theta: float
     factor: float = 1.0  # linear scaling: positions are divided by it
-    yarn: Yarn | None = None
+    scaling: Yarn | Llama3 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +125,24 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
         case "linear":
             return Rotary(theta, factor=facts.number(found, f"{name}.factor", 1.0))
         case "yarn":
-            return Rotary(theta, yarn=_yarn(name, found, positions))
+            return Rotary(theta, scaling=_yarn(name, found, positions))
+        case "llama3":
+            return Rotary(theta, scaling=_llama3(name, found, positions))
         case _:
             return Rotary(theta)
 
 
-def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, positions: int) -> Turns[T]:
-    """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large."""
+def rotary_table(
+    weights: WeightReader[T],
+    rotary: Rotary,
+    head_size: int,
+    positions: int,
+    factors: npt.NDArray[np.float64] | None = None,
+) -> Turns[T]:
+    """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large.
+
+    factors: (positions,) by which a row turned at that position is multiplied.
+    """
     if head_size % 2:
         raise ModelUnavailable(f"config.json: rotary positions turn pairs, and heads are {head_size} wide")
     if positions * head_size > MAX_TABLE_SIZE:
@@ -119,11 +151,12 @@ def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, posit
         )
     frequencies, amplitude = _frequencies(rotary, head_size)
     angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
-    cos, sin = (_scaled(turn(angles), amplitude) for turn in (np.cos, np.sin))
+    scale = amplitude if factors is None else amplitude * factors[:, None]
+    cos, sin = (_scaled(turn(angles), scale) for turn in (np.cos, np.sin))
     return Turns(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
 
 
-def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[np.float32]:
+def _scaled(numbers: npt.NDArray[np.float64], amplitude: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """In place: for the largest allowed table each copy in float64 takes 128 MB."""
     numbers *= amplitude
     return numbers.astype(np.float32)
@@ -151,29 +184,53 @@ def _check_keys(name: str, found: Mapping[str, Any], kind: str) -> None:
 
 
 def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:
-    amplitude = f"{name}.attention_factor"
+    factor = facts.number(found, f"{name}.factor", 1.0)
+    amplitude = None
+    if f"{name}.attention_factor" in found:
+        amplitude = facts.number(found, f"{name}.attention_factor", 1.0)
+    elif f"{name}.mscale" in found and f"{name}.mscale_all_dim" in found:
+        above, below = (facts.number(found, f"{name}.{key}", 1.0) for key in ("mscale", "mscale_all_dim"))
+        amplitude = _usual_amplitude(factor, above) / _usual_amplitude(factor, below)
     return Yarn(
-        factor=facts.number(found, f"{name}.factor", 1.0),
+        factor=factor,
         trained_positions=facts.size(found, f"{name}.original_max_position_embeddings", positions),
         fast_turns=facts.number(found, f"{name}.beta_fast", 32.0),
         slow_turns=facts.number(found, f"{name}.beta_slow", 1.0),
-        amplitude=facts.number(found, amplitude, 1.0) if amplitude in found else None,
+        amplitude=amplitude,
     )
+
+
+def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Llama3:
+    low, high = (facts.number(found, f"{name}.{key}", 0.0) for key in ("low_freq_factor", "high_freq_factor"))
+    if low >= high:
+        raise ModelUnavailable(f"config.json: {name}.low_freq_factor {low:g} is not below high_freq_factor {high:g}")
+    trained = facts.size(found, f"{name}.original_max_position_embeddings", positions)
+    return Llama3(facts.number(found, f"{name}.factor", 1.0), trained, fast_turns=high, slow_turns=low)
+
+
+def _usual_amplitude(factor: float, scale: float = 1.0) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
 def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64], float]:
     """(head_size / 2,) angles a position, and the factor of their cosines and sines."""
     frequencies = rotary.theta ** -(np.arange(0, head_size, 2) / head_size)
-    if rotary.yarn is None:
-        return frequencies / rotary.factor, 1.0
-    yarn = rotary.yarn
-    share = _divided_share(yarn, rotary.theta, head_size)  # (head_size / 2,)
-    usual = 1.0 if yarn.factor <= 1 else 0.1 * math.log(yarn.factor) + 1.0
-    return frequencies * (1 - share + share / yarn.factor), usual if yarn.amplitude is None else yarn.amplitude
+    scaling, amplitude = rotary.scaling, 1.0
+    match scaling:
+        case None:
+            return frequencies / rotary.factor, amplitude
+        case Llama3():
+            turns = scaling.trained_positions * frequencies / (2 * math.pi)
+            share = 1 - (turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)
+        case Yarn():
+            share = _divided_share(scaling, rotary.theta, head_size)
+            amplitude = _usual_amplitude(scaling.factor) if scaling.amplitude is None else scaling.amplitude
+    share = np.clip(share, 0, 1)  # (head_size / 2,) of each frequency that is divided
+    return frequencies * (1 - share + share / scaling.factor), amplitude
 
 
 def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.float64]:
-    """From 0 (kept) at the frequency with fast_turns to 1 (divided) at the one with slow_turns."""
+    """From 0 (kept) at the frequency with fast_turns to 1 (divided) at the one with slow_turns; beyond them, beyond."""
 
     def index(turns: float) -> float:
         logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)
@@ -181,4 +238,4 @@ def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.f
 
     low = max(math.floor(index(yarn.fast_turns)), 0)
     high = min(math.ceil(index(yarn.slow_turns)), head_size - 1)
-    return np.clip((np.arange(head_size // 2) - low) / (high - low or 0.001), 0, 1)
+    return (np.arange(head_size // 2) - low) / (high - low or 0.001)

@@ -9,6 +9,7 @@ encoder.py and decoder.py read configs and tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
@@ -66,6 +67,7 @@ class TransformerLayer(Generic[T]):
     place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
     place_q: T | None = None  # (B, H)
     rotary: Turns[T] | None = None
+    query_rotary: Turns[T] | None = None  # of queries only; None: the same
     window: int | None = None  # AttentionSpec.window
 
 
@@ -96,10 +98,10 @@ class Transformer(Generic[T]):
     def __call__(self, tokens: Tokens[T]) -> T:
         """Returns (T, H)."""
         x = self._embed(tokens)
-        tables = {id(layer.rotary): layer.rotary for layer in self._weights.layers if layer.rotary is not None}
-        turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items()}
+        tables = {id(table): table for layer in self._weights.layers for table in (layer.rotary, layer.query_rotary)}
+        turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
         for layer in self._weights.layers:
-            x = self._layer(layer, x, tokens, turned.get(id(layer.rotary)))
+            x = self._layer(layer, x, tokens, turned)
         return self._norm(x, self._weights.final_norm)
 
     def _embed(self, tokens: Tokens[T]) -> T:
@@ -115,7 +117,7 @@ class Transformer(Generic[T]):
         x = x if weights.widen is None else self._linear(x, weights.widen)  # (T, H)
         return self._norm(x, weights.norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Turns[T] | None) -> T:
+    def _layer(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
         if self._spec.norm_first:
             x = self._ops.add(x, self._attend(layer, self._norm(x, layer.attention_norm), tokens, turned))
             return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm)))
@@ -123,12 +125,15 @@ class Transformer(Generic[T]):
         x = h if layer.input_norm is None else self._norm(self._ops.add(x, h), layer.input_norm)
         return self._norm(self._ops.add(x, self._between(layer, x)), layer.output_norm)
 
-    def _attend(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Turns[T] | None) -> T:
+    def _attend(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
+        """turned: by the id of a layer's table."""
         ops, spec = self._ops, self._spec
         q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))  # (T, Q), (T, K), (T, K)
         q, k = self._norm(q, layer.query_norm), self._norm(k, layer.key_norm)
-        if turned is not None:
-            q, k = (ops.rotate(x, turned.cos, turned.sin, spec.head_size) for x in (q, k))
+        if layer.rotary is not None:
+            of_queries, of_keys = turned[id(layer.query_rotary or layer.rotary)], turned[id(layer.rotary)]
+            q = ops.rotate(q, of_queries.cos, of_queries.sin, spec.head_size)
+            k = ops.rotate(k, of_keys.cos, of_keys.sin, spec.head_size)
         attention = AttentionSpec(
             heads=spec.heads,
             head_size=spec.head_size,
