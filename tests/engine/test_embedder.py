@@ -17,6 +17,7 @@ from tests.models import MAX_TOKENS, WIDTH, write_bert
 
 from vectord import Embedder
 from vectord.engine.embedder import TEXTS_PER_REQUEST
+from vectord.engine.queue.admission import Speed
 from vectord.errors import InputTooLong, ModelUnavailable, ShuttingDown
 
 TEXTS = ["hello world", "a b c", "the quick brown fox " * 300]
@@ -58,6 +59,13 @@ def test_vectors_of_lists_and_single_texts(embedder: Embedder) -> None:
     for i in (0, TEXTS_PER_REQUEST - 1, TEXTS_PER_REQUEST, len(many) - 1):
         np.testing.assert_allclose(embedder.embed(many[i]), vectors[i], atol=1e-5)
     assert embedder.embed([]).shape == (0, 0)
+
+
+def test_no_call_is_too_large(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls wait for a slow device: the limits that protect a server do not apply."""
+    monkeypatch.setattr(Speed, "tokens_per_s", 1.0)
+    texts = ["hello world"] * 2100
+    assert len(embedder.embed(texts)) == len(embedder.rerank("hello", texts)) == len(texts)
 
 
 def test_several_outputs(embedder: Embedder) -> None:
@@ -173,10 +181,11 @@ def test_a_model_that_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_may_end_without_closing(folder: Path) -> None:
-    """The models are unloaded at the end of the program."""
-    code = f"from vectord import Embedder; e = Embedder({str(folder)!r}, backend='fake'); print(e.embed('a').shape)"
+    """The models are unloaded at the end of the program, without a message."""
+    made = f"Embedder({str(folder)!r}, backend='fake', pooling='mean')"
+    code = f"from vectord import Embedder; e = {made}; print(e.embed('a').shape)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == f"({WIDTH},)"
+    assert (done.stdout.strip(), done.stderr) == (f"({WIDTH},)", "")
 
 
 def test_the_programs_of_the_page_run() -> None:

@@ -7,6 +7,7 @@ at once; their texts share batches.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import weakref
@@ -127,7 +128,7 @@ class Embedder:
         config = Config(
             model=ModelConfig(models=names, revision=revision, offline=offline, pooling=pooling),
             device=DeviceConfig(device=device, dtype=dtype, backend=backend, num_threads=threads),
-            engine=EngineConfig(cache_bytes=cache_bytes),
+            engine=EngineConfig(cache_bytes=cache_bytes, max_queue_wait_s=math.inf, max_client_batch_size=sys.maxsize),
         )
         sources = open_models(config)
         self._loop = asyncio.new_event_loop()
@@ -136,6 +137,8 @@ class Embedder:
         thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         thread.start()
         self._close = weakref.finalize(self, _close, self._loop, thread, self._engine)
+        # At the end of the program, and before pools of threads end, which closing uses: atexit would be too late.
+        threading._register_atexit(self._close)  # type: ignore[attr-defined]
         try:
             self._run(_start(self._engine))
         except BaseException:
