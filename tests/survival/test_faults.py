@@ -115,6 +115,7 @@ SHOWN_DATES = {
     "engine/models/registry.py": "`created` of a model",
     "server/http/probes.py": "the time, next to the state",
     "observability/instruments.py": "the time of an exemplar",
+    "observability/process_metrics.py": "the start of the process",
     "observability/tracing.py": "the start of a span",
 }
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
