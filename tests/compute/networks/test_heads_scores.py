@@ -20,9 +20,12 @@ from vectord.errors import ModelUnavailable
 TEXTS = texts_of(9, 1, 40, 2, 17)
 
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transformers' family, facts of the config
+    "albert": ("albert", "Albert", {"embedding_size": 12}),
     "bert": ("bert", "Bert", {}),
     "camembert": ("camembert", "Camembert", {}),
     "distilbert": ("distilbert", "DistilBert", {}),
+    "electra": ("electra", "Electra", {"embedding_size": 12}),
+    "ernie": ("ernie", "Ernie", {"use_task_id": True}),
     "gte": ("gte", "Gte", {}),
     "modernbert cls": ("modernbert", "ModernBert", {}),
     "modernbert mean, biases": (

@@ -49,11 +49,11 @@ def write_tiny(folder: Path, family: str, suffix: str = "Model", **facts: Any) -
     """A random model of transformers' class {family}{suffix}, as transformers saves it."""
     import transformers
 
-    defaults = {"DistilBert": DISTIL_FACTS, "ModernBert": MODERN_FACTS}.get(family, FACTS)
+    defaults = {"DistilBert": DISTIL_FACTS, "ModernBert": MODERN_FACTS, "MT5": MT5_FACTS, "T5": T5_FACTS}.get(
+        family, FACTS
+    )
     config = getattr(transformers, f"{family}Config")(**{**defaults, **facts})
     randomize(getattr(transformers, family + suffix)(config), size=0.2, norm=1.0).save_pretrained(folder)
-    if family == "DistilBert":  # read_tiny_spec expects the width under the usual key
-        change_config(folder, hidden_size=DISTIL_FACTS["dim"])
     return folder
 
 
@@ -65,8 +65,8 @@ def reference_model(folder: Path, family: str, suffix: str = "Model") -> Any:
     return getattr(transformers, family + suffix).from_pretrained(folder).double().eval()
 
 
-def reference_states(folder: Path, texts: Texts, family: str) -> np.ndarray:
-    return padded_states(reference_model(folder, family), texts, filler=FACTS["pad_token_id"])
+def reference_states(folder: Path, texts: Texts, family: str, suffix: str = "Model") -> np.ndarray:
+    return padded_states(reference_model(folder, family, suffix), texts, filler=FACTS["pad_token_id"])
 
 
 def change_config(folder: Path, **facts: Any) -> Path:
@@ -102,20 +102,39 @@ def new_states(folder: Path, texts: Texts) -> np.ndarray:
     return padded_states(model, texts, filler=FACTS["pad_token_id"])
 
 
-def _case(family: str, **facts: Any) -> Case:
-    return Case(partial(write_tiny, family=family, **facts), partial(reference_states, family=family))
+def _case(family: str, suffix: str = "Model", **facts: Any) -> Case:
+    write = partial(write_tiny, family=family, suffix=suffix, **facts)
+    return Case(write, partial(reference_states, family=family, suffix=suffix))
+
+
+T5_FACTS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 24,
+}
+MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 
 
 CASES: dict[str, Case] = {
+    "albert": _case("Albert", embedding_size=12),
     "bert": _case("Bert"),
     "camembert": _case("Camembert", type_vocab_size=1),
     "distilbert": _case("DistilBert"),
+    "electra": _case("Electra", embedding_size=12),
+    "ernie": _case("Ernie", use_task_id=True),
     "gte": _case("Gte"),
     "jina_bert_v2": Case(write_jina_bert, jina_states, {"architecture": "jina_bert_v2"}),
     "modernbert": _case("ModernBert"),
     "mpnet": _case("MPNet", max_position_embeddings=130),
+    "mt5": _case("MT5", "EncoderModel"),
     "new": Case(write_new, new_states),
     "nomic_bert": _case("NomicBert"),
     "roberta": _case("Roberta", type_vocab_size=2),
+    "t5": _case("T5", "EncoderModel"),
     "xlm_roberta": _case("XLMRoberta", type_vocab_size=1),
 }

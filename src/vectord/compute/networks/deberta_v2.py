@@ -115,7 +115,7 @@ def _weights(
         positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
         types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
         widen=weights.linear("embeddings.embed_proj", width, wide, bias=False) if width != wide else None,
-        norm=weights.norm("embeddings.LayerNorm", wide),
+        wide_norm=weights.norm("embeddings.LayerNorm", wide),
         buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
         layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
     )

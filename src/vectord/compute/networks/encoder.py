@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from vectord.compute.networks.weights import Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
 WORDS = "embeddings.word_embeddings.weight"
+TYPES = "embeddings.token_type_embeddings.weight"
 
 
 def read_spec(
@@ -133,12 +134,18 @@ def read_encoder(
     norm: str = "embeddings.LayerNorm",
     rotary: Turns[T] | None = None,
     attention_bias: T | None = None,
+    types: T | None = None,
+    embedding_size: int | None = None,
+    widen: str | None = None,
+    layers: Sequence[TransformerLayer[T]] | None = None,
 ) -> Transformer[T]:
     """Return an encoder with BERT's names of the embeddings. Raises ModelUnavailable.
 
-    first_position: the first token's row in the table of positions; None: there is no table.
+    first_position: the first token's row in the table of positions; None: there is no table. types (types, H): instead
+    of the checkpoint's. embedding_size: of the tables, whose sum the layer `widen` makes as wide as the states; None:
+    they are. layers: None: those of `names`.
     """
-    width, positions = spec.hidden_size, None
+    width, positions = embedding_size or spec.hidden_size, None
     if first_position is not None:
         rows = slice(first_position, first_position + spec.max_tokens)
         positions = weights.tensor("embeddings.position_embeddings.weight", rows.stop, width, rows=rows)
@@ -147,9 +154,10 @@ def read_encoder(
         TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),
             positions=positions,
-            types=weights.tensor("embeddings.token_type_embeddings.weight", spec.types, width) if spec.types else None,
+            types=weights.tensor(TYPES, spec.types, width) if spec.types and types is None else types,
             norm=weights.norm(norm, width),
-            layers=tuple(read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers)),
+            widen=None if widen is None else weights.linear(widen, width, spec.hidden_size),
+            layers=tuple(layers or (read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers))),
             attention_bias=attention_bias,
         ),
         ops,

@@ -115,9 +115,9 @@ def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int,
     return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
 
 
-def classify_first(weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:
+def classify_first(weights: WeightReader[T], width: int, labels: int, activation: Activation = "tanh") -> Classifier[T]:
     """The first token through `classifier.dense` and `classifier.out_proj`: RoBERTa's way. Raises ModelUnavailable."""
-    dense = Projection(weights.linear("classifier.dense", width, width), "tanh")
+    dense = Projection(weights.linear("classifier.dense", width, width), activation)
     return Classifier("cls", (dense, Projection(weights.linear("classifier.out_proj", width, labels))))
 
 

@@ -54,16 +54,16 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
-def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bucket of each distance of key less query: 0 to 15 up to the query, 16 to 31 after it.
+def buckets(distances: npt.NDArray[np.int64], count: int = BUCKETS, farthest: int = FARTHEST) -> npt.NDArray[np.int64]:
+    """The bucket of each distance of key less query, as T5 has it: the first half up to the query, the others after it.
 
-    Distances below 8 have one bucket each, larger ones share ever wider buckets. Computed in float32 in transformers'
-    order: buckets begin at 16, 32 and 64, and another rounding would move these distances.
+    Distances below count / 4 have one bucket each, larger ones share ever wider buckets. Computed in float32 in
+    transformers' order: with the defaults buckets begin at 16, 32 and 64, and another rounding would move these.
     """
-    half, exact = BUCKETS // 2, BUCKETS // 4
+    half, exact = count // 2, count // 4
     apart = abs(distances)
     octaves = np.log(np.maximum(apart, 1).astype(np.float32) / np.float32(exact))
-    wide = exact + (octaves / np.float32(math.log(FARTHEST / exact)) * np.float32(half - exact)).astype(np.int64)
+    wide = exact + (octaves / np.float32(math.log(farthest / exact)) * np.float32(half - exact)).astype(np.int64)
     return np.where(distances > 0, half, 0) + np.where(apart < exact, apart, np.minimum(wide, half - 1))
 
 

@@ -29,21 +29,26 @@ from vectord.errors import ModelUnavailable
 ALIASES: Mapping[str, str] = {
     "bidirectional_pplx_qwen3": "qwen2",
     "camembert": "roberta",
+    "ernie": "bert",
     "eurobert": "llama",
     "llama_bidirec": "llama",
     "ministral3": "mistral",
     "ministral3_bidirec": "mistral",
+    "mt5": "t5",
     "new": "gte",
     "qwen3": "qwen2",
     "xlm_roberta": "roberta",
 }
 # Classes that are known to compute what an architecture module does: these prefixes before one of these suffixes.
 _CLASS_PREFIXES: Mapping[str, str] = {
+    "albert": "Albert",
     "bert": "Bert",
     "bidirectional_pplx_qwen3": "PPLXQwen3",
     "camembert": "Camembert",
     "deberta_v2": "DebertaV2",
     "distilbert": "DistilBert",
+    "electra": "Electra",
+    "ernie": "Ernie",
     "eurobert": "EuroBert",
     "gemma3_text": "Gemma3Text|Gemma3",
     "gte": "Gte|New",
@@ -55,15 +60,18 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "mistral": "Mistral",
     "modernbert": "ModernBert",
     "mpnet": "MPNet",
+    "mt5": "MT5",
     "new": "New|Gte",
     "nomic_bert": "NomicBert",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "roberta": "Roberta",
+    "t5": "T5",
     "xlm_roberta": "XLMRoberta",
 }
 _CLASS_SUFFIXES = (
-    "Model|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForPreTraining|ForTokenClassification|ForQuestionAnswering"
+    "Model|EncoderModel|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForConditionalGeneration|ForPreTraining"
+    "|ForTokenClassification|ForQuestionAnswering"
 )
 _OWN_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # as the reader understands them
 

@@ -1,4 +1,4 @@
-"""The only body: a transformer over packed rows, for encoders (BERT and its relatives) and decoders (Qwen, Gemma).
+"""The only body: a transformer over packed rows, for encoders (BERT, T5 and others) and decoders (Llama, Qwen, Gemma).
 
 An architecture file fills in a TransformerSpec and TransformerWeights and returns a Transformer; a backend calls it on
 its worker threads or, for a graph, once. Every activation is (T, H). Differences in positions, norms and the MLP are
@@ -76,8 +76,9 @@ class TransformerWeights(Generic[T]):
     words: T  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
-    widen: Linear[T] | None = None  # (H, E) of their sum
     norm: Norm[T] | None = None  # of their sum
+    widen: Linear[T] | None = None  # (H, E) after that norm
+    wide_norm: Norm[T] | None = None  # after `widen`
     layers: tuple[TransformerLayer[T], ...]
     final_norm: Norm[T] | None = None
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
@@ -114,8 +115,9 @@ class Transformer(Generic[T]):
             # A model with one type gives it to every token: the table has no second row.
             only = self._spec.types == 1
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
+        x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen)  # (T, H)
-        return self._norm(x, weights.norm)
+        return self._norm(x, weights.wide_norm)
 
     def _layer(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
         if self._spec.norm_first:

@@ -55,6 +55,11 @@ class WeightReader(Generic[T]):
         """Return the full names of the tensors that neither this reader nor one made from it has read."""
         return self._weights.keys() - self._read
 
+    def ignore(self, *prefixes: str) -> None:
+        """Count the tensors whose names begin with one of `prefixes` as read."""
+        names = tuple(self._prefix + prefix for prefix in prefixes)
+        self._read.update(name for name in self._weights if name.startswith(names))
+
     def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
         """Return a reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
         for prefix in prefixes:
@@ -134,7 +139,7 @@ class WeightReader(Generic[T]):
 # Tensors without an effect on any output: buffers that config.json determines, and the pooler, which only classifiers
 # read. `_weight` is a copy that DeBERTa's pretraining left in its checkpoints.
 _HARMLESS = re.compile(
-    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.dense\.(weight|bias)"
+    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.(dense\.)?(weight|bias)"
 )
 # Heads of pretraining and of other tasks. The matrix and bias of the words may have a second name, or be tied.
 _WORDS_HEAD = re.compile(

@@ -1,0 +1,34 @@
+"""`model_type: electra`: BERT with narrower word vectors. Names as in transformers/models/electra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vectord.compute.networks import encoder, facts
+from vectord.compute.networks.bert import NAMES
+from vectord.compute.networks.heads import Classifier, classify_first
+from vectord.compute.networks.transformer import Transformer
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
+    """Return the encoder of a bare model ("") or of one under a head ("electra."). Raises ModelUnavailable."""
+    facts.require(config, "position_embedding_type", "absolute")
+    spec = encoder.read_spec(config, types=facts.size(config, "type_vocab_size"))
+    size = facts.size(config, "embedding_size")
+    return encoder.read_encoder(
+        spec,
+        weights.after_prefix(("", "electra."), encoder.WORDS),
+        ops,
+        NAMES,
+        first_position=0,
+        embedding_size=size,
+        widen=None if size == spec.hidden_size else "embeddings_project",
+    )
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """Return the head of ElectraForSequenceClassification. Raises ModelUnavailable."""
+    return classify_first(weights, facts.size(config, "hidden_size"), labels, "gelu")
