@@ -68,7 +68,9 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     metrics = None
     if config.telemetry.enable_metrics:
         products = [dialect.metrics(asdict(config.model)) for dialect in all_dialects() if dialect.metrics]
-        metrics = Metrics(__version__, products, names_keys=config.server.metrics_are_private)
+        private = config.server.metrics_are_private
+        names_models = private or config.server.names_models_to_anyone
+        metrics = Metrics(__version__, products, names_keys=private, names_models=names_models)
     engine = _engine(config, around(discard if metrics is None else metrics.observe))
     tracing = open_tracing(config.telemetry, __version__)
 

@@ -131,13 +131,16 @@ def test_tokenize_and_decode_are_inverse(call, server):
 
 
 def test_models_and_health_describe_the_server(call, server):
-    """The default model is first; health needs no key."""
+    """The default model is first; health needs a key only to name the models."""
     models = call(server, "models", client=CLIENT)
     assert [model.name for model in models] == ["all-MiniLM-L6-v2", "tiny-bge-m3", "tiny-reranker"]
     assert (models[0].dimensions, models[0].max_input_tokens, models[2].reranks) == (384, 256, True)
-    health = call(server, "health")
+    health = call(server, "health", client=CLIENT)
     assert health.ready
     assert set(health.states) == {model.name for model in models}
+    anyones = call(server, "health")
+    assert anyones.ready
+    assert not anyones.states
 
 
 def test_errors_have_their_classes(call, server):

@@ -84,7 +84,8 @@ class FakeEngine:
         await self.gate.wait()
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
-        infos = [model_info(name, state=state) for name, state in self.states.items()]
+        seen = self.states if caller.models is None else self.states.keys() & caller.models
+        infos = [model_info(name, state=state) for name, state in self.states.items() if name in seen]
         return model_list(*infos, starting=self.starting)
 
     def readiness(self) -> dict[str, str]:

@@ -400,6 +400,11 @@ class ServerConfig:
         "/metrics, and it leaves out the names of keys.",
         secret=True,
     )
+    public_model_names: bool | None = setting(
+        None,
+        "Whether pages without a key (/health, /health/ready, / and a /metrics that anyone may read) name the models. "
+        "Default: unless the server needs a key.",
+    )
     api_keys_file: str | None = setting(
         None,
         "TOML file of named keys, each with its models, quotas and lane. `vectord key NAME` makes one. The server "
@@ -502,6 +507,10 @@ class ServerConfig:
     @property
     def demands_key(self) -> bool:
         return bool(self.accepted_keys) or self.api_keys_file is not None
+
+    @property
+    def names_models_to_anyone(self) -> bool:
+        return not self.demands_key if self.public_model_names is None else self.public_model_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

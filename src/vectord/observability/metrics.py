@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from vectord.engine.events import Event
 from vectord.observability.exchange import ConnectionsCounted, Exchange
@@ -24,8 +27,15 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 class Metrics:
     """Every family is shown from the start, at zero."""
 
-    def __init__(self, version: str, products: Sequence[MetricFamilies] = (), *, names_keys: bool = True) -> None:
-        """names_keys: show the series of each named key."""
+    def __init__(
+        self,
+        version: str,
+        products: Sequence[MetricFamilies] = (),
+        *,
+        names_keys: bool = True,
+        names_models: bool = True,
+    ) -> None:
+        """names_keys: show the series of each named key. names_models: False shows the models' numbers, from 1."""
         self.own = ServerMetrics(version, names_keys=names_keys)
         self._families: tuple[MetricFamilies, ...] = (self.own, *products)
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
@@ -35,6 +45,7 @@ class Metrics:
         self._gauges: Callable[[], Gauges] | None = None
         self._models: Callable[[], Sequence[ModelInfo]] = tuple
         self._keys: Callable[[], Iterable[str]] = tuple
+        self._numbers: dict[str, str] | None = None if names_models else {"": ""}  # of models, by name
         self._process = ProcessMetrics()
         self._writing = asyncio.Lock()  # one page at a time: it may have a megabyte
 
@@ -45,7 +56,7 @@ class Metrics:
     def watch(self, gauges: Callable[[], Gauges], models: Callable[[], Sequence[ModelInfo]]) -> None:
         """Set the sources that each scrape reads. The models are shown at zero from now on."""
         self._gauges, self._models = gauges, models
-        for model in models():
+        for model in self._shown(models()):
             for families in self._families:
                 families.expect_model(model)
 
@@ -54,6 +65,8 @@ class Metrics:
         self._keys = names
 
     def observe(self, event: Event | Exchange | ConnectionsCounted) -> None:
+        if self._numbers is not None and (model := getattr(event, "model", None)) is not None:
+            event = msgspec.structs.replace(event, model=self._label(model))
         for handle in self._handlers.get(type(event), ()):
             handle(event)
 
@@ -81,6 +94,14 @@ class Metrics:
             self.own.expect_key(name)
         if self._gauges is None:
             return
-        snapshot = Snapshot(self._gauges(), self._models(), self.own.busy_share())
+        gauges = self._gauges()
+        gauges = replace(gauges, memory_bytes={self._label(name): size for name, size in gauges.memory_bytes.items()})
+        snapshot = Snapshot(gauges, self._shown(self._models()), self.own.busy_share())
         for families in self._families:
             families.look(snapshot)
+
+    def _shown(self, models: Sequence[ModelInfo]) -> Sequence[ModelInfo]:
+        return [replace(model, name=self._label(model.name)) for model in models]
+
+    def _label(self, model: str) -> str:
+        return model if self._numbers is None else self._numbers.setdefault(model, str(len(self._numbers)))

@@ -82,7 +82,7 @@ class Keys:
         Takes the same time for every key: the index contains digests under a secret of this process, so that a client
         can neither choose nor guess any part of them.
         """
-        presented = _presented(headers)
+        presented = presented_key(headers)
         if presented is None:
             return None
         digest = sha256(presented.encode("latin-1")).digest()
@@ -99,7 +99,7 @@ class Keys:
     def require(self, key: Key | None, headers: Mapping[str, str]) -> None:
         """key: the result of `lookup`. Raises Unauthorized if the server requires a key and this is none."""
         if key is None and not self._is_open:
-            raise Unauthorized(KEY_REQUIRED if _presented(headers) is None else KEY_UNKNOWN)
+            raise Unauthorized(KEY_REQUIRED if presented_key(headers) is None else KEY_UNKNOWN)
 
     def require_admin(self, key: Key | None, headers: Mapping[str, str]) -> None:
         """As `require`, for the admin routes. Also raises Forbidden for an ordinary key, and NoSuchRoute if no key has
@@ -111,7 +111,7 @@ class Keys:
             raise NoSuchRoute(NO_SUCH_PATH)
         if key is not None:
             raise Forbidden(KEY_NOT_ADMIN)
-        raise Unauthorized(KEY_REQUIRED if _presented(headers) is None else NOT_THE_ADMIN_KEY)
+        raise Unauthorized(KEY_REQUIRED if presented_key(headers) is None else NOT_THE_ADMIN_KEY)
 
     def _build_index(self) -> dict[bytes, Key]:
         """Keys by blinded digest. A configured key overrides the same key in the file, and the admin key both."""
@@ -125,7 +125,7 @@ def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
-def _presented(headers: Mapping[str, str]) -> str | None:
+def presented_key(headers: Mapping[str, str]) -> str | None:
     """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, `x-api-key: KEY` or `api-key: KEY`."""
     authorization = headers.get("authorization")
     if authorization is None:

@@ -99,7 +99,7 @@ def create_app(
     gate = gate or Gate(config, dialects)
     pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
     backpressure = WriteBackpressure(config.payload_limit)
-    table = build_table(engine, dialects, shutdown, metrics, config)
+    table = build_table(engine, dialects, shutdown, metrics, config, gate.keys)
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -140,8 +140,15 @@ def build_table(
     shutdown: Shutdown,
     metrics: MetricsSource | None,
     config: ServerConfig = DEFAULTS,
+    keys: Keys | None = None,
 ) -> Table:
-    pages = [*probe_pages(engine, shutdown, __version__, config.health_of), *docs_pages()]
+    def visible(headers: Mapping[str, str]) -> frozenset[str] | None:
+        key = None if keys is None else keys.lookup(headers)
+        if key is not None:
+            return key.models
+        return None if config.names_models_to_anyone else frozenset()
+
+    pages = [*probe_pages(engine, shutdown, __version__, visible, config.health_of), *docs_pages()]
     if metrics is not None and config.prometheus_port is None:
         pages.append(metrics_page(metrics, config))
     pages += console_pages(None if metrics is None else metrics.live, lambda: examples(dialects, table))

@@ -21,6 +21,7 @@ from vectord.errors import VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import ANYONE, Caller, ModelInfo, Result
+from vectord.server.admission.keys import presented_key
 from vectord.server.http.answer import Responder, Send, negotiated
 from vectord.server.http.hardening.body import (
     Body,
@@ -132,7 +133,8 @@ class HttpHandler:
         if endpoint.open_page is None and not endpoint.public:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:
-            if not endpoint.page.guarded and (endpoint.page.limited or not endpoint.page.probe):
+            is_probe = endpoint.page.probe and not endpoint.page.limited and presented_key(record.headers) is None
+            if not endpoint.page.guarded and not is_probe:  # a probe with a key would be a way to guess keys
                 # In a bucket of their own: a client that floods the API can still be watched from its own machine.
                 await self._pipeline.gate.limits.check(f"pages:{record.address}", None, None)
             shown = endpoint.page.show(record.headers)

@@ -1,4 +1,5 @@
-"""Health checks for orchestrators and load balancers, and the front page. No key needed.
+"""Health checks for orchestrators and load balancers, and the front page. No key needed; a key that may use only some
+models sees only those, and without a key `ServerConfig.public_model_names` decides whether any is named.
 
 `/health`        200 if requests will be answered, else 503; the body has the keys of every product's health check
 `/health/live`   200 while the process answers
@@ -6,29 +7,35 @@
 `/ping`, `/`     as `/health`, without a body and with a small one; a browser gets the console at /
 
 Ready means `ready_models` is not empty (required_models can demand more than one) and the server is not shutting down.
-Every body here, and the metric vectord_model_ready, has the state of each model.
+Statuses depend on all models, whoever asks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import orjson
 
 from vectord.engine.client import EngineClient
 from vectord.products.common.dialect import Rendered, all_dialects
 from vectord.products.common.models import ready_models
-from vectord.schema import ModelList
+from vectord.schema import ANYONE, ModelList
 from vectord.server.http.routing import Page
 from vectord.server.pages.console import console, prefers_html
 from vectord.server.pipeline import Shutdown
 
+Visible: TypeAlias = Callable[[Mapping[str, str]], frozenset[str] | None]
 
-def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str, health_of: str | None = None) -> Sequence[Page]:
-    """health_of: a dialect with `original_health`, whose values /health reports; None: this server's own."""
-    probes = Probes(engine, shutdown, version, health_of)
+
+def probe_pages(
+    engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, health_of: str | None = None
+) -> Sequence[Page]:
+    """visible: from a request's headers to the models that its sender may see, None for all. health_of: a dialect with
+    `original_health`, whose values /health reports; None: this server's own."""
+    probes = Probes(engine, shutdown, version, visible, health_of)
     return (
         Page(
             path="/health",
@@ -49,16 +56,20 @@ def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str, health_o
 
 
 class Probes:
-    def __init__(self, engine: EngineClient, shutdown: Shutdown, version: str, health_of: str | None) -> None:
+    def __init__(
+        self, engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, health_of: str | None
+    ) -> None:
         self._engine = engine
         self._shutdown = shutdown
         self._version = version
+        self._visible = visible
         self._health_of = health_of
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
         served = self._engine.models()
         ready = self._is_ready(served)
-        states = self._engine.readiness()
+        seen = self._seen_by(headers)
+        states = self._states(seen)
         body = {
             "status": "healthy" if ready else "unhealthy",
             "models": list(states),
@@ -68,7 +79,7 @@ class Probes:
         }
         for dialect in all_dialects():
             if dialect.health is not None:
-                body |= dialect.health(served, ready)
+                body |= dialect.health(seen, ready)
         for dialect in all_dialects():
             if dialect.name == self._health_of and dialect.original_health is not None:
                 body |= dialect.original_health(served)
@@ -86,7 +97,7 @@ class Probes:
             "embedding": any(model.outputs for model in models),
             "reranker": any(model.reranks for model in models),
             "draining": self._shutdown.begun,
-            "models": self._engine.readiness(),
+            "models": self._states(self._seen_by(headers)),
         }
         return _json(body, 200 if ready else 503)
 
@@ -96,9 +107,16 @@ class Probes:
     def front(self, headers: Mapping[str, str]) -> Rendered:
         if prefers_html(headers):
             return console(headers)
-        states = self._engine.readiness()
+        states = self._states(self._seen_by(headers))
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": states}
         return _json(body, 200 if self._is_ready(self._engine.models()) else 503)
+
+    def _seen_by(self, headers: Mapping[str, str]) -> ModelList:
+        return self._engine.models(replace(ANYONE, models=self._visible(headers)))
+
+    def _states(self, seen: ModelList) -> dict[str, str]:
+        names = {info.name for info in seen.models}
+        return {name: state for name, state in self._engine.readiness().items() if name in names}
 
     def _is_ready(self, served: ModelList) -> bool:
         return bool(ready_models(served)) and not self._shutdown.begun
