@@ -15,10 +15,13 @@ from vectord.checkpoints.spec import Pooling
 
 # model_type of every architecture with a network, and of static models
 ARCHITECTURES = {
+    "albert",
     "bert",
     "deberta-v2",
     "distilbert",
+    "electra",
     "gemma3_text",
+    "llama_bidirec",
     "mistral",
     "model2vec",
     "modernbert",
@@ -29,6 +32,7 @@ ARCHITECTURES = {
     "qwen3",
     "roberta",
     "static",
+    "t5",
     "xlm-roberta",
 }
 

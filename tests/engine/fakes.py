@@ -58,6 +58,10 @@ class ByteEncoder:
     def special_ids(self) -> Int32:
         return SPECIAL_IDS
 
+    @property
+    def query_weights(self) -> Float32 | None:
+        return None
+
     def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
         self._called()
         indexes = range(len(request.inputs)) if part is None else part

@@ -90,4 +90,5 @@ POOLING: Mapping[str, Harmless] = {
     "pooling_mode_lasttoken": Harmless("pooling_mode replaces it"),
 }
 SPLADE_POOLING: Mapping[str, Harmless] = {"embedding_dimension": _WIDTH, "word_embedding_dimension": _WIDTH}
+SPARSE_TABLE: Mapping[str, Harmless] = {"frozen": Harmless("training only")}
 LOGIT_SCORE: Mapping[str, Harmless] = {"module_input_name": Harmless("the usual name", one_of("causal_logits"))}

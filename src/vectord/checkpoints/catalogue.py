@@ -92,6 +92,10 @@ _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _potion = partial(Entry, model_type="model2vec", max_tokens=512, pooling="mean")
 _static = partial(Entry, model_type="static", dimensions=1024, pooling="mean", matryoshka=(32, 64, 128, 256, 512, 1024))
+_t5 = partial(Entry, model_type="t5", dimensions=768, pooling="mean")
+_nemotron = partial(
+    Entry, model_type="llama_bidirec", pooling="mean", prompts={"query": "query: ", "document": "passage: "}
+)
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 
 
@@ -139,6 +143,38 @@ CATALOGUE: tuple[Entry, ...] = (
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L6-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L12-v2"),
+    _ms_marco("cross-encoder/ms-marco-electra-base", model_type="electra"),
+    _t5("sentence-transformers/sentence-t5-base", max_tokens=256),
+    _t5("sentence-transformers/sentence-t5-large", max_tokens=256),
+    _t5("sentence-transformers/sentence-t5-xl", max_tokens=256),
+    _t5("sentence-transformers/gtr-t5-base", max_tokens=512),
+    _t5("sentence-transformers/gtr-t5-large", max_tokens=512),
+    _t5("sentence-transformers/gtr-t5-xl", max_tokens=512),
+    Entry("sentence-transformers/paraphrase-albert-small-v2", model_type="albert", dimensions=768, pooling="mean"),
+    # NVIDIA, Voyage
+    _nemotron(
+        "nvidia/llama-nemotron-embed-1b-v2",
+        dimensions=2048,
+        max_tokens=8192,
+        matryoshka=(384, 512, 768, 1024, 2048),
+    ),
+    Entry(
+        "voyageai/voyage-4-nano",
+        model_type="qwen3",
+        dimensions=2048,
+        max_tokens=32_768,
+        pooling="mean",
+        matryoshka=(256, 512, 1024, 2048),
+    ),
+    # OpenSearch: queries need no network
+    _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", model_type="bert", max_tokens=512),
+    _splade(
+        "opensearch-project/opensearch-neural-sparse-encoding-doc-v2-distill", model_type="distilbert", max_tokens=512
+    ),
+    _splade(
+        "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill", model_type="distilbert", max_tokens=512
+    ),
+    _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-gte", model_type="new", max_tokens=8192),
     # BAAI
     Entry(
         "BAAI/bge-m3",

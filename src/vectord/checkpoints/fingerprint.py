@@ -20,7 +20,9 @@ SAMPLE_BYTES = 64 * 2**10
 
 # Left out: names and places, the catalogue's knowledge about the model, and keys of config.json without effect.
 _NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name"})
-_LATER = frozenset({"static"})  # facts added later: left out while empty, so that older fingerprints stay
+_LATER = frozenset(
+    {"log_twice", "query_weights", "static"}
+)  # facts added later: left out while empty, so that older fingerprints stay
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
@@ -62,8 +64,7 @@ def _files(spec: ModelSpec) -> Iterator[Path]:
     if spec.tokenizer.suffix == ".txt" and settings.is_file():
         yield settings
     yield from (module.weights for module in spec.dense_modules)
-    if spec.lexical is not None:
-        yield spec.lexical
+    yield from (path for path in (spec.lexical, spec.query_weights) if path is not None)
     if spec.colbert is not None:
         yield from (module.weights for module in spec.colbert.dense_modules)
         if spec.colbert.linear is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vectord.checkpoints import catalogue
+from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.accounting import OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
@@ -39,9 +39,9 @@ _KINDS = (
     "MultiVectorMask",
     "LogitScore",
     "StaticEmbedding",
+    router.TABLE,
 )
 _TRAINING_ONLY = frozenset({"Dropout"})
-_ROUTERS = frozenset({"Router", "Asym"})
 
 _ACTIVATIONS: Mapping[str, DenseActivation] = {
     "Identity": "identity",
@@ -67,7 +67,8 @@ class ModelFolder:
     root: Path
     name: str  # the last part of the model's id, in lower case
     entry: catalogue.Entry | None  # the catalogue's entry of that id
-    modules: tuple[Module, ...]  # of modules.json; () without one
+    modules: tuple[Module, ...]  # of modules.json, or of its Router's document route; () without one
+    query: Module | None  # of a Router's query route
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
     model_type: str  # config.json's; "static" for a table of token vectors
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
@@ -87,7 +88,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
 
     allowed: keys of any configuration file that may be unknown.
     """
-    modules = read_modules(located.folder, allowed)
+    modules, query = read_modules(located.folder, allowed), read_query_module(located.folder, allowed)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
     if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
@@ -113,6 +114,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
         name=located.model_id.rpartition("/")[2].lower(),
         entry=entry,
         modules=modules,
+        query=query,
         transformer=transformer,
         model_type=model_type,
         architectures=tuple(name for name in listed if isinstance(name, str)),
@@ -144,12 +146,22 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[M
     if not path.is_file():
         return ()
     listed = read_json(path)
+    if router.is_router(listed):
+        listed = router.read_routes(folder)["document"]
     if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
         raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
     modules = tuple(module for fields in listed if (module := _module(path, fields, allowed)) is not None)
     if not modules or modules[0].kind not in ("Transformer", "StaticEmbedding"):
         raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
     return modules
+
+
+def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
+    """Return the module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
+    path = folder / "modules.json"
+    if not path.is_file() or not router.is_router(read_json(path)):
+        return None
+    return _module(path, router.read_routes(folder)["query"][0], allowed)
 
 
 def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:
@@ -170,11 +182,6 @@ def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module | None:
     kind = class_path.rpartition(".")[2]
     if kind in _TRAINING_ONLY:
         return None
-    if kind in _ROUTERS:
-        raise ModelUnavailable(
-            f"{path}: {kind} sends queries and documents through different modules (as inference-free SPLADE does), "
-            "which is not supported"
-        )
     if kind not in _KINDS:
         raise ModelUnavailable(f"{path}: module {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
     return Module(kind.removeprefix("MLM"), path.parent / inside, allowed)

@@ -30,6 +30,9 @@ DOWNLOADED = (
     "[0-9]*_*/*.json",
     "[0-9]*_*/*.safetensors",
     "[0-9]*_*/vocab.txt",
+    "router_config.json",
+    "query_0_*/*",
+    "document_[01]_*/*",
     "sparse_linear.pt",  # BGE-M3
     "colbert_linear.pt",
 )

@@ -116,6 +116,8 @@ class ModelSpec:
     static: StaticTable | None = None  # None: a network computes the vectors
     # sparse and ColBERT
     lexical: Path | None = None  # BGE-M3's sparse_linear.pt
+    log_twice: bool | None = None  # SPLADE: a weight is log(1 + log(1 + x)) instead of log(1 + x)
+    query_weights: Path | None = None  # the weight of each token of a query, which needs no network; None: it needs one
     colbert: Colbert | None = None
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
 TextOrPair: TypeAlias = Input | tuple[str, str]
 
@@ -94,6 +94,9 @@ class Encoder(Protocol):
 
     @property
     def special_ids(self) -> Int32: ...  # ids that are not words
+
+    @property
+    def query_weights(self) -> Float32 | None: ...  # (V,) the weight of each token of a query; None: the network's
 
     def read(self, request: ReadRequest, part: range | None = None) -> Sequence[TokenSequence]:
         """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs."""

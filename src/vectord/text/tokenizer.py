@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Encoding
 
+from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
-from vectord.schema import ChunkOptions, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Float32, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_prompt, limit_of
@@ -47,6 +49,7 @@ class TextEncoder:
             self._frame = self._plain.frame
             if sum(self._frame.specials) >= self.max_tokens:
                 raise ModelUnavailable(f"{path}: its special tokens fill all {self.max_tokens} tokens of a text")
+            self._query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
             self._windows = WindowEncoder(self._plain, self.max_tokens)
             self._pairs = PairEncoder(self._plain, self.max_tokens)
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
@@ -65,9 +68,22 @@ class TextEncoder:
         return self._plain.special_ids
 
     @property
+    def query_weights(self) -> Float32 | None:
+        """The weight (V,) of each token of a query, for a model that runs no network on queries."""
+        return self._query_weights
+
+    @property
     def reads_pairs(self) -> bool:
         """Whether `read` takes pairs and queries."""
         return self._pairs.possible
+
+    def _read_query_weights(self, path: Path) -> Float32:
+        file = open_checkpoint((path,))
+        weights = file["weight"].as_float32().copy()
+        file.close()
+        if len(weights) < self.vocab_size or not np.isfinite(weights).all():
+            raise ModelUnavailable(f"{path}: weight must have a finite number for each of {self.vocab_size:,} tokens")
+        return weights
 
     # --- token sequences --------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def test_the_device_chooses_the_backend(device: str, cuda: bool, name: str, monk
     {
         "own class": ({"handler": "my.House"}, "handler"),
         "a graph": ({"weights": (Path("model.onnx"),)}, "onnx"),
-        "undescribed": ({"architecture": "albert"}, "transformers"),
+        "undescribed": ({"architecture": "gpt2"}, "transformers"),
     }.values(),
     ids=["own class", "a graph", "undescribed"],
 )

@@ -11,6 +11,7 @@ from vectord.checkpoints.accounting import POOLING, SPLADE_POOLING, refuse_unrea
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.router import read_query_weights
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
 
@@ -195,16 +196,26 @@ def is_splade(folder: ModelFolder) -> bool:
 
 
 def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable for a pooling other than the largest log(1 + relu)."""
-    if folder.modules:
-        if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
-            raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
-        config = folder.modules[1].read_config()
-        for key, supported in (("pooling_strategy", "max"), ("activation_function", "relu")):
-            value = config.get(key, supported)  # sentence-transformers' defaults
-            if value != supported:
-                raise ModelUnavailable(
-                    f"{config.path}: {key} {str(value)[:40]!r} is not supported; supported is {supported}"
-                )
-        refuse_unread(config, SPLADE_POOLING)
-    return replace(spec, outputs=frozenset({"splade"}))
+    """Raises ModelUnavailable for a pooling other than the largest logit, or a query table that does not fit."""
+    spec = replace(spec, outputs=frozenset({"splade"}))
+    if not folder.modules:
+        return spec
+    if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
+        raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
+    config = folder.modules[1].read_config()
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    for key, value, supported in (
+        ("pooling_strategy", strategy, ("max",)),
+        ("activation_function", activation, ("relu", "log1p_relu")),
+    ):
+        if value not in supported:
+            raise ModelUnavailable(
+                f"{config.path}: {key} {str(value)[:40]!r} is not supported; supported is {' or '.join(supported)}"
+            )
+    refuse_unread(config, SPLADE_POOLING)
+    query = folder.query
+    return replace(
+        spec,
+        log_twice=True if activation == "log1p_relu" else None,
+        query_weights=None if query is None else read_query_weights(query.folder, spec.tokenizer, folder.allowed),
+    )

@@ -6,7 +6,7 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
+    Int32,
     Precision,
     SimilarityRequest,
     SimilarityResult,
@@ -202,7 +203,7 @@ async def vectors_of(
     lengths = [sequence.length for sequence in sequences]
     if options.count_all:
         lengths = await task.whole_lengths(runner, inputs, lengths)
-    ran = await task.run(runner, sequences, frozenset(kinds))
+    ran = await _run(runner, sequences, kinds, options, task)
     colbert = _colbert(ran, sequences) if "colbert" in kinds else None
     return ModelVectors(ran, lengths, colbert)
 
@@ -223,7 +224,7 @@ async def vectors_to_show(
     readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
     sequences = list(readable.values())
     _check_numbers(spec, sequences, kinds, MAX_SHOWN_NUMBERS)
-    ran = await task.run(runner, sequences, frozenset(kinds), partial=True) if sequences else NOTHING_RAN
+    ran = await _run(runner, sequences, kinds, request.text, task, partial=True) if sequences else NOTHING_RAN
     answers = [_no_vectors(spec)] * count
     for i, (place, answer) in enumerate(zip(readable, ran.answers, strict=True)):
         if i in ran.failures:
@@ -237,7 +238,37 @@ async def vectors_to_show(
     return ModelVectors(whole, lengths, colbert, failures)
 
 
+async def _run(
+    runner: ModelRunner,
+    sequences: Sequence[TokenSequence],
+    kinds: frozenset[VectorKind],
+    options: TextOptions,
+    task: Task,
+    *,
+    partial: bool = False,
+) -> RunResult:
+    """`Task.run`; without a forward pass for queries whose weights are in a table."""
+    weights = _query_weights(runner, options)
+    if weights is None:
+        return await task.run(runner, sequences, kinds, partial=partial)
+    return replace(NOTHING_RAN, answers=[{"sparse": _of_tokens(sequence.ids, weights)} for sequence in sequences])
+
+
+def _query_weights(runner: ModelRunner, options: TextOptions) -> Float32 | None:
+    is_query = "query" in (options.kind, options.prompt_name)
+    return runner.encoder.query_weights if is_query else None
+
+
+def _of_tokens(ids: Int32, weights: Float32) -> Sparse:
+    """The weight of each token that occurs, unless it is 0. Source: sentence-transformers SparseStaticEmbedding."""
+    indices = np.unique(ids)
+    indices = indices[weights[indices] != 0]
+    return Sparse(indices.astype(np.int32), weights[indices])
+
+
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:
+    if _query_weights(runner, options) is not None:
+        options = replace(options, add_special_tokens=False)  # as SparseStaticEmbedding reads them
     return ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
 
 

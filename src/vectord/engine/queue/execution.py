@@ -40,6 +40,7 @@ class Execution:
         self._backend = backend
         self._outputs = output_of(spec)
         self._widths = widths_of(spec)
+        self._log_twice = spec.log_twice is True
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
@@ -117,7 +118,7 @@ class Execution:
             return rows.copy()
         if self._outputs["sparse"] == "lexical":
             return lexical_weights(item.sequence.own_ids, rows[:, 0], self._unused)
-        return splade_weights(rows[0])
+        return splade_weights(rows[0], twice=self._log_twice)
 
 
 def output_of(spec: ModelSpec) -> dict[Kind, Output]:
@@ -158,10 +159,14 @@ def lexical_weights(ids: Int32, weights: Float32, unused: Int32) -> Sparse:
     return Sparse(found[order].astype(np.int32), largest[order])
 
 
-def splade_weights(logits: Float32) -> Sparse:
-    """log(1 + x) of every word with a logit x above 0. logits (V,). Source: sentence-transformers SpladePooling."""
+def splade_weights(logits: Float32, *, twice: bool = False) -> Sparse:
+    """log(1 + x) of every word with a logit x above 0, or log(1 + log(1 + x)). logits (V,).
+
+    Source: sentence-transformers SpladePooling.
+    """
     indices = np.flatnonzero(logits > 0).astype(np.int32)
-    return Sparse(indices, np.log1p(logits[indices]))
+    weights = np.log1p(logits[indices])
+    return Sparse(indices, np.log1p(weights) if twice else weights)
 
 
 def _is_finite(numbers: Float32) -> bool:

@@ -1,0 +1,86 @@
+"""sentence-transformers' Router: queries and documents through different modules, in router_config.json.
+
+Supported are models whose documents go through a network, and whose queries need none: the weight of each of a query's
+tokens is in a table (SparseStaticEmbedding; opensearch-neural-sparse-encoding-doc). Others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vectord.checkpoints.accounting import SPARSE_TABLE, refuse_unread
+from vectord.checkpoints.checkpoint import find_weights, tensor_shape
+from vectord.checkpoints.files.read import read_json_object, read_settings
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
+from vectord.errors import ModelUnavailable
+
+ROUTERS = frozenset({"Router", "Asym"})
+TABLE = "SparseStaticEmbedding"
+WEIGHT = "weight"  # the tensor of the table, (V,)
+
+_SUPPORTED = f"supported are the routes query, of one {TABLE}, and document, of Transformer and SpladePooling"
+
+
+def is_router(listed: object) -> bool:
+    """Return whether the modules of modules.json are one Router."""
+    match listed:
+        case [{"type": str(class_path)}]:
+            return class_path.rpartition(".")[2] in ROUTERS
+    return False
+
+
+def read_routes(folder: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Return the modules of the routes query and document, as modules.json would list them.
+
+    Raises ModelUnavailable, naming the file: routes of another kind, or another default than the document's.
+    """
+    settings = read_settings(folder / "router_config.json")
+    types, structure, parameters = settings.get("types"), settings.get("structure"), settings.get("parameters") or {}
+    if not isinstance(types, dict) or not isinstance(structure, dict) or not isinstance(parameters, dict):
+        raise ModelUnavailable(f"{settings.path}: types, structure and parameters must be objects")
+    if parameters.get("route_mappings") or parameters.get("default_route") not in (None, "document"):
+        raise ModelUnavailable(f"{settings.path}: a default_route or route_mappings of its own; {_SUPPORTED}")
+    routes = {
+        str(name)[:40]: [_module(settings.path, types, place) for place in _listed(places)]
+        for name, places in structure.items()
+    }
+    query = [module["type"].rpartition(".")[2] for module in routes.get("query", ())]
+    if routes.keys() != {"query", "document"} or query != [TABLE]:
+        raise ModelUnavailable(f"{settings.path}: routes {', '.join(routes)[:200]}, query of {query}; {_SUPPORTED}")
+    return routes
+
+
+def read_query_weights(place: Path, tokenizer: Path, allowed: frozenset[str]) -> Path:
+    """Return the file with the weight of each of a query's tokens. place: the folder of the module.
+
+    tokenizer: of the documents. Raises ModelUnavailable for a table that does not fit, and for a tokenizer of queries
+    that makes other tokens.
+    """
+    settings = read_settings(place / "config.json", optional=True, allowed=allowed)
+    refuse_unread(settings, SPARSE_TABLE)
+    own = place / "tokenizer.json"
+    if own.is_file() and tokenizer.suffix == ".json" and _tokens(own) != _tokens(tokenizer):
+        raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
+    file, *others = find_weights(place)
+    if others or len(tensor_shape(file, WEIGHT)) != 1:
+        raise ModelUnavailable(f"{file}: expected one tensor {WEIGHT} with one number for each token")
+    return file
+
+
+def _listed(places: object) -> Sequence[Any]:
+    return places[:8] if isinstance(places, list) else ()
+
+
+def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, str]:
+    class_path = types.get(place) if isinstance(place, str) else None
+    if not isinstance(class_path, str):
+        raise ModelUnavailable(f"{path}: a module without a type")
+    return {"type": class_path, "path": str(place)}
+
+
+def _tokens(tokenizer: Path) -> dict[str, Any]:
+    """The parts of a tokenizer.json that decide about a text's tokens without special ones."""
+    fields = read_json_object(tokenizer, limit_bytes=TOKENIZER_LIMIT_BYTES)
+    return {key: fields.get(key) for key in ("added_tokens", "normalizer", "pre_tokenizer", "model")}

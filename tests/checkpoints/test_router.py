@@ -1,0 +1,166 @@
+"""Inference-free sparse models: documents through a network, queries through a table, as sentence-transformers saves
+and computes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.checkpoints.reading import refusal, spec_of
+from tests.models import write_bert
+
+from vectord import Embedder
+from vectord.errors import StartError
+
+TEXTS = ["the quick brown fox jumps", "a dog, a dog and a fox", "small birds sing [SEP] in green trees"]
+
+
+def write_router(folder: Path, *, activation: str = "log1p_relu", queries: str = "SparseStaticEmbedding") -> Any:
+    """Save a SparseEncoder with a Router over tiny random weights, and return it."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Router, Transformer
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    source = write_bert(folder / "source")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig.from_pretrained(source))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    documents = [Transformer(str(source), transformer_task="fill-mask"), SpladePooling("max", activation)]
+    weight = torch.rand(len(tokenizer)) + 0.5
+    weight[5] = 0.0
+    table = [SparseStaticEmbedding(tokenizer, weight)]
+    router = Router.for_query_document(table if queries == "SparseStaticEmbedding" else documents, documents)
+    encoder = SparseEncoder(modules=[router], device="cpu")
+    encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    folder = tmp_path_factory.mktemp("router")
+    return write_router(folder), folder / "saved"
+
+
+@pytest.fixture(scope="module")
+def embedder(library: tuple[Any, Path]) -> Iterator[Embedder]:
+    with Embedder(str(library[1]), dtype="float32", offline=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", ["query", "document"])
+def test_weights_equal_sentence_transformers(kind: Any, library: tuple[Any, Path], embedder: Embedder) -> None:
+    """A query has the table's weight for each of its tokens; a document log(1 + log(1 + x)) of the largest logits."""
+    encode = library[0].encode_query if kind == "query" else library[0].encode_document
+    want = encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    got = embedder.embed(TEXTS, outputs=("sparse",), kind=kind).sparse
+    rows = np.zeros(want.shape, np.float32)
+    for row, one in zip(rows, got, strict=True):
+        row[one.indices] = one.values
+    np.testing.assert_allclose(rows, want, atol=1e-4)
+    assert want[0].any()
+
+
+def test_a_text_without_a_kind_is_a_document(embedder: Embedder) -> None:
+    """As the Router's default route says."""
+    plain, document = (embedder.embed(TEXTS[0], outputs=("sparse",), **kind) for kind in ({}, {"kind": "document"}))
+    np.testing.assert_array_equal(plain.sparse[0].indices, document.sparse[0].indices)
+
+
+def test_scores_are_dot_products_of_a_query_and_documents(library: tuple[Any, Path], embedder: Embedder) -> None:
+    """Rerank presents the query to the table and the passages to the network."""
+    query, *passages = TEXTS[:3]
+    encoder = library[0]
+    one, many = (
+        encode(texts, convert_to_sparse_tensor=False).numpy()
+        for encode, texts in ((encoder.encode_query, [query]), (encoder.encode_document, passages))
+    )
+    want = many @ one[0]
+    ranked = {one.index: one.score for one in embedder.rerank(query, passages)}
+    np.testing.assert_allclose([ranked[0], ranked[1]], want, rtol=1e-4)
+
+
+def test_the_table_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    """Vectors of the same documents with other query weights belong to another space."""
+    write_router(tmp_path)
+    before = spec_of(tmp_path / "saved").fingerprint
+    (table,) = (tmp_path / "saved").glob("query_0_*/model.safetensors")
+    data = bytearray(table.read_bytes())
+    data[-1] ^= 1
+    table.write_bytes(data)
+    assert spec_of(tmp_path / "saved").fingerprint != before
+
+
+def change_router(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "router_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def another_tokenizer(folder: Path) -> None:
+    (path,) = folder.glob("query_0_*/tokenizer.json")
+    tokenizer = json.loads(path.read_text())
+    tokenizer["normalizer"] = {"type": "NFC"}
+    path.write_text(json.dumps(tokenizer))
+
+
+def a_table_of_two_dimensions(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    (path,) = folder.glob("query_0_*/model.safetensors")
+    save_file({"weight": torch.ones(4, 4)}, path)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another default": (change_router(parameters={"default_route": "query"}), "default_route"),
+    "mappings": (change_router(parameters={"route_mappings": {"('query', 'text')": "document"}}), "route_mappings"),
+    "no types": (change_router(types=None), "types"),
+    "a place outside": (
+        change_router(
+            types={"../x": "a.SparseStaticEmbedding", "y": "a.Transformer"},
+            structure={"query": ["../x"], "document": ["y"]},
+        ),
+        "out of the folder",
+    ),
+    "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "without a type"),
+    "one route": (change_router(structure={}), "supported are the routes"),
+    "another tokenizer": (another_tokenizer, "differs from the documents'"),
+    "another shape": (a_table_of_two_dimensions, "one number for each token"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_routers_are_refused(name: str, tmp_path: Path) -> None:
+    """The message names the file."""
+    change, says = REFUSED[name]
+    write_router(tmp_path)
+    change(tmp_path / "saved")
+    assert says in refusal(tmp_path / "saved")
+
+
+def test_two_networks_are_refused(tmp_path: Path) -> None:
+    """Queries through a network of their own are not supported yet."""
+    write_router(tmp_path, queries="another network")
+    assert "supported are the routes" in refusal(tmp_path / "saved")
+
+
+def test_a_table_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    """A token without a weight would fail in a request."""
+    from safetensors.torch import save_file
+
+    write_router(tmp_path)
+    (path,) = (tmp_path / "saved").glob("query_0_*/model.safetensors")
+    save_file({"weight": torch.ones(4)}, path)
+    with pytest.raises(StartError, match="a finite number for each of"):
+        Embedder(str(tmp_path / "saved"), dtype="float32", offline=True)
