@@ -17,6 +17,7 @@ from vectord.checkpoints.spec import Pooling
 ARCHITECTURES = {
     "albert",
     "bert",
+    "bidirectional_pplx_qwen3",
     "deberta-v2",
     "distilbert",
     "electra",

@@ -96,6 +96,7 @@ _t5 = partial(Entry, model_type="t5", dimensions=768, pooling="mean")
 _nemotron = partial(
     Entry, model_type="llama_bidirec", pooling="mean", prompts={"query": "query: ", "document": "passage: "}
 )
+_pplx = partial(Entry, model_type="bidirectional_pplx_qwen3", max_tokens=32_768, pooling="mean", matryoshka=None)
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 
 
@@ -166,6 +167,9 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="mean",
         matryoshka=(256, 512, 1024, 2048),
     ),
+    # Perplexity
+    _pplx("perplexity-ai/pplx-embed-v1-0.6b", dimensions=1024),
+    _pplx("perplexity-ai/pplx-embed-v1-4b", dimensions=2560),
     # OpenSearch: queries need no network
     _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", model_type="bert", max_tokens=512),
     _splade(

@@ -20,9 +20,8 @@ SAMPLE_BYTES = 64 * 2**10
 
 # Left out: names and places, the catalogue's knowledge about the model, and keys of config.json without effect.
 _NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name"})
-_LATER = frozenset(
-    {"log_twice", "query_weights", "static"}
-)  # facts added later: left out while empty, so that older fingerprints stay
+# Facts added later: left out while empty, so that older fingerprints stay.
+_LATER = frozenset({"log_twice", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 

@@ -35,6 +35,7 @@ _KINDS = (
     "Pooling",
     "Dense",
     "Normalize",
+    "FlexibleQuantizer",  # pplx-embed's own
     "SpladePooling",
     "MultiVectorMask",
     "LogitScore",

@@ -112,6 +112,7 @@ class ModelSpec:
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
     dense_modules: tuple[DenseModule, ...] = ()
     dimensions: int = 0  # of the dense vector, after dense_modules
+    whole_numbers: bool | None = None  # whether the dense vector is 127 times its tanh, rounded (pplx-embed)
     matryoshka: tuple[int, ...] | None = None  # dimensions that it was trained to be cut to; (): none; None: unknown
     static: StaticTable | None = None  # None: a network computes the vectors
     # sparse and ColBERT

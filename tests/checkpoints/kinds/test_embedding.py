@@ -110,6 +110,16 @@ def test_normalize_does_not_change_the_fingerprint(tmp_path: Path) -> None:
     assert with_it.fingerprint == without.fingerprint
 
 
+def test_the_quantizer_of_pplx_embed_makes_another_space(tmp_path: Path) -> None:
+    """Its vectors are whole numbers; the module may only be the last one."""
+    plain = spec_of(write_sentence_model(tmp_path / "plain", kinds=["Transformer", "Pooling"]))
+    spec = spec_of(write_sentence_model(tmp_path / "pplx", kinds=["Transformer", "Pooling", "FlexibleQuantizer"]))
+    assert (plain.whole_numbers, spec.whole_numbers) == (None, True)
+    assert spec.fingerprint != plain.fingerprint
+    kinds = ["Transformer", "Pooling", "FlexibleQuantizer", "Normalize"]
+    assert "in the order" in refusal(write_sentence_model(tmp_path / "other", kinds=kinds))
+
+
 def test_dense_modules_set_the_dimensions(folder: Path) -> None:
     """Widths chain from the network to the output; activation and bias are read."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Dense", "Normalize"])

@@ -207,6 +207,19 @@ def test_splade_logits_become_sparse_vectors():
     np.testing.assert_allclose(answer["sparse"].values, np.log1p([0.5, 1.5]), rtol=1e-6)
 
 
+def test_vectors_of_whole_numbers():
+    """127 times the tanh, rounded: pplx-embed's."""
+    (plain,), (whole,) = (run(FakeBackend(), batch("ab"), one) for one in (spec(), spec(whole_numbers=True)))
+    np.testing.assert_array_equal(whole["dense"], np.rint(127 * np.tanh(plain["dense"])))
+    assert np.abs(whole["dense"]).max() > 1
+
+
+def test_log_twice_is_a_logarithm_of_the_logarithm():
+    """SpladePooling's log1p_relu."""
+    (answer,) = run(FakeBackend(), batch("bab", kinds=frozenset({"sparse"})), spec(("splade",), log_twice=True))
+    np.testing.assert_allclose(answer["sparse"].values, np.log1p(np.log1p([0.5, 1.5])), rtol=1e-6)
+
+
 def test_scores_are_one_row_per_text():
     """With one column per label."""
     model = spec(("scores",), labels=("x", "y"))

@@ -28,6 +28,7 @@ _POOLING_FLAGS: Mapping[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ORDER = "Transformer, Pooling, Dense ..., Normalize"
+_QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
 
 
@@ -46,6 +47,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         include_prompt=include_prompt,
         dense_modules=modules,
         dimensions=dimensions,
+        whole_numbers=True if _QUANTIZER in [module.kind for module in folder.modules] else None,
         matryoshka=matryoshka_of(folder, dimensions),
     )
     return _add_bge_m3_heads(folder, spec)
@@ -90,12 +92,13 @@ def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
 
 
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
-    """The Dense modules in order. A Normalize at the end is ignored: the request decides about normalization."""
+    """The Dense modules in order. A Normalize at the end is ignored: the request decides about normalization. So is
+    pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
         return ()
     at = kinds.index("Pooling")
-    end = len(kinds) - (kinds[-1] == "Normalize")
+    end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)

@@ -40,7 +40,7 @@ class Execution:
         self._backend = backend
         self._outputs = output_of(spec)
         self._widths = widths_of(spec)
-        self._log_twice = spec.log_twice is True
+        self._log_twice, self._whole_numbers = spec.log_twice is True, spec.whole_numbers is True
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
@@ -114,6 +114,8 @@ class Execution:
 
     def _own(self, item: Item, rows: Float32, kind: Kind) -> Float32 | Sparse:
         """A copy: a view would keep the whole batch in memory as long as the answer."""
+        if kind == "dense" and self._whole_numbers:
+            return whole_numbers(rows)
         if kind != "sparse":
             return rows.copy()
         if self._outputs["sparse"] == "lexical":
@@ -167,6 +169,11 @@ def splade_weights(logits: Float32, *, twice: bool = False) -> Sparse:
     indices = np.flatnonzero(logits > 0).astype(np.int32)
     weights = np.log1p(logits[indices])
     return Sparse(indices, np.log1p(weights) if twice else weights)
+
+
+def whole_numbers(rows: Float32) -> Float32:
+    """127 times the tanh of each number, rounded. Source: pplx-embed's st_quantize.FlexibleQuantizer."""
+    return np.rint(np.tanh(rows) * np.float32(127))
 
 
 def _is_finite(numbers: Float32) -> bool:
