@@ -3,7 +3,7 @@
 TYPE_CHECKING = False  # as type checkers understand it, without importing typing
 if TYPE_CHECKING:
     from vectord.client import AsyncClient, Client
-    from vectord.engine.embedder import Embedder
+    from vectord.library.embedder import Embedder
 
 __version__ = "0.1.0"
 __all__ = ["AsyncClient", "Client", "Embedder", "__version__"]
@@ -12,7 +12,7 @@ __all__ = ["AsyncClient", "Client", "Embedder", "__version__"]
 def __getattr__(name: str) -> object:
     """The classes, imported when they are first asked for: the server must start without httpx, and at once."""
     if name == "Embedder":
-        from vectord.engine.embedder import Embedder  # noqa: PLC0415
+        from vectord.library.embedder import Embedder  # noqa: PLC0415
 
         return Embedder
     if name not in ("AsyncClient", "Client"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,11 @@ import pytest
 from tests.models import MAX_TOKENS, WIDTH, write_bert
 
 from vectord import Embedder
-from vectord.engine.embedder import TEXTS_PER_REQUEST
+from vectord.checkpoints.hub import resolve
+from vectord.config import DEFAULT_MODEL
 from vectord.engine.queue.admission import Speed
 from vectord.errors import InputTooLong, ModelUnavailable, ShuttingDown
+from vectord.library.embedder import TEXTS_PER_REQUEST
 
 TEXTS = ["hello world", "a b c", "the quick brown fox " * 300]
 
@@ -42,12 +48,12 @@ def library(folder: Path) -> Any:
 
 
 def test_the_import_needs_neither_server_nor_engine() -> None:
-    """`from vectord import Embedder` costs a program no time until it makes one."""
+    """Of other packages, `from vectord import Embedder` imports numpy and msgspec: a fraction of a second."""
     code = "from vectord import Embedder; import sys; print(*sorted(sys.modules))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not {"starlette", "uvicorn", "httpx", "openvino", "tokenizers", "vectord.engine.engine"} & set(
-        output.split()
-    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    packages = {name.partition(".")[0].removeprefix("_") for name in output} - sys.stdlib_module_names
+    assert {name for name in packages if find_spec(name)} <= {"vectord", "numpy", "msgspec", "typing_extensions"}
+    assert not {"vectord.config", "vectord.engine.engine", "vectord.compute", "vectord.text"} & set(output)
 
 
 def test_vectors_of_lists_and_single_texts(embedder: Embedder) -> None:
@@ -87,16 +93,29 @@ def test_several_outputs(embedder: Embedder) -> None:
         {"prompt": "query: "},
         {"precision": "ubinary"},
         {"precision": "binary"},
+        {"batch_size": 2, "show_progress_bar": False, "device": "cpu", "pool": None, "chunk_size": 3},
     ],
     ids=str,
 )
 def test_encode_equals_sentence_transformers(options: dict[str, Any], embedder: Embedder, library: Any) -> None:
     """The same arguments give the same array, for a list and for a text."""
-    for sentences in (TEXTS, TEXTS[0]):
-        want = library.encode(sentences, **options)
-        got = embedder.encode(sentences, **options)
+    for inputs in (TEXTS, TEXTS[0]):
+        want = library.encode(inputs, **options)
+        got = embedder.encode(inputs, **options)
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, atol=1e-4)
+    assert embedder.encode([], **options).shape == library.encode([], **options).shape
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_encode_with_a_scale_of_the_texts(precision: Any, embedder: Embedder, library: Any) -> None:
+    """As the library takes it. A number next to a step may be on its other side; a single text has no scale."""
+    want, got = library.encode(TEXTS, precision=precision), embedder.encode(TEXTS, precision=precision)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+    for model in (library, embedder):
+        with pytest.raises(ValueError, match="int8"):
+            model.encode(TEXTS[0], precision=precision)
 
 
 def test_encode_applies_the_models_own_normalize(folder: Path, library: Any, tmp_path: Path) -> None:
@@ -111,17 +130,57 @@ def test_encode_applies_the_models_own_normalize(folder: Path, library: Any, tmp
             np.testing.assert_allclose(made.encode(TEXTS, **options), model.encode(TEXTS, **options), atol=1e-5)
 
 
-def test_encode_to_tensors(embedder: Embedder) -> None:
+def test_encode_with_the_models_prompts(library: Any, tmp_path: Path) -> None:
+    """For queries, for documents, by name, and the default one, as the library applies them."""
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query": "the query ", "document": "a document ", "other": "b c "}
+    model = SentenceTransformer(modules=[*library], prompts=prompts, default_prompt_name="other", device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
+        for name, options in (
+            ("encode", {}),
+            ("encode", {"prompt_name": "document"}),
+            ("encode_query", {}),
+            ("encode_document", {}),
+            ("encode_query", {"prompt_name": "other"}),
+            ("encode_query", {"prompt": "hello "}),
+        ):
+            want = getattr(model, name)(TEXTS, **options)
+            np.testing.assert_allclose(getattr(made, name)(TEXTS, **options), want, atol=1e-5)
+        np.testing.assert_array_equal(made.encode(sentences=TEXTS), made.encode(TEXTS))
+
+
+def test_encode_of_the_default_model_equals_sentence_transformers() -> None:
+    """Published weights: all-MiniLM-L6-v2, with long, empty and unusual texts."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["That is a happy person", "", "Ünïcödé, 漢字, emoji 🎉 and a\ttab", "The quick brown fox. " * 100, "a"]
+    library = SentenceTransformer(str(resolve(DEFAULT_MODEL, offline=True).folder), device="cpu")
+    with Embedder(dtype="float32", offline=True) as made:
+        for options in ({}, {"truncate_dim": 128, "normalize_embeddings": True}):
+            got, want = made.encode(texts, **options), library.encode(texts, **options)
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_encode_to_tensors(embedder: Embedder, library: Any) -> None:
+    """Of texts and, as a list of matrices, of their tokens."""
     import torch
 
     assert torch.is_tensor(embedder.encode(TEXTS, convert_to_tensor=True))
     assert all(map(torch.is_tensor, embedder.encode(TEXTS, convert_to_numpy=False)))
+    got, want = (model.encode(TEXTS, output_value="token_embeddings") for model in (embedder, library))
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    one = embedder.encode(TEXTS[0], output_value="token_embeddings")
+    torch.testing.assert_close(one, got[0], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("option", [{"precision": "int8"}, {"output_value": "token_embeddings"}], ids=str)
-def test_encode_refuses_what_it_cannot_equal(option: dict[str, Any], embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match="encode supports"):
-        embedder.encode("a", **option)
+def test_encode_refuses_the_librarys_own_features(embedder: Embedder) -> None:
+    """output_value=None gives the tensors of the library's modules, which vectord does not have."""
+    with pytest.raises(ValueError, match="output_value"):
+        embedder.encode("a", output_value=None)
 
 
 def test_rerank(embedder: Embedder) -> None:
@@ -167,6 +226,32 @@ def test_a_closed_embedder_refuses(folder: Path) -> None:
     made.close()
     with pytest.raises(ShuttingDown, match="closed"):
         made.embed("a")
+
+
+def test_an_embedder_that_is_no_longer_used_closes(folder: Path) -> None:
+    """Even if the garbage collector finds it in a thread that closing waits for."""
+    before = {thread.ident for thread in threading.enumerate()}
+    cycle: list[Any] = [Embedder(str(folder), backend="fake")]
+    (thread,) = (t for t in threading.enumerate() if t.name == "vectord-embedder" and t.ident not in before)
+    loop = cycle[0]._loop
+    cycle.append(cycle)
+    del cycle
+    loop.call_soon_threadsafe(gc.collect)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_callers_with_the_same_settings_share_an_embedder(folder: Path) -> None:
+    """A name is the setting `models`. An Embedder stands for itself; a closed one is not shared any more."""
+    with Embedder.shared({"models": [str(folder)], "backend": "fake"}) as made:
+        assert Embedder.shared(made) is made
+        assert Embedder.shared(made.settings) is made
+        assert pickle.loads(pickle.dumps(made)) is made
+        with Embedder.shared(str(folder)) as other:
+            assert other is not made
+            assert other.settings == {**made.settings, "backend": "auto"}
+    with Embedder.shared(made.settings) as again:
+        assert again.embed("a").shape == (WIDTH,)
 
 
 def test_a_model_that_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ at once; their texts share batches.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,9 @@ CALLER = Caller(client="embedder", route="embedder")
 TEXTS_PER_REQUEST = 256
 CONCURRENT_REQUESTS = 4
 LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal
+
+_sharing = threading.Lock()
+_shared: weakref.WeakValueDictionary[str, Embedder] = weakref.WeakValueDictionary()  # by their settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,6 +104,7 @@ class Embedder:
     """Models in this process. Threads may share it; use it in a `with` block, or close it.
 
     Calls raise VectordError (errors.py) for texts and options that the model does not take, with the text's index.
+    `settings` has the constructor's arguments; a pickled Embedder has only these.
     """
 
     def __init__(
@@ -120,11 +125,22 @@ class Embedder:
         models: hub ids, folders or packages; none: all-MiniLM-L6-v2. cache_bytes: for the vectors of repeated texts.
         The others are options of `vectord serve`. Raises StartError: a model that is not found or cannot be loaded.
         """
-        from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig  # noqa: PLC0415 - imported on use
+        from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig  # noqa: PLC0415 - imported on use
         from vectord.engine.engine import Engine  # noqa: PLC0415
         from vectord.engine.models import open_models  # noqa: PLC0415
 
         names = (models,) if isinstance(models, str) else tuple(models)
+        self.settings: dict[str, Any] = {
+            "models": list(names or (DEFAULT_MODEL,)),
+            "device": device,
+            "dtype": dtype,
+            "backend": backend,
+            "threads": threads,
+            "pooling": pooling,
+            "revision": revision,
+            "offline": offline,
+            "cache_bytes": cache_bytes,
+        }
         config = Config(
             model=ModelConfig(models=names, revision=revision, offline=offline, pooling=pooling),
             device=DeviceConfig(device=device, dtype=dtype, backend=backend, num_threads=threads),
@@ -136,14 +152,34 @@ class Embedder:
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
         thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         thread.start()
-        self._close = weakref.finalize(self, _close, self._loop, thread, self._engine)
+        self._finalizer = weakref.finalize(self, _close_later, self._loop, thread, self._engine)
         # At the end of the program, and before pools of threads end, which closing uses: atexit would be too late.
-        threading._register_atexit(self._close)  # type: ignore[attr-defined]
+        threading._register_atexit(_close_once, self._finalizer)  # type: ignore[attr-defined]
         try:
             self._run(_start(self._engine))
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def shared(cls, embedder: Embedder | Mapping[str, Any] | str) -> Embedder:
+        """`embedder`; or one with these settings or of this model, shared by all callers and closed after the last.
+
+        Raises what the constructor raises.
+        """
+        if isinstance(embedder, Embedder):
+            return embedder
+        settings = {"models": [embedder]} if isinstance(embedder, str) else embedder
+        key = json.dumps({**(cls.__init__.__kwdefaults__ or {}), **settings}, sort_keys=True)
+        with _sharing:
+            found = _shared.get(key)
+            if found is None or not found._finalizer.alive:
+                found = _shared[key] = cls(**settings)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens an Embedder with the same settings."""
+        return Embedder.shared, (self.settings,)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -181,51 +217,69 @@ class Embedder:
 
     def encode(
         self,
-        sentences: str | Sequence[str],
+        inputs: str | Sequence[str] = (),
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
-        output_value: Literal["sentence_embedding"] = "sentence_embedding",
-        precision: Literal["float32", "binary", "ubinary"] = "float32",
+        output_value: Literal["sentence_embedding", "token_embeddings"] = "sentence_embedding",
+        precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | None = None,
+        device: object = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        pool: object = None,
+        chunk_size: int | None = None,
+        *,
+        task: InputKind | None = None,
+        sentences: str | Sequence[str] | None = None,  # the name of `inputs` before version 6
     ) -> Any:
         """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
 
-        batch_size and device have no effect: the engine decides. Raises ValueError for int8 and uint8, whose scale
-        the library takes from the texts, and for an output_value other than sentence_embedding.
+        batch_size, device, pool and chunk_size have no effect: the engine decides. Raises ValueError for an
+        output_value of None, and as the library does for int8 and uint8 of a single text.
         """
-        if precision not in ("float32", "binary", "ubinary") or output_value != "sentence_embedding":
-            raise ValueError("encode supports sentence_embedding in float32, binary and ubinary")
+        if output_value not in ("sentence_embedding", "token_embeddings"):
+            raise ValueError("encode supports the output_value sentence_embedding or token_embeddings")
+        given = inputs if sentences is None else sentences
+        texts = [given] if isinstance(given, str) else list(given)
         name = next(iter(self._normalizes))
-        vectors = self.embed(
-            sentences,
+        found = self.embed(
+            texts,
+            outputs=("dense",) if output_value == "sentence_embedding" else ("tokens",),
             model=name,
+            kind=task,
             prompt_name=prompt_name,
             prompt=prompt,
             show_progress=show_progress_bar,
             normalize=normalize_embeddings or self._normalizes[name],
         )
-        if truncate_dim is not None:  # after the model's own Normalize
-            vectors = finish(np.atleast_2d(vectors), truncate_dim, normalize_embeddings).reshape(
-                *vectors.shape[:-1], -1
-            )
-        if precision != "float32":
-            vectors = in_precision(np.atleast_2d(vectors), precision).reshape(*vectors.shape[:-1], -1)
-        if convert_to_numpy and not convert_to_tensor:
-            return vectors
-        torch: Any = import_module("torch")  # an extra
-        return torch.from_numpy(vectors) if convert_to_tensor else list(torch.from_numpy(vectors))
+        if output_value == "token_embeddings":
+            rows: Any = [_tensor(matrix) for matrix in found.tokens] if texts else []
+        elif not texts:
+            rows = np.array([])
+        else:
+            if truncate_dim is not None:  # after the model's own Normalize
+                found = finish(found, truncate_dim, normalize_embeddings)
+            rows = _quantized(found, precision)
+        if output_value == "sentence_embedding" and (convert_to_tensor or not convert_to_numpy):
+            rows = _tensor(rows) if convert_to_tensor else list(_tensor(rows))
+        return rows[0] if isinstance(given, str) else rows
+
+    def encode_query(self, *inputs: Any, **options: Any) -> Any:
+        """`encode` with the model's prompt for queries, unless another is given."""
+        return self.encode(*inputs, **{"task": "query", **options})
+
+    def encode_document(self, *inputs: Any, **options: Any) -> Any:
+        """`encode` with the model's prompt for documents, unless another is given."""
+        return self.encode(*inputs, **{"task": "document", **options})
 
     # --- end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Unload the models. Calls that run in other threads fail."""
-        self._close()
+        _close_once(self._finalizer)
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +326,7 @@ class Embedder:
     # --- between threads --------------------------------------------------------------------------------------
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        if not self._close.alive:
+        if not self._finalizer.alive:
             call.close()
             raise ShuttingDown("This Embedder is closed.")
         return asyncio.run_coroutine_threadsafe(call, self._loop)
@@ -300,8 +354,17 @@ async def _start(engine: Engine) -> None:
             raise ModelUnavailable("{model} could not be loaded: {cause}", model=name, cause=str(engine.failure(name)))
 
 
+def _close_once(finalizer: weakref.finalize[Any, Any]) -> None:
+    if (closing := finalizer.detach()) is not None:
+        _close(*closing[2])
+
+
+def _close_later(*parts: Any) -> None:
+    """For an Embedder that was not closed: the garbage collector may run in a thread that closing waits for."""
+    threading.Thread(target=_close, args=parts, name="vectord-close").start()
+
+
 def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine) -> None:
-    """Also called when the program ends."""
     asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -369,6 +432,26 @@ def _without_wrapping(found: Embeddings, options: EmbedOptions, *, is_single: bo
         return found
     assert found.dense is not None
     return found.dense[0] if is_single else found.dense
+
+
+def _quantized(vectors: Float32, precision: str) -> Array:
+    """As sentence-transformers' quantize_embeddings: 256 steps between the least and greatest number of each column."""
+    match precision:
+        case "float32":
+            return vectors
+        case "binary" | "ubinary":
+            return in_precision(vectors, cast("Precision", precision))
+        case "int8" | "uint8" if len(vectors) > 1:
+            least = vectors.min(axis=0)
+            steps = (vectors.max(axis=0) - least) / 255
+            scaled: Float32 = np.clip(np.floor((vectors - least) / np.where(steps == 0, 1, steps)), 0, 255)
+            return scaled.astype(np.uint8) if precision == "uint8" else (scaled - 128).astype(np.int8)
+    raise ValueError(f"encode has no precision {precision!r} for {len(vectors)} texts: int8 and uint8 need several")
+
+
+def _tensor(array: Array) -> Any:
+    torch: Any = import_module("torch")  # an extra
+    return torch.from_numpy(array)
 
 
 # --- progress -------------------------------------------------------------------------------------------------
