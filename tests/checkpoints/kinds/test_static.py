@@ -134,7 +134,7 @@ def test_facts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"config": {"sif_power": 2}}, "sif_power is not a key"),
+        ({"config": {"sif_power": 2}}, "sif_power 2 is not supported"),
         ({"config": {"max_length": -1}}, "max_length must be"),
         ({"tensors": {"bias": np.zeros(3, np.float32)}}, "no tensor 'bias'"),
         ({"tensors": {"weights": np.zeros(3, np.float32)}}, "one number for each token"),

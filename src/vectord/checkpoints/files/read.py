@@ -52,6 +52,13 @@ class Settings(Mapping[str, Any]):
         return {key: value for key, value in self.fields.items() if key not in self._read}
 
 
+def unread_settings(path: Path, fields: Mapping[str, Any]) -> Settings:
+    """Return the same settings with no key read yet, for another reader; `path` if `fields` are not from a file."""
+    if isinstance(fields, Settings):
+        return Settings(fields.path, fields.fields, fields.allowed)
+    return Settings(path, fields)
+
+
 def read_settings(path: Path, *, optional: bool = False, allowed: Collection[str] = ()) -> Settings:
     """Return the settings in the file; empty ones if it is `optional` and missing. Raises as `read_json_object`."""
     return Settings(path, {} if optional and not path.is_file() else read_json_object(path), allowed)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from vectord.checkpoints.accounting import harmless, refuse_unread
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.kinds.embedding import matryoshka_of
@@ -26,22 +27,10 @@ UNLIMITED_TOKENS = 32_768  # where the library truncates nothing
 
 # model2vec's keys of config.json. Most describe how the table was made, and the tensors show the rest; `normalize` is
 # the request's choice here.
-_KEYS = frozenset(
-    {
-        "apply_pca",
-        "apply_zipf",
-        "architectures",
-        "embedding_dtype",
-        "hidden_dim",
-        "max_length",
-        "model_type",
-        "normalize",
-        "pooling",
-        "seq_length",
-        "sif_coefficient",
-        "tokenizer_name",
-        "vocabulary_quantization",
-    }
+_KEYS = harmless(
+    "how the table was made, or read here",
+    "apply_pca apply_zipf architectures embedding_dtype hidden_dim matryoshka_dimensions max_length model_type "
+    "normalize pooling seq_length sif_coefficient tokenizer_name vocabulary_quantization",
 )
 
 
@@ -54,8 +43,7 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
         raise ConfigError(f"pooling {pooling}: {folder.root} is a static model, whose vectors are means")
     if [module.kind for module in folder.modules[1:]] not in ([], ["Normalize"]):
         raise wrong_order(folder.root, folder.modules, supported="StaticEmbedding, Normalize")
-    if unknown := sorted(folder.config.fields.keys() - _KEYS):
-        raise ModelUnavailable(f"{folder.config.path}: {unknown[0][:60]} is not a key of model2vec that is supported")
+    refuse_unread(folder.config, _KEYS)
     tensor, ids, dimensions = _shapes(spec)
     table, max_tokens = _rules(folder, StaticTable(tensor=tensor), spec)
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer
@@ -20,6 +21,12 @@ NAMES = encoder.LayerNames(
     down="ffn_output",
     output_norm="full_layer_layer_norm",
 )
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("of the original library, with its usual values", "gap_size net_structure_type num_memory_blocks", 0),
+    **harmless("the same", "down_scale_factor", 1),
+    **harmless("the same", "layers_to_keep", []),
+}
 PREFIXES = ("", "albert.")  # of a bare model, and of one under a head
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -29,6 +30,12 @@ HEAD = encoder.HeadNames(
     decoder="cls.predictions.decoder",
     bias="cls.predictions.bias",
 )
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

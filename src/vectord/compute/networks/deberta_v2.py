@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.checkpoints.checkpoint import Weight
-from vectord.compute.networks import facts
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import WORDS
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
@@ -25,6 +26,14 @@ from vectord.errors import ModelUnavailable
 
 PREFIXES = ("", "deberta.")
 MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("only classifiers read it", "pooler_hidden_act pooler_hidden_size"),
+    **harmless("only heads of words read it", "legacy"),
+    **harmless("only with conv_kernel_size", "conv_act"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +59,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
     """Return the head of DebertaV2ForSequenceClassification. Raises ModelUnavailable."""
     width = facts.size(config, "hidden_size")
     facts.require(config, "pooler_hidden_size", width)
-    kind = facts.activation({"pooler_hidden_act": "gelu", **config}, "pooler_hidden_act")
+    kind = facts.activation(config, "pooler_hidden_act", default="gelu")
     pooler = Projection(weights.linear("pooler.dense", width, width), kind)
     return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
 

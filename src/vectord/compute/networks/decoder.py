@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table
@@ -25,6 +26,14 @@ WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 # Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
 BIDIRECTIONAL = frozenset({"bidirectional_pplx_qwen3", "eurobert", "llama_bidirec", "ministral3_bidirec"})
+
+
+# Keys of config.json that may be unread, of all decoders.
+HARMLESS: Mapping[str, Harmless] = {
+    **harmless("speed and memory only", "pretraining_tp"),
+    **harmless("the usual order of rotated pairs", "rope_interleaved", False),
+    **harmless("NVIDIA's classifiers read it; of embeddings, the usual pooling", "pooling", "avg"),
+}
 
 
 def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> TransformerSpec:
@@ -161,17 +170,19 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
     return Classifier("last", (Projection(Linear(score, None)),))
 
 
-def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
+def head_rows(
+    config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int], *, tied: bool = False
+) -> T:
     """(len(ids), H): the rows of the language model's head for these words. Raises ModelUnavailable.
 
     Each row is read separately and moved to its place by a product with ones and zeros, so that the rest of a table of
-    about 300 MB is not read.
+    about 300 MB is not read. tied: the default of tie_word_embeddings.
     """
     shape = facts.size(config, "vocab_size"), facts.size(config, "hidden_size")
     if max(ids) >= shape[0]:
         raise ModelUnavailable(f"config.json: vocab_size {shape[0]} has no word {max(ids)}")
     name = "lm_head.weight"
-    if facts.flag(config, "tie_word_embeddings", False):
+    if facts.flag(config, "tie_word_embeddings", tied):
         weights, name = weights.after_prefix(PREFIXES, WORDS), WORDS
     places = np.eye(len(ids), dtype=np.float32)
     rows = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -28,6 +29,13 @@ NAMES = encoder.LayerNames(
     output_norm="output_layer_norm",
 )
 HEAD = encoder.HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("training only", "qa_dropout seq_classif_dropout"),
+    **harmless("the checkpoint has the table", "sinusoidal_pos_embds"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.heads import Classifier, classify_first
 from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
+
+HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import Turns
@@ -50,6 +51,19 @@ def read_spec(
         types=types,
         norm_first=norm_first,
     )
+
+
+# Keys of config.json that may be unread, of all encoders.
+HARMLESS: Mapping[str, Harmless] = {
+    **harmless("the usual network, whose positions are in a table or elsewhere", "position_embedding_type", "absolute"),
+    **harmless("every token attends to all", "is_causal", False),
+    **harmless(
+        "of other libraries: transformers' classes never read it",
+        "cell directionality emb_size pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+        "pooler_size_per_head pooler_type pre_trained structure summary_activation summary_first_dropout "
+        "summary_last_dropout summary_proj_to_labels summary_type summary_use_proj training",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,9 +67,15 @@ def epsilon(config: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-def activation(config: Mapping[str, Any], key: str, kinds: Mapping[str, Activation] = ACTIVATIONS) -> Activation:
-    """Return the activation named at `key`, one of `kinds`. Raises ModelUnavailable."""
-    return kinds[choice(config, key, tuple(kinds))]
+def activation(
+    config: Mapping[str, Any],
+    key: str,
+    kinds: Mapping[str, Activation] = ACTIVATIONS,
+    *,
+    default: str | None = None,
+) -> Activation:
+    """Return the activation named at `key`, one of `kinds`, or that of `default`. Raises ModelUnavailable."""
+    return kinds[choice(config, key, tuple(kinds), default)]
 
 
 def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default: str | None = None) -> str:

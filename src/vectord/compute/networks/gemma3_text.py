@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary, read_sliding
@@ -19,6 +20,14 @@ from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 classifier = decoder.classifier
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **decoder.HARMLESS,
+    **harmless("a copy of sliding_window_pattern, which transformers never reads", "_sliding_window_pattern"),
+    **harmless("of layers that slide, which the model has none of", "sliding_window"),
+    **harmless("only heads of words read it", "final_logit_softcapping"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
@@ -41,7 +50,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
     """As decoder.head_rows. Raises ModelUnavailable."""
     facts.require(config, "final_logit_softcapping", None)
-    return decoder.head_rows({"tie_word_embeddings": True, **config}, weights, ops, ids)
+    return decoder.head_rows(config, weights, ops, ids, tied=True)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
@@ -74,7 +83,7 @@ def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[Rotary, R
             "config.json: rope_scaling.type is read by transformers 4 and ignored by 5; name it rope_type"
         )
     parameters = facts.section(config, "rope_parameters")
-    merged = {**config, "rope_parameters": {**parameters, full: {**facts.section(parameters, full), **scaling}}}
+    merged = {"rope_parameters": {**parameters, full: {**facts.section(parameters, full), **scaling}}}
     theta = facts.number(config, "rope_theta", 1e6)
     local_theta = facts.number(config, "rope_local_base_freq", 1e4)
     return (

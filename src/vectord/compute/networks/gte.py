@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
@@ -20,6 +21,11 @@ ONLY: Mapping[str, object] = {  # other values would be another network
     "layer_norm_type": "layer_norm",
     "logn_attention_scale": False,
     "pack_qkv": True,
+}
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("speed only", "unpad_inputs use_memory_efficient_attention"),
+    **harmless("only with logn_attention_scale", "logn_attention_clip1"),
 }
 NAMES = encoder.LayerNames(
     prefix="encoder.layer",

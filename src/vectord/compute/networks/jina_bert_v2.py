@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.compute.networks import facts
+from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES, body, classifier, masked_lm
 from vectord.compute.networks.encoder import LayerNames, read_encoder, read_spec
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -26,6 +27,11 @@ from vectord.errors import ModelUnavailable
 __all__ = ["classifier", "load", "masked_lm", "slopes"]  # the heads are BERT's
 
 GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_forward_type
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("the pooling of its own encode, which the Pooling module has too", "emb_pooler", "mean"),
+    **harmless("the tokenizer decides", "model_max_length"),
+}
 MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-embeddings-v2-base
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.checkpoints.spec import Pooling
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
@@ -20,6 +21,12 @@ from vectord.compute.ops.base import Ops, T
 head_rows = decoder.head_rows
 
 _POOLINGS: Mapping[str, Pooling] = {"avg": "mean", "cls": "cls", "last": "last"}  # NVIDIA's names
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **decoder.HARMLESS,
+    **harmless("only classifiers read it", "classifier_pooling clf_pooling"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

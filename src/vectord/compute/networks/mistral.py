@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.accounting import Harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, read_sliding
@@ -25,11 +26,14 @@ head_rows = decoder.head_rows
 _BETA = "llama_4_scaling_beta"
 
 
+HARMLESS: Mapping[str, Harmless] = decoder.HARMLESS
+
+
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
     spec, is_mistral = decoder.read_spec(config), config["model_type"] == "mistral"
-    sliding = {"sliding_window": 4096 if is_mistral else None, **config}  # null: no layer slides; absent: the default
-    window = None if sliding["sliding_window"] is None else decoder.read_window(sliding, causal=spec.causal)
+    size = config.get("sliding_window", 4096 if is_mistral else None)  # null: no layer slides; absent: the default
+    window = None if size is None else decoder.read_window({"sliding_window": size}, causal=spec.causal)
     usual = [window is not None] * spec.layers
     if read_sliding(config, usual) != tuple(usual):  # transformers' class has no layers of several kinds
         raise ModelUnavailable(

@@ -12,7 +12,8 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from vectord.compute.networks import facts
+from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
@@ -25,6 +26,18 @@ WORDS = "embeddings.tok_embeddings.weight"
 THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, and the default
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
+}
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("only classifiers read it", "classifier_activation classifier_bias classifier_pooling"),
+    **harmless("only heads of words read it", "decoder_bias sparse_pred_ignore_index sparse_prediction"),
+    **harmless("training only", "initializer_cutoff_factor repad_logits_with_grad"),
+    **harmless("speed only", "deterministic_flash_attn reference_compile"),
+    **harmless("sliding_window replaces it", "local_attention"),
+    **harmless("of layers that the model has none of", "global_rope_theta local_rope_theta"),
+    **harmless("norm_eps is read instead", "layer_norm_eps"),
 }
 
 
@@ -126,7 +139,7 @@ def _head(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
     width = facts.size(config, "hidden_size")
     return Projection(
         weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),
-        facts.activation({"classifier_activation": "gelu", **config}, "classifier_activation"),
+        facts.activation(config, "classifier_activation", default="gelu"),
         weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
         facts.epsilon(config, "norm_eps"),
     )

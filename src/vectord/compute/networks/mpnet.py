@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.accounting import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.roberta import HEAD
@@ -34,6 +35,9 @@ NAMES = encoder.LayerNames(
     down="output.dense",
     output_norm="output.LayerNorm",
 )
+
+
+HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

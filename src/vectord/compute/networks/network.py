@@ -14,9 +14,9 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic
 
-from vectord.checkpoints.accounting import OPTION
+from vectord.checkpoints.accounting import CONFIG, OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
@@ -85,12 +85,14 @@ class Network(Generic[T]):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
         """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
         module = _architecture(spec)
-        _refuse_unknown_class(spec)
+        config = unread_settings(spec.folder / "config.json", spec.config)
+        _refuse_unknown_class(spec, config)
         reader = WeightReader(weights, ops)
-        self._body: Transformer[T] = module.load(spec.config, reader, ops)
+        self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, reader, ops)
+        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, config, reader, ops)
         check_all_read(reader.unread() - _read_by_modules(spec), spec.outputs, spec.model_type)
+        refuse_unread(config, {**CONFIG, **getattr(module, "HARMLESS", {})})
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
@@ -113,17 +115,16 @@ def _architecture(spec: ModelSpec) -> ModuleType:
     return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
 
 
-def _refuse_unknown_class(spec: ModelSpec) -> None:
+def _refuse_unknown_class(spec: ModelSpec, config: Settings) -> None:
     """Raise ModelUnavailable for a class of the model's own code (auto_map) that may compute something else."""
-    config = spec.config
     listed, prefixes = config.get("architectures"), _CLASS_PREFIXES.get(spec.architecture.replace("-", "_"))
     if not config.get("auto_map") or not isinstance(listed, list) or not listed or prefixes is None:
         return
     name = str(listed[0])[:80]
     known = name in _OWN_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
-    if not known and not (isinstance(config, Settings) and "architectures" in config.allowed):
+    if not known and "architectures" not in config.allowed:
         raise ModelUnavailable(
-            f"{spec.folder / 'config.json'}: the class {name} is in the model's own code (auto_map), which is never "
+            f"{config.path}: the class {name} is in the model's own code (auto_map), which is never "
             f"run, and could compute something else than {spec.model_type[:80]}; {OPTION} architectures ignores it"
         )
 
@@ -148,25 +149,29 @@ def _read_by_modules(spec: ModelSpec) -> set[str]:
     return {"linear.weight" for module in modules if module.weights in spec.weights}
 
 
-def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
+def _own_heads(
+    module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
+) -> dict[Output, Head[T]]:
     """The heads whose weights have other names in each architecture.
 
     The SPLADE head multiplies with the whole vocabulary, so it uses the body's op set, not the one of `ops.heads`.
     """
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
-        masked_lm = _part(module, "masked_lm", spec)(spec.config, weights, ops)
+        masked_lm = _part(module, "masked_lm", spec)(config, weights, ops)
         heads["splade"] = splade_head(masked_lm, ops)
     if "scores" in spec.outputs:
-        heads["scores"] = _scores_head(module, spec, weights.over(ops.heads), ops.heads)
+        heads["scores"] = _scores_head(module, spec, config, weights.over(ops.heads), ops.heads)
     return heads
 
 
-def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
+def _scores_head(
+    module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
+) -> Head[T]:
     if spec.scores_by_words:
         assert spec.yes_no is not None
-        return yes_no_head(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
-    classifier: Classifier[T] = _part(module, "classifier", spec)(spec.config, weights, ops, len(spec.labels))
+        return yes_no_head(_part(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids), ops)
+    classifier: Classifier[T] = _part(module, "classifier", spec)(config, weights, ops, len(spec.labels))
     return pooled_head(classifier.pooling, classifier.projections, ops, classifier.tokens)
 
 

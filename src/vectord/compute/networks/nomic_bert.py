@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
@@ -38,6 +39,20 @@ ONLY: Mapping[str, object] = {  # other values would be another network
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
     "rotary_scaling_factor": None,
+}
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless(
+        "the usual network", "causal norm_mlp rotary_head_dim scale_attn_by_inverse_layer_idx use_rms_norm", False
+    ),
+    **harmless("the usual network", "scale_attn_weights", True),
+    **harmless("the usual network: no mixture of experts", "num_experts", 0),
+    **harmless("speed and memory only", "fused_bias_fc fused_dropout_add_ln reorder_and_upcast_attn use_xentropy"),
+    **harmless("only pretraining reads it", "dense_seq_output"),
+    **harmless("the checkpoint has the padded table", "pad_vocab_size_multiple"),
+    **harmless("only with parallel_block", "parallel_block_tied_norm"),
+    **harmless("only with rotary_scaling_factor", "max_trained_positions"),
+    **harmless("n_positions is read instead", "max_position_embeddings"),
 }
 NAMES = encoder.LayerNames(
     prefix="encoder.layers",
@@ -106,12 +121,14 @@ def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
-    gated = "activation_function" in config
-    spec = encoder.read_spec(
-        config,
-        keys={key: own for key, own in OWN_KEYS.items() if own in config},
-        types=facts.size(config, "type_vocab_size"),
-        activation=facts.activation(config, "activation_function", GATED) if gated else None,
-    )
+    own_keys = {key: own for key, own in OWN_KEYS.items() if own in config}
+    for key in own_keys.keys() - {"max_position_embeddings"}:  # of v1.5: 2048, and n_positions 8192
+        facts.require(config, key, config.get(own_keys[key]))
+    activation = None
+    if "activation_function" in config:
+        activation = facts.activation(config, "activation_function", GATED)
+        facts.require(config, "hidden_act", activation)
+    types = facts.size(config, "type_vocab_size")
+    spec = encoder.read_spec(config, keys=own_keys, types=types, activation=activation)
     facts.require(config, "head_dim", spec.head_size)
     return spec

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import read_sliding
@@ -18,6 +19,13 @@ from vectord.compute.ops.base import Ops, T
 
 classifier = decoder.classifier
 head_rows = decoder.head_rows
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **decoder.HARMLESS,
+    **harmless("of layers that slide, which the model has none of", "max_window_layers sliding_window"),
+    **harmless("Qwen2 has biases always", "attention_bias"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

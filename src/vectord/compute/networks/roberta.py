@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from vectord.checkpoints.accounting import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
@@ -21,6 +22,9 @@ from vectord.errors import ModelUnavailable
 HEAD = encoder.HeadNames(
     dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias"
 )
+
+
+HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vectord.compute.networks import facts
+from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.mpnet import buckets
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import WeightReader
@@ -27,6 +28,14 @@ _FORWARD: Mapping[str, tuple[Activation, str, bool]] = {
     "gated-silu": ("silu", "silu", True),
 }
 _BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("only the encoder is computed", "is_encoder_decoder num_decoder_layers scale_decoder_outputs"),
+    **harmless("training only", "dropout_rate"),
+    **harmless("there is no table of positions", "n_positions"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
