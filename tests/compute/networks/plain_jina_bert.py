@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, HEADS, BETWEEN, LAYERS = 48, 6, 40, 2  # 6 heads: not a power of 2
-SLOPES = [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]  # of 4 heads, then every other of 8
+SLOPES = {  # by the number of heads: those of the next lower power of 2, then every other of twice that power
+    3: [2**-4, 2**-8, 2**-2],
+    6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3],
+}
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert",
@@ -100,17 +103,19 @@ def jina_states(folder: Path, texts: Texts, types: Texts | None = None, prefix: 
     saved = load_file(folder / "model.safetensors")
     tensors = {name.removeprefix(prefix): tensor.double() for name, tensor in saved.items()}
     config = json.loads((folder / "config.json").read_text())
-    model = _JinaBert(tensors, config["feed_forward_type"])
+    model = _JinaBert(tensors, config)
     with torch.no_grad():
         return np.asarray(model(ids, type_ids, mask)[mask.bool()].numpy())
 
 
 class _JinaBert:
-    def __init__(self, tensors: dict[str, Tensor], feed_forward: str) -> None:
+    def __init__(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
         from torch.nn.functional import gelu, relu
 
         self.tensors = tensors
-        self.act = relu if feed_forward == "reglu" else gelu
+        self.heads = config["num_attention_heads"]
+        self.eps = config["layer_norm_eps"]
+        self.act = relu if config["feed_forward_type"] == "reglu" else gelu
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         y = x @ self.tensors[f"{name}.weight"].T
@@ -119,7 +124,7 @@ class _JinaBert:
     def norm(self, x: Tensor, name: str) -> Tensor:
         from torch.nn.functional import layer_norm
 
-        return layer_norm(x, (WIDTH,), self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"], 1e-12)
+        return layer_norm(x, (WIDTH,), self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"], self.eps)
 
     def __call__(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
         x = self.tensors["embeddings.word_embeddings.weight"][ids]
@@ -135,10 +140,12 @@ class _JinaBert:
         q, k, v = (self.linear(x, f"{name}.self.{part}") for part in ("query", "key", "value"))
         if f"{name}.self.layer_norm_q.weight" in self.tensors:
             q, k = self.norm(q, f"{name}.self.layer_norm_q"), self.norm(k, f"{name}.self.layer_norm_k")
-        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in (q, k, v))  # (N, heads, L, size)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (q, k, v))  # (N, heads, L, size)
         places = torch.arange(x.shape[1]).double()
-        far = (places[:, None] - places).abs() * torch.tensor(SLOPES).double()[:, None, None]  # (heads, L, L)
-        scores = q @ k.transpose(2, 3) / (WIDTH // HEADS) ** 0.5 - far
+        far = (places[:, None] - places).abs() * torch.tensor(SLOPES[self.heads]).double()[
+            :, None, None
+        ]  # (heads, L, L)
+        scores = q @ k.transpose(2, 3) / (WIDTH // self.heads) ** 0.5 - far
         scores = scores.masked_fill(mask[:, None, None, :] == 0, float("-inf"))
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         return self.linear(mixed, f"{name}.output.dense")

@@ -84,21 +84,29 @@ def write_new(folder: Path) -> Path:
 
 
 def new_states(folder: Path, texts: Texts) -> np.ndarray:
-    """transformers' class does not know the older config, so it gets the cosines and sines here, in float64."""
+    """transformers' class does not know "ntk", so it gets the cosines and sines here, in float64."""
     import torch
+
+    published = (folder / "config.json").read_text()
+    config = json.loads(published)
+    scaling = config["rope_scaling"]
 
     class Rotary(torch.nn.Module):
         def forward(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            factor, size = NTK["factor"], 8
-            frequencies = (NTK_THETA * factor) ** (-torch.arange(0, size, 2).double() / size) / factor ** (2 / size)
+            theta, factor = config["rope_theta"], scaling["factor"]
+            size = config["hidden_size"] // config["num_attention_heads"]
+            frequencies = (theta * factor) ** (-torch.arange(0, size, 2).double() / size) / factor ** (2 / size)
             angles = (positions[..., None] * frequencies).repeat(1, 1, 2)  # (1, L, size)
             return angles.cos(), angles.sin()
 
-    published = json.loads((folder / "config.json").read_text())
-    change_config(folder, model_type="gte", rope_scaling=None, rope_theta=None)
-    model = reference_model(folder, "Gte")
-    change_config(folder, **published)
-    model.rotary_emb = Rotary()
+    is_ntk = scaling is not None and scaling.get("type") == "ntk"
+    change_config(folder, model_type="gte", **({"rope_scaling": None, "rope_theta": None} if is_ntk else {}))
+    try:
+        model = reference_model(folder, "Gte")
+    finally:
+        (folder / "config.json").write_text(published)
+    if is_ntk:
+        model.rotary_emb = Rotary()
     return padded_states(model, texts, filler=FACTS["pad_token_id"])
 
 
