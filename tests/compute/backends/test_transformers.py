@@ -12,6 +12,7 @@ import pytest
 from tests.compute.networks.case import pad, padded_states, randomize, texts_of
 from tests.models import batch_of, read_tiny_spec
 
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import DenseModule, ModelSpec
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.compute.backends.transformers import TransformersBackend, load, read_config
@@ -111,7 +112,9 @@ def test_a_decoder_that_is_not_causal_attends_both_ways(model_type: str, tmp_pat
     """As in transformers with padding, and without padding too, where some of its classes would be causal."""
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.for_model(model_type, **SIZES, intermediate_size=48, num_key_value_heads=2, head_dim=8)
+    config = AutoConfig.for_model(model_type, **SIZES, intermediate_size=48, num_key_value_heads=2)
+    if hasattr(config, "head_dim"):
+        config.head_dim = 8
     folder = write(tmp_path, AutoModel.from_config(config))
     causal = tokens_of(load(spec_of(folder), FLOAT32), TEXTS)
     backend = load(spec_of(edit(folder, is_causal=False)), FLOAT32)
@@ -219,23 +222,37 @@ HOSTILE: dict[str, Any] = {
 
 
 def test_nothing_in_the_folder_runs(tmp_path: Path) -> None:
-    """Code in the folder, and every config key that ever led to code, is ignored."""
+    """Every config key that ever led to code is refused; allowed, it is ignored, as is code in the folder."""
     model = albert()
     marker = tmp_path / "ran"
     folder = edit(write(tmp_path / "model", model), **HOSTILE)
     for name in ("code.py", "modeling_albert.py", "configuration_albert.py", "__init__.py"):
         (folder / name).write_text(CODE.format(marker=str(marker)))
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model", "peft_type": "LORA"}')
-    backend = load(spec_of(folder), FLOAT32)
+    with pytest.raises(ModelUnavailable, match="--allow-unknown-config"):
+        load(spec_of(folder), FLOAT32)
+    allowed = Settings(folder / "config.json", spec_of(folder).config, HOSTILE)
+    backend = load(spec_of(folder, config=allowed), FLOAT32)
     np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
     assert not marker.exists()
+
+
+def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    """transformers' class has no field for it. The config as the class saves it is accepted."""
+    folder = write(tmp_path, albert())
+    load(spec_of(folder), FLOAT32)
+    with pytest.raises(
+        ModelUnavailable, match=r"config\.json: embedding_scale 2\.5 .*--allow-unknown-config embedding_s"
+    ):
+        load(spec_of(edit(folder, embedding_scale=2.5)), FLOAT32)
 
 
 def test_hostile_keys_reach_no_config(tmp_path: Path) -> None:
     """transformers' config equals the one without those keys, in its hidden attributes too."""
     folder = write(tmp_path, albert())
-    clean = vars(read_config(spec_of(folder)))
-    assert vars(read_config(spec_of(edit(folder, **HOSTILE)))) == clean
+    clean, hostile = spec_of(folder), spec_of(edit(folder, **HOSTILE))
+    configs = [read_config(spec, Settings(folder / "config.json", spec.config)) for spec in (clean, hostile)]
+    assert vars(configs[0]) == vars(configs[1])
 
 
 def test_old_rotary_keys_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ that checkpoints/checkpoint.py has read.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import cached_property, partial
@@ -29,11 +28,14 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
+from vectord.checkpoints.accounting import CONFIG, Harmless, harmless, one_of, refuse_unread
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
+from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of
 from vectord.compute.networks.weights import check_all_read
@@ -41,8 +43,6 @@ from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
-
-logger = logging.getLogger(__name__)
 
 MAX_SIZE = 2**24  # of any number in a config, as in networks/facts.py
 MAX_LAYERS = 1024
@@ -67,6 +67,17 @@ _OLD_KEYS = frozenset(
 _OBJECTS = frozenset(
     {"rope_parameters", "rope_scaling"}
 )  # keys that may be an object; any other object is another model
+
+_HARMLESS = {
+    **CONFIG,
+    **encoder.HARMLESS,
+    **decoder.HARMLESS,
+    **harmless("the reader of the folder uses it", "hidden_size max_position_embeddings n_positions"),
+    **harmless("the class decides it", "is_encoder_decoder"),
+    **harmless("of other libraries, with its usual value", "attention_mode", "longformer"),
+    **harmless("the same", "ignore_attention_mask", False),
+    **harmless("the size of a buffer", "n_ctx"),
+}
 
 ModelClass: TypeAlias = type[PreTrainedModel]
 
@@ -146,8 +157,12 @@ class TransformersModel:
         self._heads = heads_of(spec, ops.heads)
         if missing := spec.outputs - self._heads.keys() - (set() if spec.scores_by_words else {"scores"}):
             raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
-        config = read_config(spec)
+        settings = unread_settings(spec.folder / "config.json", spec.config)
+        config = read_config(spec, settings)
         model_class = _model_class(spec, config)
+        # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
+        computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
+        refuse_unread(settings, {**computed, **_HARMLESS})
         # GPT-2 and its relatives have no table of types: they would add the vector of word 0.
         has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
@@ -183,17 +198,18 @@ class TransformersModel:
 # --- config ---------------------------------------------------------------------------------------------------
 
 
-def read_config(spec: ModelSpec) -> PreTrainedConfig:
+def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
     """Return config.json as transformers' class, with only those keys that the class has fields for.
 
-    Raises ModelUnavailable: an unknown type, a type made of several models, a value out of bounds.
+    settings: config.json, which records the keys that are read. Raises ModelUnavailable: an unknown type, a type made
+    of several models, a value out of bounds.
     """
     if spec.model_type not in CONFIG_MAPPING:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is supported neither by vectord nor by transformers")
     config_class = CONFIG_MAPPING[spec.model_type]
     if config_class.sub_configs_defaults:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is made of several models; only texts are served")
-    known = _known_facts(spec, config_class)
+    known = _known_facts(settings, config_class)
     if "scores" in spec.outputs:
         known["id2label"] = dict(enumerate(spec.labels))
     try:
@@ -207,25 +223,23 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
     if "scores" in spec.outputs and config.pad_token_id is None:
         raise ModelUnavailable("config.json: no pad_token_id, by which transformers' classifiers find a text's end")
     config.use_cache = False
-    if not flag(spec.config, "is_causal", True):
+    if not flag(settings, "is_causal", True):
         config.is_causal = False  # no field of any class, but transformers' masks depend on it
-    if flag(spec.config, "use_bidirectional_attention", False) and not hasattr(config, "use_bidirectional_attention"):
+    if flag(settings, "use_bidirectional_attention", False) and not hasattr(config, "use_bidirectional_attention"):
         raise ModelUnavailable(
             f"config.json: transformers' {config_class.__name__} does not know use_bidirectional_attention"
         )
     return config
 
 
-def _known_facts(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+def _known_facts(settings: Settings, config_class: type[PreTrainedConfig]) -> dict[str, Any]:
     own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
     allowed = {name for name in own | config_class.attribute_map.keys() | _OLD_KEYS if not name.startswith("_")}
     known = {
-        key: value
-        for key, value in spec.config.items()
+        key: settings.get(key)
+        for key, value in settings.items()
         if key in allowed and (key in _OBJECTS or not isinstance(value, dict))
     }
-    if dropped := sorted(spec.config.keys() - known.keys()):
-        logger.info("config.json: of %d keys these are not read: %s", len(spec.config), ", ".join(dropped)[:500])
     for key, value in known.items():
         _check_size(key, value)
     return known
