@@ -188,6 +188,7 @@ def test_rerank(embedder: Embedder) -> None:
     ranked = embedder.rerank("hello world", TEXTS, top_k=2)
     assert (len(ranked), ranked[0].document) == (2, "hello world")
     assert ranked[0].score > ranked[1].score
+    assert embedder.rerank("hello world", []) == []
 
 
 def test_threads_share_one_embedder(embedder: Embedder) -> None:
@@ -271,6 +272,29 @@ def test_a_program_may_end_without_closing(folder: Path) -> None:
     code = f"from vectord import Embedder; e = {made}; print(e.embed('a').shape)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout.strip(), done.stderr) == (f"({WIDTH},)", "")
+
+
+def test_a_fork_of_the_process_ends(folder: Path) -> None:
+    """It has none of the Embedder's threads: calls are refused, and its end waits for nothing."""
+    code = f"""
+from multiprocessing import get_context
+from vectord import Embedder
+from vectord.errors import ShuttingDown
+
+def run(embedder):
+    try:
+        embedder.embed("a")
+    except ShuttingDown as error:
+        print(error, flush=True)
+
+with Embedder({str(folder)!r}, backend="fake", pooling="mean") as embedder:
+    process = get_context("fork").Process(target=run, args=[embedder])
+    process.start()
+    process.join()
+print(process.exitcode)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["This Embedder is closed, or was made before a fork of this process.", "0"]
 
 
 def test_the_programs_of_the_page_run() -> None:

@@ -150,9 +150,9 @@ class Embedder:
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
-        thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
-        thread.start()
-        self._finalizer = weakref.finalize(self, _close_later, self._loop, thread, self._engine)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
         # At the end of the program, and before pools of threads end, which closing uses: atexit would be too late.
         threading._register_atexit(_close_once, self._finalizer)  # type: ignore[attr-defined]
         try:
@@ -317,6 +317,8 @@ class Embedder:
     async def _rerank(
         self, query: str, documents: Sequence[str], top_k: int | None, truncate: bool = True, model: str | None = None
     ) -> list[Ranked]:
+        if not documents:
+            return []
         text = TextOptions(truncate=truncate)
         request = RerankRequest(query=query, passages=documents, model=model, text=text)
         result = cast("RerankResult", await self._engine.answer(request, CALLER))
@@ -326,9 +328,9 @@ class Embedder:
     # --- between threads --------------------------------------------------------------------------------------
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        if not self._finalizer.alive:
+        if not self._finalizer.alive or not self._thread.is_alive():
             call.close()
-            raise ShuttingDown("This Embedder is closed.")
+            raise ShuttingDown("This Embedder is closed, or was made before a fork of this process.")
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -365,6 +367,8 @@ def _close_later(*parts: Any) -> None:
 
 
 def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine) -> None:
+    if not thread.is_alive():  # a fork has none of its parent's threads
+        return
     asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
