@@ -1,8 +1,7 @@
 """llama.cpp's own tests of embeddings and reranking, in our words, on a server of its profile.
 
-Score: 47 of 49. The other two start the server without pooling (`--pooling none`) and read a vector for each token;
-vectord gives these by vLLM's /pooling and by its own API. The original's models are GGUF files. Here MiniLM embeds and,
-by its vectors, ranks in a sensible order; a random cross-encoder counts tokens and refuses to embed.
+Score: 49 of 49. The original's models are GGUF files. Here MiniLM embeds and, by its vectors, ranks in a sensible
+order; a random cross-encoder counts tokens and refuses to embed.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def vectors(url: str, given: Any) -> list[list[float]]:
     return [item["embedding"] for item in embed(url, given)["data"]]
 
 
-# --- embeddings: 31 tests, two of them of the pooling that is missing -----------------------------------------
+# --- embeddings: 31 tests -------------------------------------------------------------------------------------
 
 
 def test_one_text_has_one_vector_of_unit_length(url):
@@ -158,6 +157,24 @@ def test_base64_has_the_same_numbers(url):
     (item,) = post(url, "/v1/embeddings", input=LONGER, encoding_format="base64").json()["data"]
     decoded = np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
     assert np.allclose(decoded, vectors(url, LONGER)[0], atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def without_pooling(serve: Serve) -> str:
+    return serve(MODEL, "--profile", "llama-cpp", "--pooling", "none")
+
+
+def test_without_pooling_each_token_has_a_vector(without_pooling):
+    """Not normalized. Special tokens count: two more than those of the text."""
+    (item,) = post(without_pooling, "/embeddings", input="hello hello hello").raise_for_status().json()
+    assert np.shape(item["embedding"]) == (5, 384)
+    assert all(abs(length - 1) > 1e-3 for length in np.linalg.norm(item["embedding"], axis=1))
+
+
+def test_without_pooling_openais_route_is_refused(without_pooling):
+    """Its answer has one vector for each text."""
+    answer = post(without_pooling, "/v1/embeddings", input="hello hello hello")
+    assert (answer.status_code, list(answer.json())) == (400, ["error"])
 
 
 # --- reranking: 18 tests --------------------------------------------------------------------------------------

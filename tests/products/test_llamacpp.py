@@ -42,6 +42,7 @@ from vectord.schema import (
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
+    EmbedResult,
     ListModels,
     RerankRequest,
     TextOptions,
@@ -156,6 +157,30 @@ def test_a_server_with_a_reranker_alone_embeds_nothing():
 def test_input_takes_precedence_over_content():
     """As in llama.cpp."""
     assert parse_native(incoming({"input": "a", "content": "b"})).request.inputs == ["a"]
+
+
+WITHOUT_POOLING = model_info("t", outputs=frozenset({"tokens"}), pooling="", dimensions=0)
+
+
+def test_a_model_without_pooling_has_a_vector_for_each_token():
+    """`--pooling none`: raw rows on its own routes, of the named model or the first one."""
+    call = parse_native(incoming({"content": ["a", "b"]}, models=[WITHOUT_POOLING]))
+    assert call.request.outputs == {"tokens"}
+    result = EmbedResult(model="t", fingerprint="f00d", dense={}, tokens=[ROWS, ROWS[:1]], usage=usage())
+    assert json.loads(call.render(result).body) == [
+        {"index": 0, "embedding": [[3.0, -4.0], [0.0, 0.0]]},
+        {"index": 1, "embedding": [[3.0, -4.0]]},
+    ]
+    models = [model_info("d"), WITHOUT_POOLING]
+    kinds = [parse_native(incoming({"content": "a", "model": name}, models=models)).request for name in ("t", "d")]
+    assert [request.outputs for request in kinds] == [{"tokens"}, {"dense"}]
+
+
+def test_a_model_without_pooling_is_refused_on_the_openai_route():
+    """In llama.cpp's words; `content` has its own answer there too."""
+    with pytest.raises(ModelCannot, match="Pooling type 'none' is not OAI compatible"):
+        parse_openai(incoming({"input": "a"}, models=[WITHOUT_POOLING]))
+    assert parse_openai(incoming({"content": "a"}, models=[WITHOUT_POOLING])).request.outputs == {"tokens"}
 
 
 @pytest.mark.parametrize(

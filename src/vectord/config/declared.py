@@ -107,9 +107,10 @@ class ModelConfig:
         "Task of models whose files do not state one; auto: the task that each was trained for.",
         synonyms={"sentence-similarity": None, "feature-extraction": None},
     )
-    pooling: Literal["cls", "mean", "last", "max", "splade"] | None = setting(
+    pooling: Literal["cls", "mean", "last", "max", "splade", "none"] | None = setting(
         None,
-        "Pooling, in place of the model's own; splade works with SPLADE models only.",
+        "Pooling, in place of the model's own; splade works with SPLADE models only; none: only a vector for each "
+        "token.",
         synonyms={"last-token": "last", "auto": None},
     )
     plain_mean: tuple[str, ...] = setting(

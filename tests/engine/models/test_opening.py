@@ -266,6 +266,16 @@ def test_pooling_splade_requires_a_splade_model(tmp_path: Path) -> None:
         read(DEFAULT_MODEL, pooling="splade")
 
 
+def test_pooling_none_leaves_the_vectors_of_tokens(tmp_path: Path) -> None:
+    """llama.cpp's word. A model without a dense vector is unchanged."""
+    usual, without = read(DEFAULT_MODEL), read(DEFAULT_MODEL, pooling="none")
+    assert (without.outputs, without.pooling, without.dimensions) == ({"tokens"}, None, 0)
+    assert without.fingerprint != usual.fingerprint
+    folder = write_sentence_model(tmp_path, kinds=("Transformer", "SpladePooling"), architectures=["BertForMaskedLM"])
+    write_json(folder / "1_SpladePooling" / "config.json", {})
+    assert read(folder, pooling="none") == read(folder)
+
+
 def test_a_handler_has_a_vector_space_of_its_own(tmp_path: Path) -> None:
     """Its vectors must not be mixed with the model's."""
     folder = minilm_folder(tmp_path / "mine")

@@ -179,7 +179,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         token=config.hf_token,
         graphs=graphs,
     )
-    pooling = requested.pooling or (None if config.pooling == "splade" else config.pooling)
+    chosen = None if config.pooling == "splade" else config.pooling
+    pooling = requested.pooling or (None if chosen == "none" else chosen)
     spec = read_spec(
         located,
         pooling=pooling,
@@ -192,7 +193,9 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *chosen))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
-    if pooling is None and _is_plain_mean(requested, spec, config.plain_mean):
+    if config.pooling == "none" and requested.pooling is None and "dense" in spec.outputs:
+        spec = _without_pooling(spec)
+    elif pooling is None and _is_plain_mean(requested, spec, config.plain_mean):
         spec = _with_pooling_alone(spec)
     if config.dense_path is not None and "dense" in spec.outputs:
         spec = _with_dense(spec, config.dense_path, frozenset(config.allow_unknown_config))
@@ -233,6 +236,25 @@ def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
         dense_modules=(),
         dimensions=spec.hidden_size,
         matryoshka=None,
+        known_cosines=(),
+    )
+    return replace(spec, fingerprint=fingerprint(spec))
+
+
+def _without_pooling(spec: ModelSpec) -> ModelSpec:
+    """With the last hidden state of each token as its only vectors."""
+    if "tokens" not in spec.outputs:
+        raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
+    spec = replace(
+        spec,
+        outputs=frozenset({"tokens"}),
+        pooling=None,
+        dense_modules=(),
+        dimensions=0,
+        whole_numbers=None,
+        matryoshka=None,
+        lexical=None,
+        colbert=None,
         known_cosines=(),
     )
     return replace(spec, fingerprint=fingerprint(spec))

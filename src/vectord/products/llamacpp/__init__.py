@@ -7,6 +7,7 @@ them. Over-long text is an error, as there. norms.py scales vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -126,7 +127,7 @@ class EmbeddingBody(msgspec.Struct):
 
 
 class Embedded(msgspec.Struct):
-    """`embedding` always has one row. In llama.cpp models without pooling have a row for each token."""
+    """`embedding` has one row; from a model served with `--pooling none`, a row for each token, not normalized."""
 
     index: int
     embedding: list[list[float]]
@@ -170,6 +171,8 @@ def parse_openai(body: EmbeddingBody, incoming: Incoming) -> Call:
     """`content` is not a key of OpenAI's, so it gets the native array on this path too. Ids are the model's own."""
     if body.input is None:
         return parse_native(body, incoming)
+    if _without_pooling(_model(body.model, incoming), incoming):
+        raise ModelCannot("Pooling type 'none' is not OAI compatible. Use /embeddings, or a different pooling type.")
     render = partial(render_openai, body.model or None, _norm(body), read_encoding(body.encoding_format))
     return _embed_call(body, incoming, render)
 
@@ -181,13 +184,22 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
         raise MissingField('"input" or "content" must be provided', field="input")
     if not any(model.outputs for model in incoming.models) and any(model.reranks for model in incoming.models):
         raise ModelCannot("The model served here can rerank and makes no vectors.")
+    model = _model(body.model, incoming)
     request = EmbedRequest(
         inputs=_inputs(prompts, field),
-        model=_model(body.model, incoming),
+        model=model,
         text=TextOptions(own_ids=True),
         normalize=_norm(body) == norms.EUCLIDEAN,
     )
+    if _without_pooling(model, incoming):
+        return Call(replace(request, outputs=frozenset({"tokens"})), render_token_vectors, {"inputs": field})
     return Call(request, render, {"inputs": field}, binary=_norm(body) in (norms.EUCLIDEAN, norms.RAW))
+
+
+def _without_pooling(name: str | None, incoming: Incoming) -> bool:
+    """Whether the model, or the first one that embeds, is served with `--pooling none`."""
+    embedding = [model for model in incoming.models if name in (None, model.name) and model.outputs]
+    return bool(embedding) and embedding[0].outputs == {"tokens"}
 
 
 def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
@@ -232,6 +244,12 @@ def render_native(norm: int, result: EmbedResult) -> Rendered:
     """A bare array. `embedding` is a matrix of one row."""
     data = [{"index": index, "embedding": [vector]} for index, vector in enumerate(_vectors(norm, result))]
     return Rendered(body=dump_json(data))
+
+
+def render_token_vectors(result: EmbedResult) -> Rendered:
+    """A bare array. `embedding` has a row for each token, special tokens included."""
+    assert result.tokens is not None
+    return Rendered(body=dump_json([{"index": index, "embedding": rows} for index, rows in enumerate(result.tokens)]))
 
 
 def render_openai(model: str | None, norm: int, encoding: Encoding, result: EmbedResult) -> Rendered:
