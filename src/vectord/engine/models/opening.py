@@ -179,8 +179,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         token=config.hf_token,
         graphs=graphs,
     )
-    chosen = None if config.pooling == "splade" else config.pooling
-    pooling = requested.pooling or (None if chosen == "none" else chosen)
+    mode = None if config.pooling == "splade" else config.pooling
+    pooling = requested.pooling or (None if mode == "none" else mode)
     spec = read_spec(
         located,
         pooling=pooling,
