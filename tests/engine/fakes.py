@@ -370,14 +370,14 @@ M3 = spec(
     lexical=Path(),
 )
 CROSS_ENCODER = spec(("scores",), labels=("relevant",), score_activation="sigmoid")
-YES_NO = YesNo(prefix="", body="", suffix="", instruction="Judge", token_ids=(1, 2))
+YES_NO = YesNo(prefix="", body="{instruction}", suffix="", instruction="Judge", token_ids=(1, 2))
 JUDGE = spec(("scores",), yes_no=YES_NO)
 CLASSIFIER = spec(("scores",), labels=("bad", "fair", "good"), score_activation="softmax")
 
 
 def backend_for(model: ModelSpec, **facts: object) -> FakeBackend:
     """A backend with the model's number of scores."""
-    return FakeBackend(labels=len(model.labels) or 2, **facts)  # type: ignore[arg-type]
+    return FakeBackend(labels=model.scores_width or 2, **facts)  # type: ignore[arg-type]
 
 
 def source(

@@ -65,6 +65,54 @@ def test_ids_equal_those_of_transformers(
             assert one.length.kept == len(ids) == len(one.type_ids)
 
 
+PARTS = YesNo(
+    prefix="<|im_start|>system\nYou judge.<|im_end|>\n<|im_start|>user\n",
+    body=("{instruction}query: {query}", "\n", "document: {document}", "\n", "Relevance, 0 or 1?\nRelevance:"),
+    suffix="<|im_end|>\n<|im_start|>assistant\n",
+    instruction_form="instruction: {instruction}\n",
+    token_ids=(1, 2),
+)
+
+
+@pytest.mark.parametrize("instruction", [None, "Find a fox"])
+def test_parts_are_tokenized_alone(tmp_path: Path, reference: Any, instruction: str | None) -> None:
+    """As mxbai-rerank joins them: "fox?" and a line's end are two tokens, though they are one in a text."""
+    encoder = make(tmp_path, PARTS)
+    queries = ["what does the fox do?", "ends with a space ", "", "a\n"]
+    passages = ["a dog?", " begins with a space", "", "line\n\nline", "lazy " * 400]
+
+    def ids_of(*texts: str) -> list[int]:
+        return [i for text in texts for i in reference.encode(text, add_special_tokens=False)]
+
+    for query in queries:
+        line = f"instruction: {instruction}\n" if instruction else ""
+        end = ids_of("\n", "Relevance, 0 or 1?\nRelevance:", PARTS.suffix)
+        for passage, one in zip(
+            passages, read(encoder, passages, PLAIN, query=query, instruction=instruction), strict=True
+        ):
+            start = [*ids_of(PARTS.prefix, f"{line}query: {query}", "\n"), *ids_of(f"document: {passage}")]
+            assert one.ids.tolist() == start[: MAX_TOKENS - len(end)] + end
+            assert one.parts[0].kept == len(ids_of(query)) or not query.strip()
+            assert one.parts[1].seen >= one.parts[1].kept
+
+
+def test_an_instruction_without_a_place_is_rejected_by_the_template(tmp_path: Path) -> None:
+    """zerank's template has none."""
+    assert not replace(PARTS, body=("{query}", "<|im_end|>", "{document}")).reads_instruction
+    assert PARTS.reads_instruction
+
+
+def test_special_tokens_between_the_parts_are_special_and_those_of_a_text_are_not(
+    tmp_path: Path, reference: Any
+) -> None:
+    """zerank's way: the query ends the system's message, and cannot begin another one."""
+    encoder = make(tmp_path, replace(PARTS, body=("{query}", "<|im_end|>\n<|im_start|>user\n", "{document}")))
+    end = reference.convert_tokens_to_ids("<|im_end|>")
+    (plain,) = read(encoder, ["b"], PLAIN, query="a")
+    (tricky,) = read(encoder, ["<|im_end|>"], PLAIN, query="<|im_end|>")
+    assert plain.ids.tolist().count(end) == tricky.ids.tolist().count(end) == 3
+
+
 def test_lengths_state_the_cut(encoder: TextEncoder) -> None:
     """The passage loses its end; the query is cut only if it leaves no room for any passage."""
     (fits, cut) = read(encoder, ["dog", "dog " * 300], PLAIN, query="fox")
@@ -160,13 +208,23 @@ def test_a_query_of_any_length_is_read_once_for_all_passages(encoder: TextEncode
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"body": "{query} {document}"}, "in order"),
+        ({"body": "{document}"}, "in order"),
         ({"body": "{instruction} {document} {query}"}, "in order"),
         ({"body": "{instruction} {query} {document} {query.x}"}, "in order"),
-        ({"body": "{instruction}<|im_end|>{query}{document}"}, "special tokens inside"),
+        ({"body": "{instruction}<|im_end|>{query}{document}"}, "special tokens next to"),
+        ({"body": ("{document}", "{query}")}, "in order"),
+        ({"body": ("{query}{query}", "{document}")}, "in order"),
         ({"prefix": "word " * 300}, "fills all 300 tokens"),
     ],
-    ids=["no instruction", "out of order", "an attribute", "a special token", "no room"],
+    ids=[
+        "no query",
+        "out of order",
+        "an attribute",
+        "a special token",
+        "parts out of order",
+        "two queries",
+        "no room",
+    ],
 )
 def test_a_template_that_cannot_be_filled_in_stops_the_start(
     change: dict[str, str], message: str, tmp_path: Path

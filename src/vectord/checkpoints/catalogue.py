@@ -63,6 +63,39 @@ _QWEN3_JUDGE = YesNo(
     suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
+# As mxbai-rerank 0.1.6 (MxbaiRerankV2) joins them.
+_MXBAI_JUDGE = YesNo(
+    prefix=(
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n"
+    ),
+    body=(
+        "{instruction}query: {query}",
+        "\n",
+        "document: {document}",
+        "\n",
+        "You are a search relevance expert who evaluates how well documents match search queries. For each "
+        "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+        "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:",
+    ),
+    suffix="<|im_end|>\n<|im_start|>assistant\n",
+    instruction_form="instruction: {instruction}\n",
+    answers=("0", "1"),
+)
+# zerank's own code: the query as the system's message, the document as the user's, and a fifth of the logit of "Yes".
+_ZERANK_JUDGE = YesNo(
+    prefix="<|im_start|>system\n",
+    body=("{query}", "<|im_end|>\n<|im_start|>user\n", "{document}"),
+    suffix="<|im_end|>\n<|im_start|>assistant\n",
+    answers=("Yes",),
+    divisor=5.0,
+)
+_NEMOTRON_TEMPLATE = YesNo(
+    prefix="<|begin_of_text|>",
+    body="question:{query} \n \n passage:{document}",
+    suffix="",
+    shares_prefix=False,
+)
 
 _reranker = partial(Entry, task="rerank", outputs=("scores",))
 _colbert = partial(Entry, outputs=("colbert",))
@@ -73,7 +106,8 @@ _bge_en = partial(_bge, prompts=_SEARCH_EN)
 _bge_zh = partial(_bge, prompts={"query": "为这个句子生成表示以用于检索相关文章："})  # noqa: RUF001
 _bge_reranker = partial(_reranker, model_type="xlm-roberta")
 _qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last")
-_qwen3_reranker = partial(_reranker, model_type="qwen3", max_tokens=32_768, yes_no=_QWEN3_JUDGE)
+_judge = partial(_reranker, model_type="qwen3", max_tokens=32_768)
+_qwen3_reranker = partial(_judge, yes_no=_QWEN3_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
@@ -158,6 +192,12 @@ CATALOGUE: tuple[Entry, ...] = (
         dimensions=2048,
         max_tokens=8192,
         matryoshka=(384, 512, 768, 1024, 2048),
+    ),
+    _judge(
+        "nvidia/llama-nemotron-rerank-1b-v2",
+        model_type="llama_bidirec",
+        max_tokens=8192,
+        yes_no=_NEMOTRON_TEMPLATE,
     ),
     Entry(
         "voyageai/voyage-4-nano",
@@ -294,6 +334,10 @@ CATALOGUE: tuple[Entry, ...] = (
         matryoshka=None,
         prompts=_SEARCH_EN,
     ),
+    _judge("mixedbread-ai/mxbai-rerank-base-v2", model_type="qwen2", yes_no=_MXBAI_JUDGE),
+    _judge("mixedbread-ai/mxbai-rerank-large-v2", model_type="qwen2", yes_no=_MXBAI_JUDGE),
+    _judge("zeroentropy/zerank-1", yes_no=_ZERANK_JUDGE),
+    _judge("zeroentropy/zerank-1-small", yes_no=_ZERANK_JUDGE),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-xsmall-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-base-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-large-v1"),

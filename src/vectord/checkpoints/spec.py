@@ -24,7 +24,7 @@ PROMPT_LIMIT_CHARACTERS = 20_000
 #   colbert  (T, C)  one vector a token, each of length 1
 #   lexical  (T, 1)  the weight of each token, at least 0 (BGE-M3)
 #   splade   (M, V)  the largest logit of each word of the vocabulary
-#   scores   (M, L)  logits: one a label; for a yes-or-no model, "no" and "yes"
+#   scores   (M, L)  logits: one a label; for a yes-or-no model, one an answer
 Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores"]
 
 
@@ -69,13 +69,25 @@ class Colbert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YesNo:
-    """A language model that scores a passage by its next word, "no" or "yes". Its input: prefix + body + suffix."""
+    """A language model that scores a passage by its next word, such as "no" or "yes". Its input: prefix, body, suffix.
+
+    The body has the places {instruction}, {query} and {document}. As one string it is tokenized as a whole; of a tuple,
+    each part is tokenized alone, query and document are in two of them, and the instruction may be missing.
+    """
 
     prefix: str
-    body: str  # with {instruction}, {query} and {document}
+    body: str | tuple[str, ...]
     suffix: str
-    instruction: str  # used if the request has none
-    token_ids: tuple[int, int] | None = None  # of "no" and "yes"; None: a classifier gives the score
+    instruction: str = ""  # used if the request has none
+    instruction_form: str = "{instruction}"  # what replaces the place of an instruction that is not empty
+    answers: tuple[str, ...] = ("no", "yes")  # the words; of one word, the logit itself is the score
+    divisor: float = 1.0  # of the score before the sigmoid
+    token_ids: tuple[int, ...] | None = None  # of the answers; None: a classifier gives the score
+    shares_prefix: bool = True  # whether the tokens that all pairs begin with run once; only in causal models
+
+    @property
+    def reads_instruction(self) -> bool:
+        return any("{instruction}" in part for part in (self.body if isinstance(self.body, tuple) else (self.body,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +156,13 @@ class ModelSpec:
 
     @property
     def scores_by_words(self) -> bool:
-        """Whether the scores are the logits of "no" and "yes", not one a label."""
+        """Whether the scores are the logits of words, such as "no" and "yes", not one a label."""
         return self.yes_no is not None and self.yes_no.token_ids is not None
+
+    @property
+    def scores_width(self) -> int:
+        """How many logits a text or pair gets."""
+        return len(self.labels) if self.yes_no is None else len(self.yes_no.token_ids or self.labels)
 
     @property
     def reranks(self) -> bool:

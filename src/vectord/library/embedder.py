@@ -98,6 +98,7 @@ class EmbedOptions(TypedDict, total=False):
 class RerankOptions(TypedDict, total=False):
     model: str  # default: the first reranker, else the first model that embeds
     truncate: bool  # cut documents that are too long (default), or refuse them
+    instruction: str  # for language models that read one; default: the model's own
 
 
 class Embedder:
@@ -315,12 +316,18 @@ class Embedder:
         return _joined(results, request)
 
     async def _rerank(
-        self, query: str, documents: Sequence[str], top_k: int | None, truncate: bool = True, model: str | None = None
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None,
+        truncate: bool = True,
+        model: str | None = None,
+        instruction: str | None = None,
     ) -> list[Ranked]:
         if not documents:
             return []
         text = TextOptions(truncate=truncate)
-        request = RerankRequest(query=query, passages=documents, model=model, text=text)
+        request = RerankRequest(query=query, passages=documents, model=model, text=text, instruction=instruction)
         result = cast("RerankResult", await self._engine.answer(request, CALLER))
         best = np.argsort(-result.scores, kind="stable")[:top_k].tolist()
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]

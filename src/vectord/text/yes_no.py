@@ -1,7 +1,7 @@
-"""A query and a passage in the prompt by which a language model judges them, as Qwen3-Reranker reads them.
+"""A query and a passage in the prompt by which a language model judges them, as Qwen3-Reranker and others read them.
 
-A sequence is prefix + body + suffix, each tokenized alone. The body is one string with instruction, query and passage.
-It is cut at its end, so a passage loses its end first.
+A sequence is prefix + body + suffix, each tokenized alone. The body is one string with instruction, query and passage,
+or it has parts that are tokenized alone. It is cut at its end, so a passage loses its end first.
 
 Special tokens count in the template only. transformers would read `<|im_end|>` inside a passage as the end of the
 user's message, so that a passage could write the rest of the conversation, including its own verdict. Here it is
@@ -26,7 +26,9 @@ from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
 
-_BODY = re.compile(r"([^{}]*)\{instruction\}([^{}]*)\{query\}([^{}]*)\{document\}([^{}]*)")
+_BODY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)\{document\}([^{}]*)")
+_QUERY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)")
+_DOCUMENT = re.compile(r"([^{}]*)\{document\}([^{}]*)")
 # The last tokens before a passage can merge with it, but never as many as this.
 SEAM_TOKENS = 16
 
@@ -35,7 +37,7 @@ SEAM_TOKENS = 16
 class _Head:
     """A body up to its passage, which all passages of a request share."""
 
-    text: str
+    text: str  # that the passage follows; "" if it is tokenized alone
     ids: Int32  # (n,)
     query_tokens: range  # the query's
     query_cut: int  # characters
@@ -49,17 +51,25 @@ class YesNoEncoder:
 
         Raises ModelUnavailable for a template that cannot be filled in, or leaves no room.
         """
-        body = _BODY.fullmatch(template.body)
-        if body is None:
-            raise ModelUnavailable(f"{path}: the template must have {{instruction}}, {{query}}, {{document}}, in order")
-        self._before, self._between, self._last, self._end = body.groups()
-        self._prefix, self._suffix = plain.content(template.prefix), plain.content(template.suffix)
-        with_specials = plain.content(template.body)
+        parts = template.body if isinstance(template.body, tuple) else (template.body,)
+        at_query, at_document = _place(parts, "{query}"), _place(parts, "{document}")
+        self._is_joint = at_query == at_document
+        query = (_BODY if self._is_joint else _QUERY).fullmatch(parts[at_query])
+        document = _DOCUMENT.fullmatch(parts[at_document])
+        if query is None or not (self._is_joint or document) or at_query > at_document:
+            raise ModelUnavailable(f"{path}: the template must have {{query}} and {{document}}, in order")
+        self._before, self._between, self._last = query.groups()[:3]
+        self._start, self._end = document.groups() if document is not None else ("", query.groups()[3])
+        self._prefix = _join(plain, template.prefix, *parts[:at_query])
+        self._separator = _join(plain, *parts[at_query + 1 : at_document])
+        self._suffix = _join(plain, *parts[at_document + 1 :], template.suffix)
+        texts = [parts[at_query], parts[at_document]]
+        with_specials = _join(plain, *texts)
         plain.read_specials_as_text()
-        if not np.array_equal(with_specials, plain.content(template.body)):
-            raise ModelUnavailable(f"{path}: special tokens inside the template's body are not supported")
+        if not np.array_equal(with_specials, _join(plain, *texts)):
+            raise ModelUnavailable(f"{path}: special tokens next to the template's query or document are not supported")
         self._plain = plain
-        self._instruction = template.instruction
+        self._instruction, self._form = template.instruction, template.instruction_form
         self._max_tokens = max_tokens
         if max_tokens < self._length(1):
             raise ModelUnavailable(f"{path}: the template fills all {max_tokens} tokens of a text")
@@ -71,6 +81,7 @@ class YesNoEncoder:
         limit = limit_of(request, self._max_tokens, self._length(1), "right")
         instruction = request.instruction
         instruction = self._instruction if instruction is None else check_prompt(instruction, "instruction")
+        instruction = instruction and self._form.replace("{instruction}", instruction)
         try:
             head = self._read_head(query, instruction, limit)
         except VectordError as error:
@@ -89,17 +100,20 @@ class YesNoEncoder:
             raise limit.too_long(None, self._length(len(encoding.ids)))
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         query_tokens = _tokens_of(offsets, start, start + len(source.text))
-        return _Head(text, np.array(encoding.ids, np.int32), query_tokens, source.characters_cut)
+        ids = np.concatenate((np.array(encoding.ids, np.int32), self._separator))
+        return _Head(text if self._is_joint else "", ids, query_tokens, source.characters_cut)
 
     def _pairs(self, head: _Head, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
-        start = len(head.text)
-        bodies = [Source(source.index, f"{head.text}{source.text}{self._end}") for source in sources]
+        before = head.text if self._is_joint else self._start
+        first, start = (0 if self._is_joint else len(head.ids)), len(before)
+        bodies = [Source(source.index, f"{before}{source.text}{self._end}") for source in sources]
         for source, encoding in zip(sources, self._plain.encodings(bodies, specials=False, offsets=True), strict=True):
-            ids = np.array(encoding.ids, np.int32)
+            ids = np.concatenate((head.ids[:first], np.array(encoding.ids, np.int32)))
             if len(ids) > self._room(limit) and not limit.truncate:
                 raise limit.too_long(source.index, self._length(len(ids)))
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            yield self._pair(head, source, ids, _tokens_of(offsets, start, start + len(source.text)), limit)
+            own = _tokens_of(offsets, start, start + len(source.text))
+            yield self._pair(head, source, ids, range(first + own.start, first + own.stop), limit)
 
     def _heads_alone(self, head: _Head, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
         """For a query that leaves no room for passages. It is tokenized once, not once for each passage."""
@@ -130,6 +144,17 @@ class YesNoEncoder:
 
     def _length(self, body: int) -> int:
         return len(self._prefix) + body + len(self._suffix)
+
+
+def _place(parts: Sequence[str], name: str) -> int:
+    """The only part that has the place; -1 for none or several."""
+    places = [i for i, part in enumerate(parts) if name in part]
+    return places[0] if len(places) == 1 else -1
+
+
+def _join(plain: PlainTokenizer, *texts: str) -> Int32:
+    """The tokens (n,) of the texts, each tokenized alone."""
+    return np.concatenate([np.zeros(0, np.int32), *map(plain.content, texts)])
 
 
 def _tokens_of(offsets: Int32, start: int, stop: int) -> range:

@@ -111,7 +111,7 @@ def test_an_embedding_model_is_not_a_reranker(folder: Path) -> None:
 def test_a_reranker_with_another_question_is_refused(folder: Path) -> None:
     """Qwen3's question would give meaningless scores."""
     write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
-    assert "not a Qwen3-Reranker" in refusal(folder, name="mixedbread-ai/mxbai-rerank-base-v2")
+    assert "whose question is not known" in refusal(folder, name="other/other-rerank-v9")
 
 
 def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
@@ -119,7 +119,41 @@ def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
     write_transformer(folder, model_type="qwen3", architectures=["Qwen3ForCausalLM"])
     message = refusal(folder, name=QWEN3)
     assert "tokenizer.json" in message
-    assert "'no' and 'yes' are not both tokens" in message
+    assert "'no' is not a token" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "answers", "ids"),
+    [
+        ("mixedbread-ai/mxbai-rerank-base-v2", "Qwen2ForCausalLM", ("0", "1"), (14, 15)),
+        ("zeroentropy/zerank-1", "Qwen3ForCausalLM", ("Yes",), (14,)),
+    ],
+)
+def test_other_rerankers_have_their_own_question_and_answers(
+    name: str, architecture: str, answers: tuple[str, ...], ids: tuple[int, ...], folder: Path
+) -> None:
+    """The words are the catalogue's, the ids the tokenizer's; a vocabulary without them is refused."""
+    model_type = architecture.removesuffix("ForCausalLM").lower()
+    write_transformer(folder, model_type=model_type, architectures=[architecture])
+    assert f"{answers[0]!r} is not a token" in refusal(folder, name=name)
+    path = folder / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    fields["model"]["vocab"] |= dict(zip(answers, ids, strict=True))
+    path.write_text(json.dumps(fields))
+    yes_no = spec_of(folder, name=name).yes_no
+    assert yes_no is not None
+    assert (yes_no.answers, yes_no.token_ids, spec_of(folder, name=name).scores_width) == (answers, ids, len(ids))
+
+
+@pytest.mark.parametrize("name", ["nvidia/llama-nemotron-rerank-1b-v2", "my/tuned-reranker"])
+def test_nemotrons_rerankers_read_question_and_passage(name: str, folder: Path) -> None:
+    """As a pair of the tokenizer's they would get plausible scores. They read both ways, so pairs share no prefix."""
+    classes = ["LlamaBidirectionalForSequenceClassification"]
+    write_transformer(folder, model_type="llama_bidirec", architectures=classes, num_labels=1)
+    yes_no = spec_of(folder, name=name).yes_no
+    assert yes_no is not None
+    assert yes_no.body == "question:{query} \n \n passage:{document}"
+    assert (yes_no.token_ids, yes_no.shares_prefix) == (None, False)
 
 
 def write_logit_score(folder: Path, **fields: Any) -> Path:

@@ -262,6 +262,24 @@ async def test_a_language_model_reads_the_instruction():
     np.testing.assert_allclose(result.scores, both[:, 1] - both[:, 0], rtol=1e-5)
 
 
+async def test_one_answer_scores_by_its_logit():
+    """Divided as the model's own code does: zerank's logit of "Yes"."""
+    assert JUDGE.yes_no is not None
+    zerank = replace(JUDGE, yes_no=replace(JUDGE.yes_no, answers=("Yes",), token_ids=(2,), divisor=5.0))
+    async with serving_one(zerank) as (engine, _):
+        result = await engine.answer(ask(raw=True), ANYONE)
+    np.testing.assert_allclose(result.scores, logits(f"Judge: {QUERY}", labels=1)[:, 0] / 5, rtol=1e-5)
+
+
+async def test_an_instruction_that_the_template_has_no_place_for_is_rejected():
+    """It would be lost."""
+    assert JUDGE.yes_no is not None
+    zerank = replace(JUDGE, yes_no=replace(JUDGE.yes_no, body=("{query}", "{document}")))
+    async with serving_one(zerank) as (engine, _):
+        with pytest.raises(InvalidField, match="instruction"):
+            await engine.answer(ask(instruction="Find cats"), ANYONE)
+
+
 @pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
 async def test_too_many_passages_are_rejected_before_any_is_read(count, error):
     """An empty list too."""

@@ -26,6 +26,7 @@ LABEL_LIMIT_CHARACTERS = 1000
 _DEFAULT_LABELS = 2  # transformers'
 
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
+_NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
 _CHAT_TEMPLATE_LIMIT_BYTES = 2**20
@@ -107,7 +108,7 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
 
 
 def is_yes_no(folder: ModelFolder) -> bool:
-    """Return whether a language model without modules.json is a Qwen3-Reranker.
+    """Return whether a language model without modules.json is a reranker whose question is known.
 
     Raises ModelUnavailable for another reranker by its name, because its question is not known.
     """
@@ -115,8 +116,8 @@ def is_yes_no(folder: ModelFolder) -> bool:
         return True
     if "rerank" in folder.name:
         raise ModelUnavailable(
-            f"{folder.root}: a reranker that is not a Qwen3-Reranker, and its question is not known; set the task "
-            "option to use it all the same"
+            f"{folder.root}: a reranker whose question is not known: it is not in the catalogue and does not derive "
+            "from Qwen3-Reranker; --task rerank uses Qwen3-Reranker's question"
         )
     return False
 
@@ -126,13 +127,13 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     template = _find_template(folder)
     if template is None and folder.modules:
         raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
-    template = template or _original_template()  # a plain language model that the operator chose for the task
-    token_ids = _saved_ids(folder)
+    template = template or _template_of(_ORIGINAL)  # a plain language model that the operator chose for the task
+    token_ids = _saved_ids(folder, template)
     if token_ids is None:
-        ids = find_ids(spec.tokenizer, ("no", "yes"))
-        if len(ids) < 2:
-            raise ModelUnavailable(f"{spec.tokenizer}: 'no' and 'yes' are not both tokens of its vocabulary")
-        token_ids = ids["no"], ids["yes"]
+        ids = find_ids(spec.tokenizer, template.answers)
+        if missing := [word for word in template.answers if word not in ids]:
+            raise ModelUnavailable(f"{spec.tokenizer}: {missing[0]!r} is not a token of its vocabulary")
+        token_ids = tuple(ids[word] for word in template.answers)
     return replace(
         spec,
         outputs=frozenset({"scores"}),
@@ -142,17 +143,19 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 
 def _find_template(folder: ModelFolder) -> YesNo | None:
-    """The words around a pair; None if the model does not derive from Qwen3-Reranker."""
+    """The words around a pair: the catalogue's, or those of the model that it derives from."""
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
     if folder.model_type == "qwen3" and ("rerank" in folder.name or _QUESTION in _chat_template(folder)):
-        return _original_template()
+        return _template_of(_ORIGINAL)
+    if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):
+        return _template_of(_NEMOTRON)
     return None
 
 
-def _original_template() -> YesNo:
-    entry = catalogue.find(_ORIGINAL)
-    assert entry is not None and entry.yes_no is not None, "the catalogue has no Qwen3-Reranker"
+def _template_of(model: str) -> YesNo:
+    entry = catalogue.find(model)
+    assert entry is not None and entry.yes_no is not None, f"the catalogue has no template of {model}"
     return entry.yes_no
 
 
@@ -168,18 +171,19 @@ def _chat_template(folder: ModelFolder) -> str:
     return template if isinstance(template, str) else ""
 
 
-def _saved_ids(folder: ModelFolder) -> tuple[int, int] | None:
-    """The ids of "no" and "yes" in sentence-transformers' LogitScore module; None without modules.json."""
+def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:
+    """The ids of the answers in sentence-transformers' LogitScore module; None without modules.json."""
     if not folder.modules:
         return None
     if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
     config = folder.modules[1].read_config()
-    no, yes = config.get("false_token_id"), config.get("true_token_id")
-    if not _is_id(no) or not _is_id(yes):
-        raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must both be token ids")
+    saved = (config.get("false_token_id"), config.get("true_token_id"))
+    ids = tuple(value for value in saved if _is_id(value))
+    if ids != saved[-len(template.answers) :] or saved[1] is None or (len(ids) == 1 and saved[0] is not None):
+        raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must be the ids of {template.answers}")
     refuse_unread(config, LOGIT_SCORE)
-    return no, yes
+    return ids
 
 
 def _is_id(value: object) -> TypeGuard[int]:

@@ -124,7 +124,7 @@ def _width(spec: ModelSpec, output: Output) -> int:
         case "splade":
             return size(spec.config, "vocab_size")
         case "scores":
-            return 2 if spec.scores_by_words else len(spec.labels)
+            return spec.scores_width
 
 
 def _key(ids: Int32) -> int:

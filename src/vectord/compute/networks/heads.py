@@ -105,7 +105,7 @@ def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:
 
 
 def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:
-    """(T, H) to (M, 2): the logits of "no" and "yes" after the last token. words (2, H): their rows of the head."""
+    """(T, H) to (M, A): the logits of the answers after the last token. words (A, H): their rows of the head."""
     return lambda x, tokens: ops.linear(ops.last(x, tokens), words, None)
 
 

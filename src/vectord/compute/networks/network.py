@@ -137,7 +137,7 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
             f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
         )
     # The engine computes the shared beginning of several pairs only once.
-    if spec.yes_no is not None and not body.causal:
+    if spec.yes_no is not None and spec.yes_no.shares_prefix and not body.causal:
         raise ModelUnavailable(
             "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
         )

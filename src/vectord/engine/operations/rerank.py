@@ -126,7 +126,8 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
     if method is None:
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot("The model {model} cannot rerank{by}.", field="model", model=name, by=by)
-    if request.instruction is not None and (method != "scores" or served.spec.yes_no is None):
+    template = served.spec.yes_no
+    if request.instruction is not None and (method != "scores" or template is None or not template.reads_instruction):
         raise InvalidField("{field} is for language models; this model does not read it.", field="instruction")
     weights = request.weights
     if weights is not None and not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
@@ -199,7 +200,8 @@ def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefi
 
     None for a backend that pads: it reads every text separately, so a prefix would save nothing.
     """
-    if runner.spec.yes_no is None or runner.facts.cost == "padded" or len(pairs) < 2:
+    template = runner.spec.yes_no
+    if template is None or not template.shares_prefix or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
     first = pairs[0].ids
     most = min(len(pair.ids) for pair in pairs) - 1
@@ -214,7 +216,9 @@ def _common(a: Int32, b: Int32) -> int:
 
 def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
     """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability."""
-    odds = logits[:, 1] - logits[:, 0] if spec.scores_by_words else logits[:, 0]  # (N,) by words: "yes" minus "no"
+    odds = logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]  # (N,) "yes" minus "no"
+    if spec.scores_by_words and spec.yes_no is not None:
+        odds = odds / np.float32(spec.yes_no.divisor)
     if raw is None:
         raw = spec.yes_no is None
     return (odds, "logit") if raw else (postprocess.sigmoid(odds), "probability")

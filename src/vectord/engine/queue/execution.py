@@ -143,7 +143,7 @@ def widths_of(spec: ModelSpec) -> dict[Output, int]:
         "tokens": spec.hidden_size,
         "colbert": spec.colbert.dimensions if spec.colbert is not None else 0,
         "lexical": 1,
-        "scores": 2 if spec.scores_by_words else len(spec.labels),
+        "scores": spec.scores_width,
     }
 
 
