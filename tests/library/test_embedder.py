@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -231,10 +230,8 @@ def test_a_closed_embedder_refuses(folder: Path) -> None:
 
 def test_an_embedder_that_is_no_longer_used_closes(folder: Path) -> None:
     """Even if the garbage collector finds it in a thread that closing waits for."""
-    before = {thread.ident for thread in threading.enumerate()}
     cycle: list[Any] = [Embedder(str(folder), backend="fake")]
-    (thread,) = (t for t in threading.enumerate() if t.name == "vectord-embedder" and t.ident not in before)
-    loop = cycle[0]._loop
+    loop, thread = cycle[0]._loop, cycle[0]._thread
     cycle.append(cycle)
     del cycle
     loop.call_soon_threadsafe(gc.collect)
