@@ -29,6 +29,10 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a length of queries": ("sentence_bert_config.json", {"query_length": 4}),
     "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),
+    "fewer dimensions": ("config_sentence_transformers.json", {"truncate_dim": 4}),
+    "fewer weights": ("config_sentence_transformers.json", {"max_active_dims": 4}),
+    "an unknown setting of the tokenizer": ("tokenizer_config.json", {"add_dummy_prefix": True}),
+    "another pattern of words": ("tokenizer_config.json", {"fix_mistral_regex": True}),
     "pooling": ("1_Pooling/config.json", {"made_up": 1}),
     "dense": ("2_Dense/config.json", {"made_up": False}),
 }
@@ -72,6 +76,106 @@ def test_an_unknown_key_is_refused_and_can_be_allowed(folder: Path, file: str, c
 def test_known_keys_are_accepted(folder: Path, config: dict[str, Any]) -> None:
     """As sentence-transformers and its users write them."""
     write_json(folder / "sentence_bert_config.json", config)
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+
+
+TOKENIZERS: dict[str, dict[str, Any]] = {  # tokenizer_config.json of published models
+    "BAAI/bge-base-en-v1.5": {
+        "clean_up_tokenization_spaces": True,
+        "cls_token": "[CLS]",
+        "do_basic_tokenize": True,
+        "do_lower_case": True,
+        "mask_token": "[MASK]",
+        "model_max_length": 512,
+        "never_split": None,
+        "pad_token": "[PAD]",
+        "sep_token": "[SEP]",
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+        "unk_token": "[UNK]",
+    },
+    "sentence-transformers/all-MiniLM-L6-v2": {
+        "do_lower_case": True,
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+        "tokenize_chinese_chars": True,
+        "strip_accents": None,
+        "name_or_path": "nreimers/MiniLM-L6-H384-uncased",
+        "do_basic_tokenize": True,
+        "never_split": None,
+        "tokenizer_class": "BertTokenizer",
+        "model_max_length": 512,
+    },
+    "BAAI/bge-m3": {
+        "added_tokens_decoder": {"0": {"content": "<s>"}},
+        "additional_special_tokens": [],
+        "bos_token": "<s>",
+        "model_max_length": 8192,
+        "sp_model_kwargs": {},
+        "tokenizer_class": "XLMRobertaTokenizer",
+    },
+    "Snowflake/snowflake-arctic-embed-m": {
+        "max_length": 512,
+        "pad_to_multiple_of": None,
+        "pad_token_type_id": 0,
+        "padding_side": "right",
+        "stride": 0,
+        "truncation_side": "right",
+        "truncation_strategy": "longest_first",
+        "special_tokens_map_file": None,
+        "full_tokenizer_file": None,
+        "from_slow": True,
+    },
+    "Qwen/Qwen3-Embedding-0.6B": {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "chat_template": "{{ messages }}",
+        "errors": "replace",
+        "split_special_tokens": False,
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "Qwen2Tokenizer",
+    },
+    "google/embeddinggemma-300m": {
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "extra_special_tokens": {},
+        "image_token": "<image_soft_token>",
+        "spaces_between_special_tokens": False,
+        "use_default_system_prompt": False,
+        "tokenizer_class": "GemmaTokenizer",
+        "sp_model_kwargs": None,
+    },
+    "sentence-transformers/paraphrase-albert-small-v2": {
+        "keep_accents": False,
+        "remove_space": True,
+        "do_lower_case": True,
+        "tokenizer_class": "AlbertTokenizer",
+    },
+    "microsoft/deberta-v3-base": {"do_lower_case": False, "split_by_punct": False, "vocab_type": "spm"},
+    "written by transformers 5": {"backend": "tokenizers", "is_local": True, "model_specific_special_tokens": {}},
+}
+SENTENCES: dict[str, dict[str, Any]] = {  # config_sentence_transformers.json
+    "before version 3": {"__version__": {"sentence_transformers": "2.2.2", "transformers": "4.28.1"}},
+    "version 3": {"__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    "version 6": {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}, "truncate_dim": None},
+}
+
+
+@pytest.mark.parametrize("config", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_settings_of_published_tokenizers_are_accepted(config: dict[str, Any], folder: Path) -> None:
+    write_json(folder / "tokenizer_config.json", config)
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+
+
+@pytest.mark.parametrize("config", SENTENCES.values(), ids=SENTENCES)
+def test_settings_that_sentence_transformers_writes_are_accepted(config: dict[str, Any], folder: Path) -> None:
+    write_json(folder / "config_sentence_transformers.json", config)
     assert spec_of(folder).outputs == {"dense", "tokens"}
 
 

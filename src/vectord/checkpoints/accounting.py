@@ -130,6 +130,55 @@ TRANSFORMER_MODULE: Mapping[str, Harmless] = {
     "unpad_inputs": Harmless("speed only"),
 }
 
+# --- config_sentence_transformers.json ------------------------------------------------------------------------
+
+SENTENCE: Mapping[str, Harmless] = {
+    **harmless("versions and the class", "__version__ model_type requirements"),
+    **harmless("clients compare vectors", "similarity_fn_name"),
+    **harmless("the operator's choice replaces it", "default_prompt_name"),
+    **harmless("rerankers read it", "activation_fn"),
+    **harmless("precision only", "keep_in_fp32_modules"),
+    **harmless("Stanford's name of attend_to_expansion_tokens", "attend_to_mask_tokens", False),
+}
+
+# --- tokenizer_config.json ------------------------------------------------------------------------------------
+
+TOKENIZER: Mapping[str, Harmless] = {
+    **harmless(
+        "text/tokenizer_settings.py follows it, or refuses a value that tokenizer.json contradicts",
+        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens auto_map "
+        "bos_token cls_token do_lower_case eos_token extra_special_tokens mask_token model_input_names pad_token "
+        "sep_token split_special_tokens strip_accents tokenize_chinese_chars tokenizer_class truncation_side unk_token",
+    ),
+    **harmless(
+        "names, places and versions",
+        "_from_auto backend device_map full_tokenizer_file init_inputs is_local local_files_only merges_file "
+        "model_specific_special_tokens name_or_path processor_class revision special_tokens_map_file tokenizer_file "
+        "trust_remote_code use_fast verbose vocab_file",
+    ),
+    **harmless(
+        "a call decides it; here each text is read alone, and truncated as the model's other files say",
+        "max_len max_length model_max_length pad_to_multiple_of pad_token_type_id padding padding_side "
+        "return_token_type_ids stride truncation truncation_strategy",
+    ),
+    **harmless(
+        "texts of tokens only", "clean_up_tokenization_spaces errors spaces_between_special_tokens trim_offsets"
+    ),
+    **harmless("conversations only", "chat_template default_chat_template response_schema use_default_system_prompt"),
+    **harmless(
+        "tokenizers without tokenizer.json only",
+        "basic_tokenizer_class do_basic_tokenize from_slow legacy legacy_behaviour never_split sp_model_kwargs "
+        "vocab_type wordpieces_prefix",
+    ),
+    **harmless(
+        "tokens of the vocabulary",
+        "audio_token boi_token bos_token_id eoi_token eos_token_id image_token pad_token_id video_token "
+        "vision_bos_token vision_eos_token",
+    ),
+    **harmless("the usual values, which tokenizer.json has", "fix_mistral_regex keep_accents split_by_punct", False),
+    **harmless("the same", "remove_space", True),
+}
+
 # --- other modules --------------------------------------------------------------------------------------------
 
 _WIDTH = Harmless("the network's own width is used")

@@ -120,9 +120,9 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
         model_type=model_type,
         architectures=tuple(name for name in listed if isinstance(name, str)),
         config=config,
-        sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True),
+        sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True, allowed=allowed),
         transformer_module=read_settings(transformer_module, optional=True, allowed=allowed),
-        tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True),
+        tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True, allowed=allowed),
         allowed=allowed,
     )
 

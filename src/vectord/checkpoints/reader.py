@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from vectord.checkpoints.accounting import TRANSFORMER_MODULE, refuse_unread
+from vectord.checkpoints.accounting import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
@@ -68,6 +68,8 @@ def read_spec(
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} gives {len(spec.labels)} labels, and a reranker gives one")
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
+    refuse_unread(folder.sentence, SENTENCE)
+    refuse_unread(folder.tokenizer_config, TOKENIZER)
     return replace(spec, fingerprint=fingerprint(spec))
 
 
@@ -212,7 +214,8 @@ def _max_tokens(folder: ModelFolder) -> int:
         pad = folder.config.get("pad_token_id")
         positions -= 1 + (pad if type(pad) is int and pad >= 0 else PAD_TOKEN_ID)
     own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.get("max_seq_length"))
-    own = own or _limit(folder.tokenizer_config.get("model_max_length"))
+    settings = folder.tokenizer_config
+    own = own or _limit(settings.get("model_max_length", settings.get("max_len")))  # max_len: its older name
     limits = [limit for limit in (own, positions) if limit is not None]
     if not limits:
         log.warning("%s has no maximum length: using %d tokens", folder.root, _DEFAULT_MAX_TOKENS)

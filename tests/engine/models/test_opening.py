@@ -192,6 +192,17 @@ def test_default_prompt_name_names_one_of_the_models_prompts(tmp_path: Path) -> 
         read(folder, default_prompt_name="passage")
 
 
+def test_unknown_keys_of_the_models_files_are_ignored_by_name(tmp_path: Path) -> None:
+    """In any of its files; another key still stops the start."""
+    folder = minilm_folder(tmp_path / "mine")
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 64, "prompt_dim": 3})
+    with pytest.raises(ModelUnavailable, match=r"truncate_dim 64 .*--allow-unknown-config truncate_dim"):
+        read(folder)
+    with pytest.raises(ModelUnavailable, match="prompt_dim 3"):
+        read(folder, allow_unknown_config=("truncate_dim",))
+    assert read(folder, allow_unknown_config=("truncate_dim", "prompt_dim")).dimensions == 384
+
+
 def test_a_prompt_that_is_too_long_is_refused() -> None:
     """It would be tokenised with every text."""
     with pytest.raises(ConfigError, match="default_prompt: expected at most 20,000 characters"):

@@ -14,7 +14,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vectord.checkpoints.accounting import refuse_unread
+from vectord.checkpoints.accounting import harmless, refuse_unread
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
@@ -52,6 +52,7 @@ def keeps_own_lengths(folder: ModelFolder) -> bool:
 def _pylate(folder: ModelFolder) -> Colbert:
     config = folder.sentence
     expands = config.get("do_query_expansion") is not False
+    attends = config.get("attend_to_expansion_tokens") is True
     return Colbert(
         dimensions=0,
         dense_modules=_dense(folder, folder.modules[1:]),
@@ -60,7 +61,7 @@ def _pylate(folder: ModelFolder) -> Colbert:
         query_length=_length(config, "query_length", _QUERY_LENGTH),
         document_length=_length(config, "document_length", _DOCUMENT_LENGTH),
         expand_queries=expands,
-        attend_to_expansion=expands and config.get("attend_to_expansion_tokens") is True,
+        attend_to_expansion=expands and attends,
         skiplist_words=_words(config, _PUNCTUATION),
     )
 
@@ -80,13 +81,16 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     config = folder.transformer_module
     expansion = _expansion(folder)
     query_length = _length(expansion or config, "length" if expansion else "query_length", None)
+    attends = expansion is not None and expansion.get("attend") is True
+    if expansion is not None:
+        refuse_unread(expansion, harmless("compared here", "strategy token"))
     return Colbert(
         dimensions=0,
         dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
         query_length=query_length,
         document_length=_length(config, "document_length", None),
         expand_queries=expansion is not None,
-        attend_to_expansion=expansion is not None and expansion.get("attend") is True,
+        attend_to_expansion=attends,
         skiplist_words=_masked_words(mask.read_config()) if mask else (),
     )
 
@@ -100,7 +104,7 @@ def _expansion(folder: ModelFolder) -> Settings | None:
     mask = mask.get("content") if isinstance(mask, dict) else mask
     match fields:
         case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, mask):
-            return Settings(path, fields)
+            return Settings(path, fields, folder.allowed)
     raise ModelUnavailable(
         f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
     )
