@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "deberta-v2",
     "distilbert",
     "electra",
+    "gemma",
     "gemma3_text",
     "llama_bidirec",
     "mistral",

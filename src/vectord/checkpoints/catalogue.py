@@ -90,6 +90,20 @@ _ZERANK_JUDGE = YesNo(
     answers=("Yes",),
     divisor=5.0,
 )
+# As FlagEmbedding 1.4 joins them.
+_BGE_JUDGE = YesNo(
+    prefix="<bos>",
+    body=(
+        "A: {query}",
+        "\n",
+        "B: {document}",
+        "\n",
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
+        "prediction of either 'Yes' or 'No'.",
+    ),
+    suffix="",
+    answers=("Yes",),
+)
 _NEMOTRON_TEMPLATE = YesNo(
     prefix="<|begin_of_text|>",
     body="question:{query} \n \n passage:{document}",
@@ -257,6 +271,7 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="mean",
         matryoshka=(128, 256, 512, 768),
     ),
+    _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
     # Jina
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
     _jina("jinaai/jina-embeddings-v2-base-en", dimensions=768),

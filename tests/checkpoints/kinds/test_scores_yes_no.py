@@ -127,6 +127,7 @@ def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
     [
         ("mixedbread-ai/mxbai-rerank-base-v2", "Qwen2ForCausalLM", ("0", "1"), (14, 15)),
         ("zeroentropy/zerank-1", "Qwen3ForCausalLM", ("Yes",), (14,)),
+        ("BAAI/bge-reranker-v2-gemma", "GemmaForCausalLM", ("Yes",), (14,)),
     ],
 )
 def test_other_rerankers_have_their_own_question_and_answers(

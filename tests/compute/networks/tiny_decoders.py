@@ -51,6 +51,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
             "llama_4_scaling_beta": 0.5,
         },
     },
+    "gemma": {**_DECODER, "head_dim": 16, "hidden_act": "gelu"},
     "gemma3_text": {
         **_DECODER,
         "head_dim": 16,

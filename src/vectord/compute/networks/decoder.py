@@ -19,7 +19,7 @@ from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
-from vectord.compute.ops.base import Ops, T
+from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
 WORDS = "embed_tokens.weight"
@@ -36,7 +36,12 @@ HARMLESS: Mapping[str, Harmless] = {
 }
 
 
-def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> TransformerSpec:
+def read_spec(
+    config: Mapping[str, Any],
+    *,
+    activation_key: str = "hidden_act",
+    activations: Mapping[str, Activation] = facts.ACTIVATIONS,
+) -> TransformerSpec:
     """Raises ModelUnavailable."""
     heads = facts.size(config, "num_attention_heads")
     kv_heads = facts.size(config, "num_key_value_heads", heads)
@@ -53,7 +58,7 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         heads=heads,
         kv_heads=kv_heads,
         head_size=_head_size(config),
-        activation=facts.activation(config, activation_key),
+        activation=facts.activation(config, activation_key, activations),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
         rms=True,
         norm_first=True,

@@ -50,6 +50,7 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "electra": "Electra",
     "ernie": "Ernie",
     "eurobert": "EuroBert",
+    "gemma": "Gemma",
     "gemma3_text": "Gemma3Text|Gemma3",
     "gte": "Gte|New",
     "jina_bert_v2": "JinaBert|Bert",
