@@ -85,6 +85,18 @@ def test_a_host_name_on_the_command_line_counts(tmp_path: Path) -> None:
     assert load(["--hostname", "laptop"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "laptop"
 
 
+@pytest.mark.parametrize("source", ["option", "variable"])
+def test_a_number_format_of_all_vectors_is_refused(tmp_path: Path, source: str) -> None:
+    """infinity's, unless it is the usual one: without it, vectors would have another format."""
+    line = refused(
+        ["--embedding-dtype", "int8"] if source == "option" else [],
+        {"INFINITY_EMBEDDING_DTYPE": "float32;int8"} if source == "variable" else NOTHING,
+        tmp_path,
+    )
+    assert "expected float32" in line
+    assert load(["--embedding-dtype", "float32"], NOTHING, tmp_path).notes
+
+
 def test_an_option_without_meaning_is_refused(tmp_path: Path) -> None:
     """In the environment `*` is ignored, since it names no model; as an option it is an error."""
     line = refused(["--inference-allowed-rerank-models", "*"], NOTHING, tmp_path)

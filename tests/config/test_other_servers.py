@@ -11,7 +11,7 @@ from tests.config.start import NOTHING, load
 
 from vectord.config import Config
 from vectord.config import other_servers as readers
-from vectord.config.other_servers import Reader
+from vectord.config.other_servers import IGNORED_NAMES, Reader
 from vectord.config.settings import option_name
 
 # From the documentation of the four servers, then TEI, infinity and llama.cpp, then from sources.
@@ -196,7 +196,7 @@ def test_its_option_means_the_same(tmp_path: Path, name: str, text: str, effect:
 @pytest.mark.parametrize("name", WITHOUT_EFFECT.split())
 def test_a_variable_without_effect_is_accepted_and_logged(tmp_path: Path, name: str) -> None:
     """The configuration stays at its defaults, and a note names the variable."""
-    loaded = load((), {name: "1"}, tmp_path)
+    loaded = load((), {name: next(iter(IGNORED_NAMES[name].harmless), "1")}, tmp_path)
     assert loaded.config == Config()
     assert len(loaded.notes) == 1
     assert f": {name} (" in loaded.notes[0]

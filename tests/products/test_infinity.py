@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -145,6 +146,19 @@ def test_vectors_in_base64():
         assert b64decode(item["embedding"]) == vector.astype("<f4").tobytes()
 
 
+def test_a_colbert_has_a_row_for_each_token():
+    """Without an option, as in infinity; in base64 the rows follow each other."""
+    colbert = model_info("late", outputs=frozenset({"colbert", "tokens"}), pooling="", dimensions=0)
+    parse = ROUTES["POST", EMBEDDINGS].parse
+    asked = parse(Incoming(body=b'{"input": ["a", "b"]}', models=[colbert]))
+    assert asked.request.outputs == {"colbert"}
+    result = replace(embed_result(), dense={}, colbert=[VECTORS, VECTORS[:1]])
+    assert [len(item["embedding"]) for item in answer(asked, result, Embeddings)["data"]] == [2, 1]
+    asked = parse(Incoming(body=b'{"input": "a", "encoding_format": "base64"}', models=[colbert]))
+    (item,) = answer(asked, replace(result, colbert=[VECTORS]), Embeddings)["data"]
+    assert b64decode(item["embedding"]) == VECTORS.astype("<f4").tobytes()
+
+
 # --- models ---------------------------------------------------------------------------------------------------
 
 
@@ -242,6 +256,16 @@ def test_every_option_of_classify_arrives():
     """Blanks around texts are dropped."""
     asked = call(CLASSIFY, input=[" a ", "b"], model="large", raw_scores="true")
     assert asked.request == ClassifyRequest(inputs=["a", "b"], model="large", text=CUT, raw=True)
+
+
+@pytest.mark.parametrize("model", [None, "r"])
+def test_a_reranker_does_not_classify(model):
+    """infinity serves a model with one label for rerank alone."""
+    models = [model_info("r", outputs=frozenset(), reranks=True, labels=("LABEL_0",))]
+    with pytest.raises(ModelCannot, match="does not classify"):
+        ROUTES["POST", CLASSIFY].parse(
+            Incoming(body=json.dumps({"input": ["a"], "model": model}).encode(), models=models)
+        )
 
 
 def test_labels_come_best_first():

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from vectord.config.other_servers import FALSE, IGNORED, OTHER_OPTIONS, TRUE
+from vectord.config.other_servers import FALSE, IGNORED, OTHER_OPTIONS, TRUE, Ignored
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
 from vectord.config.sources import CommandLine, Origin, quoted
 from vectord.errors import ConfigError
@@ -207,8 +207,8 @@ def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
                 choices=("true", "false") if setting.type is bool else setting.choices,
                 multiple=setting.type is tuple,
             )
-    for flag, is_switch in {option_name(name): one.switch for one in IGNORED for name in one.names}.items():
-        yield from _with_opposite(flag, _skip, is_switch, group="")
+    for flag, ignored in {option_name(name): one for one in IGNORED for name in one.names}.items():
+        yield from _with_opposite(flag, partial(_skip, ignored), ignored.switch, group="")
 
 
 def _with_opposite(
@@ -221,7 +221,9 @@ def _with_opposite(
         yield SettingOption(negative, partial(read, negative), group=group, is_flag=True, flag_value="false", type=str)
 
 
-def _skip(name: str, line: CommandLine, texts: Sequence[str]) -> None:
+def _skip(ignored: Ignored, name: str, line: CommandLine, texts: Sequence[str]) -> None:
+    for text in texts:
+        ignored.check(name, text)
     line.ignored.append(name)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from vectord.errors import ConfigError
+
 Reader: TypeAlias = Callable[[str], str | None]
 
 TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
@@ -225,6 +227,12 @@ class Ignored:
     names: tuple[str, ...]
     why: str
     switch: bool = False  # the option needs no value
+    harmless: frozenset[str] = frozenset()  # the values that change nothing; empty: all
+
+    def check(self, name: str, text: str) -> None:
+        """Raises ConfigError for a value that would change vectors on the other server."""
+        if self.harmless and not self.harmless.issuperset(filter(None, text.split(";"))):
+            raise ConfigError(f"{name}: expected {' or '.join(sorted(self.harmless))}. {self.why}")
 
 
 IGNORED: tuple[Ignored, ...] = (
@@ -246,7 +254,11 @@ IGNORED: tuple[Ignored, ...] = (
         switch=True,
     ),
     Ignored(("INFINITY_VECTOR_DISK_CACHE",), "Vectors are cached in memory; see cache_bytes.", switch=True),
-    Ignored(("INFINITY_EMBEDDING_DTYPE",), "Each request chooses the number format of its vectors."),
+    Ignored(
+        ("INFINITY_EMBEDDING_DTYPE",),
+        "Each request chooses the number format of its vectors, in the APIs that have one.",
+        harmless=frozenset({"float32"}),
+    ),
     Ignored(("INFINITY_LENGTHS_VIA_TOKENIZE",), "Usage always counts the tokens that ran.", switch=True),
     Ignored(("INFINITY_PRELOAD_ONLY",), "`vectord pull` fetches models without serving them.", switch=True),
     Ignored(

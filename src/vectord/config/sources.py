@@ -111,9 +111,14 @@ def load(
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
-    variables = [name for names in (environ, dotenv) for name in IGNORED_NAMES if names.get(name, "").strip()]
-    if ignored := dict.fromkeys((*command_line.ignored, *variables)):
-        notes.append(f"set for other servers, without effect here: {', '.join(ignored)} (see docs/configuration.md)")
+    unused = dict.fromkeys(command_line.ignored)
+    for names in (environ, dotenv):
+        for variable, ignored in IGNORED_NAMES.items():
+            if value := names.get(variable, "").strip():
+                ignored.check(variable, value)
+                unused[variable] = None
+    if unused:
+        notes.append(f"set for other servers, without effect here: {', '.join(unused)} (see docs/configuration.md)")
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
     if shared and profile.name == "default":  # a profile's operator has written the file for that product
         notes.append(

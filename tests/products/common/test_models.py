@@ -58,12 +58,12 @@ def test_models_are_listed_by_purpose():
     [
         pytest.param({}, ["embed"], id="embeds"),
         pytest.param({"outputs": frozenset({"sparse"}), "dimensions": 0}, [], id="no dense vector"),
-        pytest.param(RERANKER, ["rerank", "classify"], id="cross-encoder"),
+        pytest.param(RERANKER, ["rerank"], id="cross-encoder"),
         pytest.param({"outputs": frozenset(), "labels": ("sad", "glad")}, ["classify"], id="classifier"),
     ],
 )
 def test_an_item_has_infinitys_capabilities(facts, capabilities):
-    """Operations that the model itself supports."""
+    """What infinity's routes do with the model: it classifies with several labels only."""
     assert model_item(model_info(**facts))["capabilities"] == capabilities
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -66,7 +67,11 @@ def render_listed_models(result: ModelList) -> Rendered:
 
 def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
     """A body of ModelItem. owned_by: infinity's client accepts only "infinity"."""
-    operations = {"embed": "dense" in info.outputs, "rerank": info.reranks, "classify": bool(info.labels)}
+    operations = {
+        "embed": "dense" in info.outputs,
+        "rerank": info.reranks,
+        "classify": bool(info.labels) and not info.reranks,
+    }
     return {
         "id": info.name,
         "object": "model",
@@ -166,6 +171,15 @@ def _model_type(model: ModelInfo) -> dict[str, Any]:
             "label2id": {label: index for index, label in enumerate(labels)},
         }
     }
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------
+
+
+def only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
+    """Whether the named model, or each one without a name, is a ColBERT, which answers with multi-vectors."""
+    named = [info for info in models if not name or name in (info.name, info.model_id)]
+    return bool(named) and all("colbert" in info.outputs and "dense" not in info.outputs for info in named)
 
 
 # --- readiness ------------------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
 from vectord.products.common.inputs import Force, Switch, Width, read_inputs, read_switch
-from vectord.products.common.models import ListedModels, listed_models
+from vectord.products.common.models import ListedModels, listed_models, only_multivectors
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
@@ -98,9 +98,17 @@ class EmbeddingsBody(msgspec.Struct):
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
 
 
+class Embedding(msgspec.Struct):
+    """`embedding` is base64 if it is a string. A ColBERT has a row for each token."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float | list[float]] | str
+
+
 class Embeddings(Answer):
     object: Literal["list"]
-    data: list[EmbeddingItem]
+    data: list[Embedding]
 
 
 @ROUTES.post(
@@ -120,9 +128,11 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         raise ModelCannot(template, field="modality", modality=body.modality)
     if body.modality not in (None, "text"):
         raise InvalidField("{field} must be 'text'.", field="modality")
+    model = _model(body.model, incoming.models)
     request = EmbedRequest(
         inputs=[one.strip() if isinstance(one, str) else one for one in read_inputs(body.input)],
-        model=_model(body.model, incoming.models),
+        model=model,
+        outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=TEXT,
         dimensions=body.dimensions or body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
@@ -132,7 +142,8 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
 
 def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
-    return _answer("list", "data", embedding_items(result.dense["float"], encoding), result)
+    vectors = result.dense["float"] if result.colbert is None else result.colbert
+    return _answer("list", "data", embedding_items(vectors, encoding), result)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -230,9 +241,13 @@ class Classes(Answer):
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     _refuse_none(body.input, "inputs")
+    model = _model(body.model, incoming.models)
+    named = [info for info in incoming.models if model in (None, info.name)]
+    if named and all(info.reranks for info in named):
+        raise ModelCannot("A reranker does not classify: it has one label.", field="model")
     request = ClassifyRequest(
         inputs=[text.strip() for text in body.input],
-        model=_model(body.model, incoming.models),
+        model=model,
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,
     )

@@ -29,6 +29,7 @@ from vectord.products.common.inputs import (
     read_kind,
     read_switch,
 )
+from vectord.products.common.models import only_multivectors
 from vectord.products.common.ranking import EXAMPLE, RankedItem, TextDocument, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer, list_answer, precisions_of, rows_of_type
@@ -39,7 +40,6 @@ from vectord.schema import (
     EmbedResult,
     Input,
     InputKind,
-    ModelInfo,
     RerankRequest,
     RerankResult,
     TextOptions,
@@ -181,7 +181,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         if isinstance(body.input, list):
             check_count(len(body.input), incoming.guards.max_inputs, unit="chunk")
         return _chunks(body, kind)
-    if multivector or _only_multivectors(body.model, incoming.models):
+    if multivector or only_multivectors(body.model, incoming.models):
         return _multivectors(body, kind)
     types = _types(body)
     request = EmbedRequest(
@@ -247,12 +247,6 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         precisions=precisions_of(_listed(types)),
     )
     return Call(request, partial(render_embeddings, types))
-
-
-def _only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
-    """Whether the model is a ColBERT: Jina's route answers with its multi-vectors without `return_multivector`."""
-    named = [info for info in models if not name or name in (info.name, info.model_id)]
-    return bool(named) and all("colbert" in info.outputs and "dense" not in info.outputs for info in named)
 
 
 def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
