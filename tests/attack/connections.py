@@ -57,8 +57,8 @@ async def unread_answers(target: Target, attempt: Attempt) -> None:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
-        if target.stranger:
-            client.bind(target.stranger)
+        if target.source_address:
+            client.bind(target.source_address)
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_connect(client, (target.host, target.port))

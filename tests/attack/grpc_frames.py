@@ -1,4 +1,4 @@
-"""Attacks on the gRPC port, below and above HTTP/2's frames. After each one, a proper call must succeed."""
+"""Attacks on the gRPC port with raw HTTP/2 frames and gRPC messages. After each attack, a valid call must succeed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ANSWER_S = 20.0
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"", length: int | None = None) -> bytes:
-    """length: announced; None: the payload's."""
+    """The bytes of an HTTP/2 frame. length: the announced length; None: the payload's."""
     size = len(payload) if length is None else length
     return struct.pack(">I", size)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def call(target: Target, path: str = "/tei.v1.Embed/Embed", padding: int = 0) -> bytes:
-    """The HPACK block of a call, literals only."""
+    """The headers of a call in HPACK, without compression."""
     fields = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": "x",
         "content-type": "application/grpc", "te": "trailers",
@@ -48,34 +48,38 @@ def open_calls(target: Target, streams: range) -> bytes:
     return b"".join(frame(HEADERS, END_HEADERS, stream, call(target)) for stream in streams)
 
 
+def _streams(round_number: int, count: int) -> range:
+    """The ids of the streams that a client opens in a round: odd ones."""
+    return range(2 * round_number * count + 1, 2 * (round_number + 1) * count, 2)
+
+
 def _floods(target: Target) -> dict[str, tuple[bytes, Callable[[int], bytes]]]:
-    """For each flood: the start, and what is sent in each round."""
+    """For each flood: the first bytes, and a function from the round number to the bytes of that round."""
     hello = PREFACE + frame(SETTINGS)
-    odd = lambda turn, count: range(2 * turn * count + 1, 2 * (turn + 1) * count, 2)  # noqa: E731
     content = pb.EmbedRequest(inputs="flood").SerializeToString()
     no_window = PREFACE + frame(SETTINGS, payload=struct.pack(">HI", 4, 0))
     return {
         "reset at once": (
             hello,
-            lambda turn: b"".join(
+            lambda round_number: b"".join(
                 frame(HEADERS, END_HEADERS, stream, call(target)) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
-                for stream in odd(turn, 100)
+                for stream in _streams(round_number, 100)
             ),
         ),
-        "settings": (hello, lambda turn: frame(SETTINGS) * 500),
-        "pings": (hello, lambda turn: frame(PING, payload=b"a" * 8) * 500),
-        "window updates": (hello, lambda turn: frame(WINDOW_UPDATE, payload=b"\0\0\0\x01") * 500),
+        "settings": (hello, lambda round_number: frame(SETTINGS) * 500),
+        "pings": (hello, lambda round_number: frame(PING, payload=b"a" * 8) * 500),
+        "window updates": (hello, lambda round_number: frame(WINDOW_UPDATE, payload=b"\0\0\0\x01") * 500),
         "endless headers": (
             hello + frame(HEADERS, 0, 1, call(target)),
-            lambda turn: frame(CONTINUATION, 0, 1, b"\0\x03x-a\x40" + b"v" * 64) * 100,
+            lambda round_number: frame(CONTINUATION, 0, 1, b"\0\x03x-a\x40" + b"v" * 64) * 100,
         ),
-        "empty data": (hello + open_calls(target, range(1, 2)), lambda turn: frame(DATA, 0, 1) * 500),
-        "open streams": (hello, lambda turn: open_calls(target, odd(turn, 100))),
-        "unread answers": (
+        "empty data": (hello + open_calls(target, range(1, 2)), lambda round_number: frame(DATA, 0, 1) * 500),
+        "open streams": (hello, lambda round_number: open_calls(target, _streams(round_number, 100))),
+        "unread responses": (
             no_window,
-            lambda turn: b"".join(
+            lambda round_number: b"".join(
                 frame(HEADERS, END_HEADERS, stream, call(target)) + frame(DATA, END_STREAM, stream, message(content))
-                for stream in odd(turn, 20)
+                for stream in _streams(round_number, 20)
             ),
         ),
     }  # fmt: skip
@@ -99,9 +103,9 @@ def _malformed(target: Target) -> dict[str, bytes]:
         "settings of 5 bytes": hello + frame(SETTINGS, payload=b"abcde"),
         "a window overflow": hello + frame(WINDOW_UPDATE, payload=b"\x7f\xff\xff\xff") * 3,
         "a message of 4 GiB": opened + frame(DATA, 0, 1, message(b"abc", length=2**32 - 1)),
-        "a cut message": opened + frame(DATA, END_STREAM, 1, message(b"abc", length=100)),
+        "a truncated message": opened + frame(DATA, END_STREAM, 1, message(b"abc", length=100)),
         "compressed without a coding": opened + frame(DATA, END_STREAM, 1, message(bomb[:16000], compressed=True)),
-        "no protobuf": opened + frame(DATA, END_STREAM, 1, message(b"\xff" * 100)),
+        "invalid protobuf": opened + frame(DATA, END_STREAM, 1, message(b"\xff" * 100)),
         "nested groups": opened + frame(DATA, END_STREAM, 1, message(b"\x0b" * 10_000)),
         "an unknown method": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, call(target, "/tei.v1.Embed/No")),
     }  # fmt: skip
@@ -128,11 +132,11 @@ async def malformed_frames(target: Target, attempt: Attempt) -> None:
                 attempt.saw("open")
 
     await attempt.crowd(one, min(attempt.connections, 32))
-    await _answers(target, attempt)
+    await _check_call_succeeds(target, attempt)
 
 
 async def frame_floods(target: Target, attempt: Attempt) -> None:
-    """Streams reset at once, settings, pings, endless headers, open streams, answers that are not read."""
+    """Streams reset at once, settings, pings, endless headers, open streams, unread responses."""
     if target.grpc_port is None:
         attempt.skipped = "no --grpc-port"
         return
@@ -140,29 +144,29 @@ async def frame_floods(target: Target, attempt: Attempt) -> None:
     names = list(floods)
 
     async def one(number: int) -> None:
-        start, more = floods[names[number % len(names)]]
+        first_bytes, bytes_of_round = floods[names[number % len(names)]]
         async with target.connection(port=target.grpc_port) as (reader, writer):
-            writer.write(start)
+            writer.write(first_bytes)
             reads = asyncio.create_task(reader.read())
             try:
-                turn = 0
-                while attempt.goes_on() and not reads.done() and turn < 2000:
-                    writer.write(more(turn))
+                round_number = 0
+                while attempt.goes_on() and not reads.done() and round_number < 2000:
+                    writer.write(bytes_of_round(round_number))
                     async with asyncio.timeout(max(0.1, attempt.left_s())):
                         await writer.drain()
                     await asyncio.sleep(0.01)
-                    turn += 1
+                    round_number += 1
                 attempt.saw("closed" if reads.done() else "open")
             finally:
                 reads.cancel()
                 await asyncio.gather(reads, return_exceptions=True)
 
     await attempt.crowd(one, min(attempt.connections, 2 * len(floods)))
-    await _answers(target, attempt)
+    await _check_call_succeeds(target, attempt)
 
 
 async def silent_grpc(target: Target, attempt: Attempt) -> None:
-    """Connections to the gRPC port without a byte."""
+    """Connections to the gRPC port that send nothing."""
     if target.grpc_port is None:
         attempt.skipped = "no --grpc-port"
         return
@@ -179,14 +183,14 @@ async def silent_grpc(target: Target, attempt: Attempt) -> None:
                 attempt.saw("held")
 
     await attempt.crowd(one, 2 * attempt.connections)
-    await _answers(target, attempt)
+    await _check_call_succeeds(target, attempt)
 
 
-async def _answers(target: Target, attempt: Attempt) -> None:
+async def _check_call_succeeds(target: Target, attempt: Attempt) -> None:
     """Report a fault unless a call on a new connection succeeds."""
     address = f"{target.host}:{target.grpc_port}"
     if target.is_tls:
-        return  # grpcio offers no way to skip the check of a certificate; the witness covers the process
+        return  # grpcio cannot skip the check of a certificate; the witness client tests the process over HTTP
     async with grpc.aio.insecure_channel(address) as channel:
         try:
             check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
@@ -194,12 +198,12 @@ async def _answers(target: Target, attempt: Attempt) -> None:
                 attempt.fault("the gRPC port does not serve after the attack")
             metadata = [("authorization", f"Bearer {target.keys[0]}")] if target.keys else None
             embed = channel.unary_unary("/tei.v1.Embed/Embed")
-            content = pb.EmbedRequest(inputs="a proper call").SerializeToString()
+            content = pb.EmbedRequest(inputs="a valid call").SerializeToString()
             answer = pb.EmbedResponse.FromString(await embed(content, timeout=ANSWER_S, metadata=metadata))
             if not answer.embeddings:
-                attempt.fault("a proper gRPC call has no vector")
+                attempt.fault("a valid gRPC call has no vector")
         except grpc.aio.AioRpcError as error:
-            attempt.fault(f"a proper gRPC call after the attack failed: {error.code().name}")
+            attempt.fault(f"a valid gRPC call after the attack failed: {error.code().name}")
 
 
 ATTACKS = (malformed_frames, frame_floods, silent_grpc)

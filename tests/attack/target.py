@@ -1,4 +1,4 @@
-"""The server under attack, raw connections to it, and the record of one attack."""
+"""The server under attack, raw connections to it, and the results of one attack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 MAX_FAULTS = 5  # kept per attack
-PATIENCE_S = 30.0  # for the last answers, once the time is up
+PATIENCE_S = 30.0  # for the last responses after the end of an attack
 REPLY_BYTES = 256 * 2**20
 ANSWERS_OF_A_LOADED_SERVER = frozenset({429, 503})
 
@@ -33,9 +33,9 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Target:
     url: str
-    keys: tuple[str, ...] = ()  # of different tenants
+    keys: tuple[str, ...] = ()  # each of another tenant
     witness_key: str = ""
-    names: tuple[str, ...] = ()  # that must not be shown without a key
+    names: tuple[str, ...] = ()  # model names that must not be shown without a key
     grpc_port: int | None = None
     chance: random.Random = field(default_factory=lambda: random.Random(0), repr=False)
 
@@ -53,12 +53,12 @@ class Target:
         return urlsplit(self.url).scheme == "https"
 
     @property
-    def stranger(self) -> tuple[str, int] | None:
-        """The attacks' own address, so that fair shares and limits per address treat the witness as another client."""
+    def source_address(self) -> tuple[str, int] | None:
+        """The source address of attacks, so that the server treats the witness as another client. None: the default."""
         return ("127.0.0.2", 0) if self.host == "127.0.0.1" and sys.platform == "linux" else None
 
     def post(self, path: str, body: bytes, *, key: int = 0, headers: str = "") -> bytes:
-        """The bytes of a request with the key of that number."""
+        """The bytes of a POST request. key: index into `keys`."""
         return (
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{self.authorization(key)}{headers}"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -72,7 +72,7 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def connection(self, *, tls: bool | None = None, port: int | None = None) -> AsyncIterator[Streams]:
-        """tls: None as the URL says. port: of gRPC; None: HTTP's. Raises OSError: also for timeouts."""
+        """A raw connection. tls: None: as in the URL. port: None: the URL's. Raises OSError, also after a timeout."""
         context = insecure_context() if (self.is_tls if tls is None else tls) else None
         if context is not None and port is not None:
             context.set_alpn_protocols(["h2"])  # gRPC requires it
@@ -84,13 +84,13 @@ class Target:
             writer.transport.abort()
 
     async def ask(self, request: bytes, timeout_s: float = 60.0) -> Reply:
-        """The response on a connection of its own. Raises OSError or EOFError without one."""
+        """The response to a request on a new connection. Raises OSError or EOFError without one."""
         async with self.connection() as (reader, writer), asyncio.timeout(timeout_s):
             writer.write(request)
             return await read_reply(reader)
 
     def processes(self) -> list[psutil.Process]:
-        """The process that listens and its children. Raises LookupError if it is not on this machine."""
+        """The server's process and its children. Raises LookupError if it is not on this machine."""
         for listening in psutil.net_connections("inet"):
             if listening.status == psutil.CONN_LISTEN and listening.laddr.port == self.port and listening.pid:
                 process = psutil.Process(listening.pid)
@@ -106,7 +106,7 @@ def insecure_context() -> ssl.SSLContext:
 
 
 async def read_reply(reader: asyncio.StreamReader) -> Reply:
-    """A response with Content-Length, or chunked. Raises EOFError if it is cut off or no HTTP."""
+    """Read a response with Content-Length or chunks. Raises EOFError if it is incomplete or not HTTP."""
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 "):
         raise EOFError(f"no response: {head[:40]!r}")
@@ -124,7 +124,7 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
 
 @dataclass(slots=True)
 class Attempt:
-    """The bounds of one attack, and what it has seen."""
+    """The limits of one attack, and its results."""
 
     seconds: float
     connections: int
@@ -149,7 +149,7 @@ class Attempt:
             self.faults.append(what)
 
     async def crowd(self, one: Callable[[int], Awaitable[None]], connections: int | None = None) -> None:
-        """Run `one(number)` on each connection again and again until the time is up. Broken connections are counted."""
+        """Repeat `one(number)` for each connection number until the time is over. Counts broken connections."""
 
         async def repeat(number: int) -> None:
             while True:

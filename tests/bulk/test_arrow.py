@@ -67,9 +67,9 @@ async def test_json_lines_become_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        ({"text": "b", "n": "many"}, "Row 100: `n` is str, in the first rows int64; --columns-as-text"),
-        ({"text": "b", "n": 2**70}, "Row 100: `n` is int, in the first rows int64"),
-        ({"text": "b", "new": 1}, "row 100: the first rows have no column 'new'"),
+        ({"text": "b", "n": "many"}, "Row 100: `n` is str, but int64 in the first rows; --columns-as-text"),
+        ({"text": "b", "n": 2**70}, "Row 100: `n` is int, but int64 in the first rows"),
+        ({"text": "b", "new": 1}, "Row 100: column 'new' is not in the first rows"),
     ],
     ids=["type", "size", "new"],
 )

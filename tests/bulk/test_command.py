@@ -45,7 +45,7 @@ def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixtur
     write_input(Path("in.jsonl"), [{"text": "word " * 500}, {"text": "short"}])
     assert run(["bulk", "in.jsonl", "out.jsonl", "--backend", "fake"]) == 0
     printed = capsys.readouterr().out
-    assert "1 texts were longer than the model reads" in printed
+    assert "1 texts were longer than the model's limit" in printed
     assert "\x1b" not in printed
 
 

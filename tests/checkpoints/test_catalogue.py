@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from vectord.checkpoints.catalogue import CATALOGUE, Entry, Kind, Task, find, other_names
+from vectord.checkpoints.catalogue import CATALOGUE, Entry, ModelTask, OutputKind, find, other_names
 from vectord.checkpoints.spec import Pooling
 
 # model_type of every architecture with a network, and of static models
@@ -100,11 +100,11 @@ def test_an_unknown_name_finds_nothing(name: str) -> None:
 
 @every_entry
 def test_an_entrys_facts_are_consistent(entry: Entry) -> None:
-    """Task, outputs, dimensions and pooling fit each other."""
+    """ModelTask, outputs, dimensions and pooling fit each other."""
     assert entry.model_type in ARCHITECTURES
-    assert entry.task in get_args(Task)
+    assert entry.task in get_args(ModelTask)
     assert entry.outputs
-    assert set(entry.outputs) <= set(get_args(Kind))
+    assert set(entry.outputs) <= set(get_args(OutputKind))
     assert (entry.outputs == ("scores",)) == (entry.task != "embed")
     assert (entry.pooling is not None) == ("dense" in entry.outputs)
     assert entry.pooling in (None, *get_args(Pooling))

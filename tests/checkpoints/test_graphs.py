@@ -31,7 +31,7 @@ def test_the_name_gives_the_dtype(dtype: str, name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("machine", "sums_int8", "name"),
+    ("machine", "has_vnni", "name"),
     [
         ("x86_64", True, "model_qint8_avx512_vnni.onnx"),
         ("x86_64", False, "model_quint8_avx2.onnx"),
@@ -39,13 +39,13 @@ def test_the_name_gives_the_dtype(dtype: str, name: str, tmp_path: Path) -> None
     ],
 )
 def test_int8_follows_the_processor(
-    machine: str, sums_int8: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: str, has_vnni: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sentence-transformers exports one file for each."""
     monkeypatch.setattr(platform, "machine", lambda: machine)
     kinds = ("qint8_avx512_vnni", "qint8_avx512", "quint8_avx2", "qint8_arm64")
     folder = write(tmp_path, *(f"onnx/model_{kind}.onnx" for kind in kinds))
-    assert find_graph(folder, "int8", sums_int8=sums_int8).name == name
+    assert find_graph(folder, "int8", has_vnni=has_vnni).name == name
 
 
 def test_a_missing_dtype_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -145,7 +145,7 @@ def test_a_name_in_a_table_has_the_stated_effect(page: str, name: str, ours: str
     settings = [setting.name for setting in SETTINGS if name in (*setting.env, *setting.flags)]
     if ours == "no effect":
         assert name in IGNORED_NAMES or name in map(option_name, IGNORED_NAMES)
-    elif ours == "not taken":
+    elif ours == "not accepted":
         assert not settings
         assert name not in IGNORED_NAMES
         assert name not in map(option_name, IGNORED_NAMES)

@@ -17,7 +17,7 @@ from vectord.observability.logs import START, configure, log_answer, log_failure
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -62,19 +62,19 @@ def test_a_line_for_people() -> None:
 
 
 def test_a_line_on_a_terminal() -> None:
-    """Short; the id and the steps are for collectors."""
+    """The line is short, without the request id and the steps."""
     stream = written(log_format="console")
     answered(texts=2)
     START.info("listening")
     logging.getLogger("vectord").info("warmup_ok", extra={"fields": {"seconds": 1}})
-    logging.getLogger("vectord").warning("look")
+    logging.getLogger("vectord").warning("message")
     lines = [line[9:] for line in stream.getvalue().splitlines()]
-    assert lines == ["200 POST /v1/embeddings m 2 texts 7 tokens 3.2 ms", "listening", "warning look"]
+    assert lines == ["200 POST /v1/embeddings m 2 texts 7 tokens 3.2 ms", "listening", "warning message"]
 
 
 @pytest.mark.parametrize("log_format", ["console", "text", "json"])
 def test_a_refused_request_has_its_reason(log_format: str) -> None:
-    """So that an operator can help a client without asking it."""
+    """The line contains the error message, so that an operator sees why a request failed."""
     stream = written(log_format=log_format)
     answered(status=400, model=None, tokens=None, reason="`input` must have at most 256 tokens; got 302")
     line = stream.getvalue()
@@ -83,7 +83,7 @@ def test_a_refused_request_has_its_reason(log_format: str) -> None:
 
 
 def test_a_terminal_gets_the_short_lines_in_color() -> None:
-    """And a pipe the complete ones."""
+    """By default, a terminal gets the short lines and a pipe the complete ones."""
     stream = written()
     answered(status=503)
     assert "id=id-1" in stream.getvalue()
@@ -95,10 +95,10 @@ def test_a_terminal_gets_the_short_lines_in_color() -> None:
 
 
 def test_requests_can_be_left_out() -> None:
-    """--no-access-log; other lines stay."""
+    """--no-access-log removes request lines only."""
     stream = written(access_log=False)
     answered()
-    logging.getLogger("vectord").info("else")
+    logging.getLogger("vectord").info("another line")
     assert stream.getvalue().count("\n") == 1
     written()
     assert logging.getLogger("vectord.requests").isEnabledFor(logging.INFO)
@@ -143,7 +143,7 @@ def test_an_embedding_request_has_simple_inference_servers_event() -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_failure_has_its_traceback_and_request_id(log_format: str) -> None:
-    """In JSON it is one line."""
+    """The line has both; in JSON, the traceback does not break the line."""
     stream = written(log_format=log_format)
     try:
         raise RuntimeError("the cause")
@@ -176,7 +176,7 @@ def test_levels(level: str, lines: int) -> None:
 
 
 def test_uvicorns_own_lines_are_left_out() -> None:
-    """Our lines contain the same information."""
+    """uvicorn's info lines repeat our own; its warnings are kept."""
     stream = written(log_level="debug")
     logging.getLogger("uvicorn.error").info("Waiting for application startup.")
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")

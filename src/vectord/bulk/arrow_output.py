@@ -1,7 +1,7 @@
 """Parquet and Arrow output. Runs in a thread.
 
-A part is one record batch of an Arrow stream, which grows by appending. OUT is made of the stream at the end, a few
-batches at a time, so that Parquet gets row groups of a size that readers prefer. The added columns:
+Each part is appended to an Arrow stream as one record batch. When the job ends, `finish` converts the stream into OUT,
+and joins batches so that Parquet row groups have the size that readers prefer. The added columns:
 
     dense      fixed_size_list<float|halffloat|int8|uint8>[D]
     sparse     list<struct<index: uint32, value: float>>
@@ -28,12 +28,12 @@ from vectord.schema import Sparse
 METADATA = b"vectord"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 131_072
-END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: a continuation marker and length 0
 NUMPY_DTYPES = {"float32": "f4", "float16": "f2", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
 class ArrowOutput:
-    """All parts have the schema of the first one."""
+    """Converts parts to record batches, all with the schema of the first part, and writes OUT."""
 
     def __init__(self, job: BulkJob, facts: Mapping[str, Any]) -> None:
         self._job = job
@@ -45,6 +45,7 @@ class ArrowOutput:
             self._schema = pa.ipc.open_stream(file).schema
 
     def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
+        """The stream's schema (empty after the first part), and the part as a record batch."""
         kept = self._kept(part, first_row)
         arrays, fields, head = [kept.column(i) for i in range(kept.num_columns)], list(kept.schema), b""
         if self._schema is None:
@@ -53,7 +54,7 @@ class ArrowOutput:
             arrays.append(array)
             fields.append(pa.field(name, array.type))
         if self._schema is None:
-            space = next((one.vectors.space for one in part if one.vectors is not None), "")
+            space = next((group.vectors.space for group in part if group.vectors is not None), "")
             facts = msgspec.json.encode({**self._facts, "space": space})
             self._schema = pa.schema(fields, {**(kept.schema.metadata or {}), METADATA: facts})
             head = self._schema.serialize().to_pybytes()
@@ -66,7 +67,7 @@ class ArrowOutput:
                 raise BulkFailed(f"IN already has a column {self._job.name_of(name)!r}; set --output-column PREFIX.")
 
     def _widths(self, width: int, token_width: int) -> tuple[int, int]:
-        """Those of the schema once it exists: a part may have no vectors."""
+        """The widths of dense and token vectors; of the schema if it exists, because a part may have no vectors."""
         if self._schema is None:
             return width, token_width
         kinds = {name: self._schema.field(self._job.name_of(name)).type for name in self._job.kinds}
@@ -77,11 +78,11 @@ class ArrowOutput:
         )
 
     def _kept(self, part: Sequence[EmbeddedRows], first_row: int) -> Batch:
-        """The columns of the input."""
-        columns = [one.rows.columns for one in part]
+        """The input's columns that OUT keeps."""
+        columns = [group.rows.columns for group in part]
         if isinstance(columns[0], pa.RecordBatch):
             return pa.Table.from_batches(columns).combine_chunks().to_batches()[0]
-        rows = [row for some in columns for row in some]
+        rows = [row for mappings in columns for row in mappings]
         names = {self._job.name_of(name) for name in (*self._job.kinds, ERROR)}
         if self._schema is None:
             kept = pa.schema(_fields_of(rows, as_text=self._job.columns_as_text))
@@ -110,7 +111,7 @@ class ArrowOutput:
 
     def finish(self, data: Path, whole: Path) -> Path:
         with data.open("ab") as file:
-            file.write(END)
+            file.write(END_OF_STREAM)
         with pa.OSFile(str(data)) as source:  # a memory map would count as this process's memory
             stream = pa.ipc.open_stream(source)
             drop = None if self._job.on_error == "null" else self._job.name_of(ERROR)
@@ -137,11 +138,11 @@ class ArrowOutput:
 
 
 def _row_groups(batches: Iterable[Batch]) -> Iterator[Any]:
-    """Tables of as many batches as one row group should have."""
+    """Join batches into tables, each the size of one row group."""
     held: list[Batch] = []
     for batch in batches:
         held.append(batch)
-        rows, size = sum(one.num_rows for one in held), sum(one.nbytes for one in held)
+        rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
         if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
             yield pa.Table.from_batches(held)
             held = []
@@ -170,11 +171,11 @@ def _offsets(lengths: Sequence[int]) -> Any:
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))  # (N + 1,)
 
 
-# --- columns of mappings --------------------------------------------------------------------------------------
+# --- columns from mappings -------------------------------------------------------------------------------------
 
 
 def _fields_of(rows: Sequence[Mapping[str, Any]], *, as_text: bool) -> list[Any]:
-    """The fields for the first part. Lists, objects and columns of mixed types become JSON in a string."""
+    """The fields of the columns in `rows`, the first part. Lists, objects and mixed types are strings of JSON."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [pa.field(name, pa.string() if as_text else _type_of([row.get(name) for row in rows])) for name in names]
 
@@ -190,28 +191,28 @@ def _type_of(values: Sequence[Any]) -> Any:
 
 def _batch_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> Batch:
     known = set(schema.names)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not row.keys() <= known:
             new = next(name for name in row if name not in known)
             raise BulkFailed(
-                f"row {first_row + place}: the first rows have no column {new!r}, and they determine the columns of a "
-                "table; JSON Lines (OUT.jsonl) accept any"
+                f"Row {first_row + index}: column {new!r} is not in the first rows, which determine the columns of a "
+                "table; JSON Lines (OUT.jsonl) accept any columns"
             )
     return pa.RecordBatch.from_arrays([_column(rows, field, first_row) for field in schema], schema=schema)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> Any:
-    """A column of strings accepts any value, as JSON; a column of numbers only numbers."""
+    """The column of this field. A string column accepts any value, as JSON; a number column accepts numbers only."""
     values = [row.get(field.name) for row in rows]
     if pa.types.is_string(field.type):
         values = [_json_text(value) for value in values]
     elif pa.types.is_floating(field.type):
         values = [float(str(value)) if _is_small_integer(value) else value for value in values]
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is not None and not _fits(value, field.type):
             raise BulkFailed(
-                f"Row {first_row + place}: `{field.name}` is {type(value).__name__}, in the first rows {field.type}; "
-                "--columns-as-text keeps such columns as text"
+                f"Row {first_row + index}: `{field.name}` is {type(value).__name__}, but {field.type} in the first "
+                "rows; --columns-as-text writes such columns as text"
             )
     return pa.array(values, field.type)
 

@@ -1,4 +1,4 @@
-"""Rows of the input, and their vectors."""
+"""Rows of the input, and their vectors: the values that inputs.py, pipeline.py and the outputs exchange."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ import numpy.typing as npt
 
 from vectord.schema import Sparse
 
-MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; models read far less
+MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; far above any model's limit
 
-Columns: TypeAlias = (
-    Any  # the other columns: a pyarrow.RecordBatch if the input is a table, else a mapping for each row
-)
+# The other columns: a pyarrow.RecordBatch if the input is a table, else a mapping for each row.
+Columns: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidText:
-    """Stands for a text that cannot be read."""
+    """A row's text that cannot be embedded, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """The most rows that are grouped into one request, or in flight together. A longer text is a group of its own."""
+    """The maximum size of a group of rows (one request, or all in flight). A longer text is a group of its own."""
 
     rows: int
     characters: int  # of the texts
@@ -38,8 +37,11 @@ class RowLimits:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Consecutive rows. position: how much input is read after them, in rows of tables, else in bytes. size_bytes: of
-    all columns, approximately."""
+    """Consecutive rows.
+
+    position: how far the input is read when these rows are read, in rows for tables, else in bytes. size_bytes: the
+    approximate size of all columns.
+    """
 
     texts: Sequence[str | InvalidText]
     columns: Columns
@@ -54,6 +56,7 @@ class Rows:
         return sum(len(text) for text in self.texts if isinstance(text, str))
 
     def slice(self, start: int, stop: int) -> Rows:
+        """Some of the rows, with the position and size of all."""
         return Rows(self.texts[start:stop], self.columns[start:stop], self.position, self.size_bytes)
 
 
@@ -66,7 +69,7 @@ class TextVectors:
     sparse: Sequence[Sparse] | None = None
     colbert: Sequence[Array] | None = None  # (n_i, C) each
     tokens: int = 0  # read by the model
-    cut: int = 0  # truncated texts
+    cut: int = 0  # number of truncated texts
     failures: Mapping[int, str] = field(default_factory=dict)  # index -> reason
 
     @property
@@ -82,17 +85,19 @@ class EmbeddedRows:
 
     rows: Rows
     vectors: TextVectors | None  # None: no row has a valid text
-    places: Sequence[int]  # for each text of `vectors`, its row
+    row_indices: Sequence[int]  # the row of each text in `vectors`
     errors: Mapping[int, str]  # row -> reason
 
     def until(self, stop: int) -> EmbeddedRows:
-        """The rows before `stop`, with the token counts of all rows."""
+        """The rows before `stop`. `vectors` stays complete, and with it the count of tokens."""
         errors = {row: why for row, why in self.errors.items() if row < stop}
-        return EmbeddedRows(self.rows.slice(0, stop), self.vectors, [row for row in self.places if row < stop], errors)
+        return EmbeddedRows(
+            self.rows.slice(0, stop), self.vectors, [row for row in self.row_indices if row < stop], errors
+        )
 
 
 def digest_of(texts: Iterable[str | InvalidText]) -> str:
-    """A digest that also covers where each text ends, and which texts are invalid."""
+    """A digest of the texts, of the boundaries between them, and of which texts are invalid."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         data = text.encode() if isinstance(text, str) else None
@@ -103,27 +108,27 @@ def digest_of(texts: Iterable[str | InvalidText]) -> str:
 
 def dense_rows(part: Sequence[EmbeddedRows], width: int, dtype: npt.DTypeLike) -> Array:
     """The dense vectors of a part (rows, width); zeros for rows without one."""
-    whole = np.zeros((sum(len(one.rows) for one in part), width), dtype)
+    whole = np.zeros((sum(len(group.rows) for group in part), width), dtype)
     start = 0
-    for one in part:
-        if one.vectors is not None and one.vectors.dense is not None and one.places:
-            whole[start + np.asarray(one.places)] = one.vectors.dense[: len(one.places)]
-        start += len(one.rows)
+    for group in part:
+        if group.vectors is not None and group.vectors.dense is not None and group.row_indices:
+            whole[start + np.asarray(group.row_indices)] = group.vectors.dense[: len(group.row_indices)]
+        start += len(group.rows)
     return whole
 
 
 def each_row(part: Sequence[EmbeddedRows], kind: str) -> list[Any]:
     """The vectors of this kind for each row of a part; None for rows without one."""
     found: list[Any] = []
-    for one in part:
-        own: list[Any] = [None] * len(one.rows)
-        vectors = None if one.vectors is None else getattr(one.vectors, kind)
-        for place, vector in zip(one.places, vectors or (), strict=False):
-            if place not in one.errors:
-                own[place] = vector
-        found += own
+    for group in part:
+        vectors_of_rows: list[Any] = [None] * len(group.rows)
+        vectors = None if group.vectors is None else getattr(group.vectors, kind)
+        for row, vector in zip(group.row_indices, vectors or (), strict=False):
+            if row not in group.errors:
+                vectors_of_rows[row] = vector
+        found += vectors_of_rows
     return found
 
 
 def errors_of(part: Sequence[EmbeddedRows]) -> list[str | None]:
-    return [one.errors.get(row) for one in part for row in range(len(one.rows))]
+    return [group.errors.get(row) for group in part for row in range(len(group.rows))]

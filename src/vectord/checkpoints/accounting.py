@@ -1,7 +1,7 @@
-"""Keys of a model's configuration files that may remain unread: `refuse_unread(settings, harmless)`.
+"""Refuses configuration keys of a model that no code has read: `refuse_unread(settings, harmless)`.
 
-A key that no code reads could change the vectors, so it stops the load unless a table here or in networks/ gives the
-reason why it has no effect, or the operator allows it by name. Readers of a file call this after their last `get`.
+An unread key could change the vectors, so it stops the load, unless a table here or in networks/ says why it has no
+effect, or the operator allows it by name. The code that reads a file calls this after its last `get`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Harmless:
 
 
 def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
-    """Raise ModelUnavailable for the first unread key that is neither null nor harmless. It names key and file."""
+    """Raise ModelUnavailable, naming key and file, for the first unread key that is neither null nor harmless."""
     for key, value in settings.unread().items():
         known = harmless.get(key)
         if value is not None and (known is None or not known.accepts(value)):
@@ -36,7 +36,7 @@ def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
 
 
 def one_of(*values: object) -> Callable[[Any], bool]:
-    """Return whether a value equals one of these; false and 0 differ."""
+    """Return a predicate: whether a value equals one of `values`, with the same type (false is not 0)."""
     return lambda value: any(type(value) is type(each) and value == each for each in values)
 
 
@@ -109,22 +109,22 @@ TRANSFORMER_MODULE: Mapping[str, Harmless] = {
     "cache_dir": Harmless("a folder on the machine of the author"),
     "config_args": _ARGUMENTS,
     "config_kwargs": _ARGUMENTS,
-    "max_seq_length": Harmless("read, except for pylate, which overwrites it for every batch"),
+    "max_seq_length": Harmless("read, except for ColBERT models: pylate overwrites it for every batch"),
     "modality_config": Harmless(
-        "the usual input of texts", lambda value: isinstance(value, dict) and value.get("text") in _TEXT_MODALITIES
+        "the usual input for texts", lambda value: isinstance(value, dict) and value.get("text") in _TEXT_MODALITIES
     ),
     "model_args": _ARGUMENTS,
     "model_kwargs": _ARGUMENTS,
     "module_output_name": Harmless("the usual names", one_of("token_embeddings", "scores", "causal_logits")),
     "processing_kwargs": Harmless(
-        "of inputs other than plain texts",
+        "for inputs other than plain texts",
         lambda value: isinstance(value, dict) and {key for key, given in value.items() if given} <= _OTHER_INPUTS,
     ),
     "processor_kwargs": _ARGUMENTS,
     "tokenizer_args": _ARGUMENTS,
     "tokenizer_kwargs": _ARGUMENTS,
     "transformer_task": Harmless(
-        "the other files decide about the head",
+        "the other files determine the head",
         one_of("feature-extraction", "sequence-classification", "text-generation", "fill-mask"),
     ),
     "unpad_inputs": Harmless("speed only"),

@@ -1,11 +1,11 @@
 """Facts about well-known models that do not need their files: other names, dimensions, prompts. Data, no code.
 
-hub.py reads the hub id and the package, engine/models the other names of a served model. reader.py takes the facts that
-a model's files lack: prompts from the model card, the dimensions that it was trained to be cut to, the words around a
-pair. The files take precedence, and None here means that the files decide.
+hub.py reads the hub id and the package; engine/models reads the aliases of a served model. reader.py uses an entry for
+facts that the model's files do not contain: prompts from the model card, matryoshka dimensions, a reranker's template.
+The files take precedence.
 
-Sources: the model cards, sentence-transformers, FastEmbed and MTEB. A number on which they disagree, and that the
-model's own files contain, is left out.
+Sources: the model cards, sentence-transformers, FastEmbed and MTEB. A number that the model's files contain is left out
+if the sources disagree.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from typing import Literal
 
 from vectord.checkpoints.spec import Pooling, YesNo
 
-Task = Literal["embed", "rerank", "classify"]
-Kind = Literal["dense", "sparse", "colbert", "scores"]
+ModelTask = Literal["embed", "rerank", "classify"]
+OutputKind = Literal["dense", "sparse", "colbert", "scores"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     hub_id: str
     _: KW_ONLY
-    aliases: tuple[str, ...] = ()  # the last part of the id is always one too
-    package: str | None = None  # import name of a package that carries the files under model/
-    task: Task = "embed"
-    outputs: tuple[Kind, ...] = ("dense",)
+    aliases: tuple[str, ...] = ()  # besides the last part of the id
+    package: str | None = None  # import name of a Python package with the model's files in model/
+    task: ModelTask = "embed"
+    outputs: tuple[OutputKind, ...] = ("dense",)
     model_type: str  # config.json's
-    dimensions: int | None = None  # of the dense vector, or of a token's vector (ColBERT); None: neither
-    max_tokens: int | None = None  # specials included
-    pooling: Pooling | None = None
+    dimensions: int | None = (
+        None  # of the dense vector, or of a token vector (ColBERT); None: other outputs, or unknown
+    )
+    max_tokens: int | None = None  # special tokens included; None: the files decide
+    pooling: Pooling | None = None  # None: the files decide
     is_causal: bool | None = None  # whether a token attends only to earlier ones; None: the default of its model_type
-    matryoshka: Sequence[int] | None = ()  # dimensions to cut to, ascending; (): none; None: unknown
-    prompts: Mapping[str, str] = field(default_factory=dict)  # only those missing in its repository
+    matryoshka: Sequence[int] | None = ()  # dimensions to which vectors may be cut, ascending; (): none; None: unknown
+    prompts: Mapping[str, str] = field(default_factory=dict)  # only those that its repository lacks
     yes_no: YesNo | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their cosine with the published weights
 
@@ -126,7 +128,7 @@ _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
 _ms_marco = partial(_reranker, model_type="bert", max_tokens=512)
-# An architecture of their own, though config.json says bert: ALiBi instead of a position table, and a gated MLP.
+# JinaBERT, although config.json says bert: ALiBi instead of a position table, and a gated MLP.
 _jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean")
 _jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192)
 _E5_PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -134,7 +136,7 @@ _e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=
 _nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS)
 _thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean")
 _gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls")
-# Trained with bidirectional attention by their own code; one config.json does not mention it.
+# The models' own code uses bidirectional attention; one of the two config.json files does not mention it.
 _gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False)
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
@@ -187,7 +189,7 @@ CATALOGUE: tuple[Entry, ...] = (
         max_tokens=128,
         pooling="mean",
     ),
-    # The hub renamed these. Both names work, and a cache has the name that was used for the download.
+    # The hub renamed these models. Both names work, and a cached model has the name under which it was downloaded.
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L6-v2"),
@@ -356,7 +358,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-xsmall-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-base-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-large-v1"),
-    # ColBERT: the lengths of queries and documents are in their own files
+    # ColBERT: the models' files contain the lengths of queries and documents
     _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128),
     _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96),
     _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128),
@@ -364,7 +366,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _splade("naver/splade-cocondenser-ensembledistil", model_type="bert"),
     _splade(
         "prithivida/Splade_PP_en_v1",
-        aliases=("prithvida/Splade_PP_en_v1",),  # FastEmbed's first spelling
+        aliases=("prithvida/Splade_PP_en_v1",),  # FastEmbed's earlier spelling
         model_type="bert",
     ),
     # Classifiers
@@ -377,11 +379,11 @@ _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
 
 
 def find(name: str) -> Entry | None:
-    """Return the entry that has this name, in any case."""
+    """Return the entry with this name, ignoring case; None if there is none."""
     return _BY_NAME.get(name.lower())
 
 
 def other_names(name: str) -> tuple[str, ...]:
-    """Return the further names of the model called `name`; () if the catalogue does not have it."""
+    """Return the other names of the model called `name`; () if the catalogue has no such model."""
     entry = find(name)
-    return () if entry is None else tuple(known for known in entry.names if known != name)
+    return () if entry is None else tuple(other for other in entry.names if other != name)

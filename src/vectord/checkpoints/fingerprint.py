@@ -1,6 +1,7 @@
-"""A short hash of everything that determines a model's outputs, wherever its files come from: `fingerprint(spec)`.
+"""A short hash of everything that determines a model's outputs: `fingerprint(spec)`.
 
-reader.py calls it once a model, at start. Outputs may be compared and cached only under equal fingerprints.
+reader.py calls it once for each model, at start. Only outputs with equal fingerprints may be compared, or share a cache
+entry. The fingerprint does not depend on where the files were found.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from vectord.errors import ModelUnavailable
 SAMPLES = 32
 SAMPLE_BYTES = 64 * 2**10
 
-# Left out: names and places, the catalogue's knowledge about the model, and keys of config.json without effect.
+# Left out, because they do not change the outputs: names and paths, facts from the catalogue, keys without effect.
 _NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name"})
-# Facts added later: left out while empty, so that older fingerprints stay.
-_LATER = frozenset({"log_twice", "query_weights", "static", "whole_numbers"})
+# Left out if None: these fields were added later, and the fingerprints of existing models must not change.
+_ADDED_LATER = frozenset({"log_twice", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
 
 def fingerprint(spec: ModelSpec) -> str:
-    """Return 16 hex digits over the facts of `spec`, and over each file's size and samples of its bytes.
+    """Return 16 hex digits: a hash of the facts in `spec`, and of the size and samples of each file.
 
-    Two checkpoints of one shape with equal samples of 2 MB have not been trained separately, and reading whole files
-    would take seconds. Raises ModelUnavailable, naming the file: unreadable, or nested too deeply.
+    Samples of 2 MB distinguish checkpoints that were trained separately; reading whole files would take seconds.
+    Raises ModelUnavailable, naming the file, if a file is unreadable or config.json is nested too deeply.
     """
     digest = hashlib.sha256(_facts(spec))
     for path in _files(spec):
@@ -44,15 +45,15 @@ def fingerprint(spec: ModelSpec) -> str:
 def _facts(spec: ModelSpec) -> bytes:
     try:
         facts = {name: value for name, value in asdict(spec).items() if name not in _NAMES | _CATALOGUE}
-        facts = {name: value for name, value in facts.items() if name not in _LATER or value is not None}
+        facts = {name: value for name, value in facts.items() if name not in _ADDED_LATER or value is not None}
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
-    except RecursionError:  # a depth that could be parsed cannot always be written
+    except RecursionError:  # json.dumps allows fewer levels than the parser
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
 
 
 def _plain(value: object) -> object:
-    """A frozenset as a list, and None for a path: only the content of files counts."""
+    """JSON for a frozenset, and null for a path, because only the content of a file counts."""
     return sorted(value) if isinstance(value, frozenset) else None
 
 
@@ -71,7 +72,7 @@ def _files(spec: ModelSpec) -> Iterator[Path]:
 
 
 def _sample(digest: hashlib._Hash, path: Path) -> None:
-    """The start of the file (a safetensors header), its end, and evenly spaced places between; all of a small file."""
+    """Hash the file's size and SAMPLES evenly spaced parts from its start to its end; all bytes of a small file."""
     with path.open("rb", buffering=0) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         digest.update(size_bytes.to_bytes(8, "little"))

@@ -1,8 +1,8 @@
 """The facts of one model, read once from its folder: `read_spec(located) -> ModelSpec`.
 
-Called at start, in the loading thread; tokenizer, backend and engine are made from the result. Opens JSON files and the
-headers of small heads, and samples the other files for the fingerprint. Nothing in the folder is executed or imported,
-not even code that `auto_map` names.
+Called at start, in the loading thread; the tokenizer, the backend and the engine are created from the result. Parses
+the folder's JSON files, reads the shapes of BGE-M3's heads, and samples the weight files for the fingerprint. Nothing
+in the folder is executed or imported, not even code that `auto_map` names.
 
     open_folder ─▶ find_kind ─▶ facts of every model ─▶ facts of its kind ─▶ fingerprint
                                 (below)                 (kinds/)
@@ -36,10 +36,10 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
 
-Task: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
-Kind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no"]
+TaskChoice: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
+ModelKind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no"]
 
-_KINDS: Mapping[Task, tuple[Kind, ...]] = {
+_KINDS: Mapping[TaskChoice, tuple[ModelKind, ...]] = {
     "auto": ("embed", "static", "colbert", "splade", "classify", "yes-no"),
     "embed": ("embed", "static", "colbert", "splade"),
     "rerank": ("classify", "yes-no", "colbert"),
@@ -52,7 +52,7 @@ def read_spec(
     *,
     pooling: Pooling | None = None,
     default_prompt_name: str | None = None,
-    task: Task = "auto",
+    task: TaskChoice = "auto",
     allow_unknown: Collection[str] = (),
 ) -> ModelSpec:
     """Return all facts of the model in `located.folder`.
@@ -66,21 +66,21 @@ def read_spec(
     kind = find_kind(folder, task)
     spec = _add_kind(folder, _common_facts(folder, located, default_prompt_name), kind, pooling)
     if task == "rerank" and kind == "classify" and not spec.reranks:
-        raise ConfigError(f"task rerank: {folder.root} gives {len(spec.labels)} labels, and a reranker gives one")
+        raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
     refuse_unread(folder.tokenizer_config, TOKENIZER)
     return replace(spec, fingerprint=fingerprint(spec))
 
 
-def find_kind(folder: ModelFolder, task: Task) -> Kind:
+def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     """Return the kind of model in the folder:
 
-        embed     one vector a text, and the further outputs of BGE-M3
-        static    one vector a text: the mean of a table's rows
-        colbert   one vector a token
-        splade    one weight a word of the vocabulary
-        classify  one number a label, from a classifier's head; with one label, a cross-encoder
+        embed     one vector per text, and the further outputs of BGE-M3
+        static    one vector per text: the mean of a table's rows
+        colbert   one vector per token
+        splade    one weight per token of the vocabulary
+        classify  one number per label, from a classifier's head; with one label, a cross-encoder
         yes-no    a language model that answers "no" or "yes" about a pair
 
     modules.json decides, else the transformers class that the model was saved as, then the model's name.
@@ -89,7 +89,7 @@ def find_kind(folder: ModelFolder, task: Task) -> Kind:
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
         return "embed" if task == "embed" else "yes-no"  # a language model can do either; the operator chooses
     if folder.model_type == STATIC:
-        kind: Kind = "static"
+        kind: ModelKind = "static"
     else:
         kind = _kind_by_modules(folder) if folder.modules else _kind_by_config(folder)
     if kind not in _KINDS[task]:
@@ -97,7 +97,7 @@ def find_kind(folder: ModelFolder, task: Task) -> Kind:
     return kind
 
 
-def _kind_by_modules(folder: ModelFolder) -> Kind:
+def _kind_by_modules(folder: ModelFolder) -> ModelKind:
     kinds = [module.kind for module in folder.modules]
     if "SpladePooling" in kinds:
         return "splade"
@@ -112,7 +112,7 @@ def _kind_by_modules(folder: ModelFolder) -> Kind:
     return "colbert"
 
 
-def _kind_by_config(folder: ModelFolder) -> Kind:
+def _kind_by_config(folder: ModelFolder) -> ModelKind:
     if folder.is_saved_as("HF_ColBERT"):
         return "colbert"
     if folder.is_saved_as("ForSequenceClassification"):
@@ -124,7 +124,7 @@ def _kind_by_config(folder: ModelFolder) -> Kind:
     return "embed"
 
 
-def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: Kind, pooling: Pooling | None) -> ModelSpec:
+def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: ModelKind, pooling: Pooling | None) -> ModelSpec:
     match kind:
         case "embed":
             return add_embedding(folder, spec, pooling)
@@ -148,9 +148,9 @@ _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made fr
 
 
 def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
-    """The facts of every kind; outputs and fingerprint are still empty."""
+    """The facts that every kind of model has; outputs and fingerprint are still empty."""
     prompts = _prompts(folder)
-    # Jina's config says bert, and its network is another one.
+    # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     # A local folder may hold other weights under a known name.
     known = None if located.source == "folder" else folder.entry
@@ -175,7 +175,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
 
 
 def _hidden_size(folder: ModelFolder) -> int:
-    inner = folder.config.get("text_config")  # of models that read images too
+    inner = folder.config.get("text_config")  # in models that also read images
     for config in (folder.config, inner if isinstance(inner, dict) else {}):
         for key in _WIDTHS:
             size = config.get(key)
@@ -199,13 +199,14 @@ def _tokenizer(folder: ModelFolder) -> Path:
 
 # --- lengths: as sentence-transformers decides ----------------------------------------------------------------
 
-_POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic, which may have both; most
+_POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic (takes precedence if both are set); most models
 _NO_LIMIT = 2**20  # transformers writes 1e30 for "no limit"
 _DEFAULT_MAX_TOKENS = 512
 
 
 def _max_tokens(folder: ModelFolder) -> int:
-    """max_seq_length, else the tokenizer's model_max_length, and at most the network's positions. With specials.
+    """The maximum length of a text, special tokens included: max_seq_length, else the tokenizer's model_max_length, but
+    no more than the network's positions.
 
     Raises ModelUnavailable if the positions leave no room for a token.
     """
@@ -235,7 +236,7 @@ PROMPTS_LIMIT = 1000
 
 
 def _prompts(folder: ModelFolder) -> Mapping[str, str]:
-    """The model's own by name, else the catalogue's, for models whose prompts are only in the model card.
+    """The model's prompts by name. The catalogue's are added if the files have none but empty ones.
 
     sentence-transformers writes empty prompts for queries and documents where a model has none.
     """
@@ -253,8 +254,10 @@ def _prompts(folder: ModelFolder) -> Mapping[str, str]:
 
 
 def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str | None) -> str | None:
-    """The prompt of texts that name none: the operator's choice, else the model's own. Raises ConfigError for an
-    unknown choice, ModelUnavailable if the model names an unknown prompt."""
+    """The name of the prompt for texts without one: the operator's choice, else the model's default.
+
+    Raises ConfigError for an unknown choice, ModelUnavailable if the model names an unknown prompt.
+    """
     if chosen is not None:
         if chosen not in prompts:
             names = ", ".join(prompts) or "none"

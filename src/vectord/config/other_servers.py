@@ -155,7 +155,7 @@ NAMES = {
     "otlp_service_name": "OTEL_SERVICE_NAME SERVICE_NAME",
     "otlp_service_version": "OTEL_SERVICE_VERSION",
 }
-# Options of other servers that are not taken, because their values mean something else here -> what to use instead.
+# Options of other servers that are not accepted, because they have another meaning here -> the option to use instead.
 OTHER_OPTIONS: Mapping[str, str] = {
     "--ctx-size": "a model's own length applies, and --bge-embed-max-length and similar options shorten it",
     "--gpu-memory-utilization": "use --device-memory-mib",

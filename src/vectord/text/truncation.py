@@ -1,6 +1,6 @@
-"""Cuts texts that are too long, or rejects them if the request forbids truncation. Pure.
+"""Truncates texts that are too long, or rejects them if the request forbids truncation. Pure functions.
 
-A text is cut twice: by characters before it is tokenized, so that an absurdly long text costs little, then by tokens.
+A text is cut twice: by characters before it is tokenized, which bounds the cost of tokenization, then by tokens.
 The special tokens around a text (CLS, SEP, end of text) always stay; tokens are cut from one side of the content.
 """
 
@@ -15,17 +15,17 @@ import numpy as np
 from vectord.errors import InputTooLong
 from vectord.schema import Int32, Side
 
-# A token has 4 characters on average, but a stretch of text may have far more: spaces that the tokenizer drops, a line
-# of dashes that is one token, a base64 word that is one unknown token. So the first 512 tokens get 250 characters each
-# (source: text-embeddings-inference). No long text is like that throughout. With 250 for every token, a limit
-# of 8192 tokens would admit 2 million characters, which take 1.2 GB to tokenize; with 32 for each further token it
-# admits 374 thousand, 45 a token.
+# A token has 4 characters on average, but some have far more: spaces that are dropped, a line of dashes that is one
+# token, a base64 word that is one unknown token. So the first 512 tokens may have 250 characters each (source:
+# text-embeddings-inference). Long texts do not consist of such tokens only. With 250 characters for every token, a
+# limit of 8192 tokens would admit 2 million characters, which take 1.2 GB to tokenize. With 32 for each further token,
+# it admits 374 thousand, or 45 per token.
 CHARACTERS_PER_TOKEN = 250
 SHORT_TEXT_TOKENS = 512
 CHARACTERS_PER_FURTHER_TOKEN = 32
-# Characters that normalization makes of one: NFKC of U+FDFA, NFD of a Hangul syllable.
+# Characters after normalization per character before: NFKC of U+FDFA, NFD of a Hangul syllable.
 LONGEST_EXPANSION, USUAL_EXPANSION = 18, 3
-PIECE_CHARACTERS = 32_768  # a piece of a text that is tokenized in pieces, so that memory follows a piece
+PIECE_CHARACTERS = 32_768  # long texts are tokenized in pieces of this size, which bounds memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,16 @@ class Limit:
     max_tokens: int
     truncate: bool
     side: Side = "right"
-    model_tokens: int = 0  # the model's limit, if the request sets a lower one; else 0
-    model_characters: int | None = None  # the model's own limit, which few have
+    model_tokens: int = 0  # the model's limit if the request sets a lower one, else 0
+    model_characters: int | None = None  # the model's own limit of characters, if it has one
 
     @property
     def max_characters(self) -> int:
-        """From the model's token limit, not a lower one of the request, so that an ordinary text's length is exact."""
+        """The number of characters that are tokenized.
+
+        It depends on the model's token limit even if the request has a lower one, so that the reported number of tokens
+        is exact for ordinary texts.
+        """
         tokens = max(self.max_tokens, self.model_tokens)
         short = min(tokens, SHORT_TEXT_TOKENS)
         most = CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
@@ -53,9 +57,9 @@ class Limit:
 
 
 def fit_characters(text: str, limit: Limit, index: int | None) -> str:
-    """The text, without the excess characters of the side that is cut if it is absurdly long.
+    """Return the text, cut to `limit.max_characters` if it is longer.
 
-    Raises InputTooLong if such a text may not be cut.
+    Raises InputTooLong if it is longer and truncation is forbidden.
     """
     most = limit.max_characters
     window = text[:most] if limit.side == "right" else text[-most:]
@@ -70,17 +74,17 @@ def fit_characters(text: str, limit: Limit, index: int | None) -> str:
 
 
 def _weight(text: str, most: int) -> int:
-    """The text's size after normalization: 374 thousand characters such as U+FDFA would cost the tokenizer 1.1 GB."""
+    """The length after normalization, which determines the tokenizer's memory: 374 thousand U+FDFA take 1.1 GB."""
     if text.isascii() or len(text) <= most * USUAL_EXPANSION // LONGEST_EXPANSION:
         return len(text)
     return len(unicodedata.normalize("NFKC", text)) // USUAL_EXPANSION
 
 
 def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int | None) -> Int32:
-    """At most `limit.max_tokens` of `ids` (n,): the specials of both ends, and content from the side that is kept.
+    """Return `ids` (n,), cut to `limit.max_tokens`. The special tokens at both ends stay.
 
-    specials: how many of the first and of the last ids are special; together fewer than max_tokens. Cuts type ids in
-    the same way. Raises InputTooLong if there are more ids and they may not be cut.
+    specials: the number of special tokens at the start and at the end; together fewer than max_tokens. Callers cut
+    type ids with the same function. Raises InputTooLong if there are more ids and truncation is forbidden.
     """
     over = len(ids) - limit.max_tokens
     if over <= 0:
@@ -95,15 +99,15 @@ def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int |
 
 
 def keep(ids: Int32, count: int, side: Side) -> Int32:
-    """The `count` of `ids` (n,) that remain after a cut on this side."""
+    """Return the `count` ids of `ids` (n,) that remain when `side` is cut."""
     return ids[:count] if side == "right" else ids[len(ids) - count :]
 
 
 def split_at_spaces(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Runs of characters of at most PIECE_CHARACTERS, end to end, from `start`.
+    """Yield (start, stop) of consecutive pieces of at most PIECE_CHARACTERS, from `start` to the end of the text.
 
-    They end before a space, where tokenizers begin a word anyway, so that a seam changes no token. If half a piece has
-    no space, the seam changes one or two tokens.
+    A piece ends before a space. Tokenizers begin a word there, so the tokens are those of the whole text. If the second
+    half of a piece has no space, one or two tokens at its end can differ.
     """
     while len(text) - start > PIECE_CHARACTERS:
         stop = start + PIECE_CHARACTERS

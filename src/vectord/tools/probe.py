@@ -1,4 +1,4 @@
-"""Requests to a running server of any make. Any thread.
+"""Requests to a running server of any product. Any thread.
 
 `ProbedServer` sends a request and returns a ProbeReply, also for a failure. A `Form` is one API's path, body and
 response format; the first form that a server answers with vectors or scores becomes its `ProbedRoute`.

@@ -1,4 +1,4 @@
-"""Embedding models: pooling, modules after it, and refused folders."""
+"""Embedding models: pooling, the modules around it, and refused folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
 def test_a_folder_of_the_installed_sentence_transformers(pooling: Pooling, tmp_path: Path) -> None:
-    """Its module names and files are understood."""
+    """The module names and files that the installed version writes are read."""
     saved = write_sentence_bert(tmp_path, pooling=pooling, dense=(24, 12))
     spec = spec_of(saved)
     assert spec.pooling == pooling
@@ -60,7 +60,7 @@ def test_a_folder_of_the_installed_sentence_transformers(pooling: Pooling, tmp_p
 def test_both_forms_of_a_pooling_configuration(
     config: dict[str, object], pooling: str, new: bool, folder: Path
 ) -> None:
-    """Booleans before sentence-transformers 6, one word since; and both forms of module names."""
+    """sentence-transformers wrote booleans before version 6, and writes one name since. Both forms are read."""
     assert spec_of(write_sentence_model(folder, pooling=config, new=new)).pooling == pooling
 
 
@@ -80,12 +80,12 @@ def test_both_forms_of_a_pooling_configuration(
     ids=str,
 )
 def test_an_unsupported_pooling_is_refused(config: dict[str, object], folder: Path) -> None:
-    """Another pooling would give plausible vectors."""
+    """With another pooling the vectors would be wrong but plausible."""
     assert "pooling" in refusal(write_sentence_model(folder, pooling=config))
 
 
 @pytest.mark.parametrize(
-    ("kinds", "says"),
+    ("kinds", "message"),
     [
         (["Transformer", "Pooling", "LSTM"], "'LSTM' is not supported"),
         (["Transformer", "WeightedLayerPooling", "Pooling"], "'WeightedLayerPooling' is not supported"),
@@ -98,16 +98,16 @@ def test_an_unsupported_pooling_is_refused(config: dict[str, object], folder: Pa
     ],
     ids=str,
 )
-def test_unsupported_modules_are_refused(kinds: list[str], says: str, folder: Path) -> None:
-    """Leaving a module out, or running it at another place, would change the vectors silently."""
-    assert says in refusal(write_sentence_model(folder, kinds=kinds))
+def test_unsupported_modules_are_refused(kinds: list[str], message: str, folder: Path) -> None:
+    """Skipping or reordering a module would change the vectors silently."""
+    assert message in refusal(write_sentence_model(folder, kinds=kinds))
 
 
 def test_normalize_does_not_change_the_fingerprint(tmp_path: Path) -> None:
-    """The request decides about normalization, so folders with and without the module share one space."""
-    with_it = spec_of(write_sentence_model(tmp_path / "with", kinds=["Transformer", "Pooling", "Normalize"]))
+    """Normalization is an option of the request, so folders with and without the module share one vector space."""
+    with_module = spec_of(write_sentence_model(tmp_path / "with", kinds=["Transformer", "Pooling", "Normalize"]))
     without = spec_of(write_sentence_model(tmp_path / "without", kinds=["Transformer", "Pooling"]))
-    assert with_it.fingerprint == without.fingerprint
+    assert with_module.fingerprint == without.fingerprint
 
 
 def test_the_quantizer_of_pplx_embed_makes_another_space(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_quantizer_of_pplx_embed_makes_another_space(tmp_path: Path) -> None
 
 
 def test_dense_modules_set_the_dimensions(folder: Path) -> None:
-    """Widths chain from the network to the output; activation and bias are read."""
+    """Each module's input width is the previous one's output width; activation and bias are read."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Dense", "Normalize"])
     write_dense(folder / "2_Dense", 8, 6, activation_function="torch.nn.modules.activation.Tanh")
     write_dense(folder / "3_Dense", 6, 4, activation_function="torch.nn.modules.linear.Identity", bias=False)
@@ -155,7 +155,7 @@ def test_a_dense_module_that_does_not_fit_is_named(broken: str, folder: Path) ->
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "..\\x", "c:x"])
 def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None:
-    """modules.json may only name folders of the model."""
+    """modules.json may name folders inside the model's folder only."""
     write_sentence_model(folder)
     modules = [
         {"idx": 0, "path": "", "type": "x.Transformer"},
@@ -166,7 +166,7 @@ def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None
 
 
 def test_the_transformer_may_have_its_own_folder(folder: Path) -> None:
-    """Before sentence-transformers 2 the network was in 0_Transformer."""
+    """Versions before sentence-transformers 2 saved the network in 0_Transformer."""
     write_transformer(folder / "0_Transformer", max_position_embeddings=64)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     modules = [
@@ -182,7 +182,7 @@ def test_the_transformer_may_have_its_own_folder(folder: Path) -> None:
 def test_a_plain_transformers_folder_is_pooled_as_in_sentence_transformers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Mean with a warning; the last token for a model that generates; the operator's choice takes precedence."""
+    """The default is mean with a warning, or the last token for generative models; the operator's choice wins."""
     write_transformer(folder)
     with caplog.at_level(logging.WARNING):
         assert spec_of(folder).pooling == "mean"
@@ -202,7 +202,7 @@ def test_a_pooling_folder_counts_without_modules_json(folder: Path) -> None:
 
 
 def test_dropout_is_ignored(folder: Path) -> None:
-    """It has an effect in training only."""
+    """Dropout has an effect in training only."""
     assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).pooling
 
 
@@ -222,7 +222,7 @@ def test_a_dense_module_before_pooling(pooling: str, activation: str, served: bo
 
 
 def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None:
-    """As sentence-transformers saved them before safetensors."""
+    """Older versions of sentence-transformers saved pytorch_model.bin."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
     write_dense(folder / "2_Dense", 8, 4)
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
@@ -230,7 +230,7 @@ def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None
 
 
 def test_the_catalogue_supplies_missing_facts(folder: Path) -> None:
-    """Pooling of a bare folder, prompts of the model card, and matryoshka dimensions."""
+    """The catalogue has the pooling, prompts and matryoshka dimensions that this folder lacks."""
     write_transformer(folder, hidden_size=768, model_type="nomic_bert")
     spec = spec_of(folder, name="nomic-ai/nomic-embed-text-v1.5")
     assert spec.pooling == "mean"
@@ -245,7 +245,7 @@ def test_the_catalogue_supplies_missing_facts(folder: Path) -> None:
     ids=str,
 )
 def test_matryoshka_dimensions_of_the_model(listed: object, dimensions: tuple[int, ...] | None, folder: Path) -> None:
-    """config.json's list counts, ascending, if all are dimensions of the model."""
+    """The list in config.json is sorted, and refused unless each entry is at most the model's dimensions."""
     write_transformer(folder, matryoshka_dimensions=listed)
     if dimensions is None:
         assert "matryoshka_dimensions" in refusal(folder)
@@ -255,7 +255,7 @@ def test_matryoshka_dimensions_of_the_model(listed: object, dimensions: tuple[in
 
 @pytest.mark.parametrize(("pooling", "labels"), [("mean", 5), ("max", 4)], ids=["another width", "largest numbers"])
 def test_a_projection_that_cannot_follow_the_pooling_is_refused(folder: Path, pooling: Pooling, labels: int) -> None:
-    """voyage-4-nano's layer over each token: as num_labels says, and before a pooling that it can follow."""
+    """voyage-4-nano's layer runs after pooling: its width must be num_labels, and the pooling must be linear."""
     write_transformer(folder, model_type="qwen3", use_bidirectional_attention=True, num_labels=labels)
     write_dense(folder / "dense", 8, 4)
     (folder / "dense" / "model.safetensors").rename(folder / "model.safetensors")

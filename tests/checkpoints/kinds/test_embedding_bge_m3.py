@@ -1,4 +1,4 @@
-"""BGE-M3's further heads are found next to the weights and refused if they do not fit."""
+"""BGE-M3's sparse and ColBERT heads are found next to the weights, and refused if their shapes do not fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_head(path: Path, outputs: int, inputs: int = 8) -> None:
 
 
 def test_both_heads(folder: Path) -> None:
-    """Dense vectors, lexical weights, and a vector for each token but the first, as wide as the file defines."""
+    """With both files, the model also has lexical weights, and ColBERT vectors whose width is the file's."""
     write_head(folder / "sparse_linear.pt", 1)
     write_head(folder / "colbert_linear.pt", 6)
     spec = spec_of(folder)
@@ -45,13 +45,13 @@ def test_one_head_alone(head: str, output: str, folder: Path) -> None:
     [("sparse_linear.pt", 2, 8), ("sparse_linear.pt", 1, 7), ("colbert_linear.pt", 4, 9)],
 )
 def test_a_head_that_does_not_fit_is_refused(head: str, outputs: int, inputs: int, folder: Path) -> None:
-    """Another width than the network's, or several numbers a token: the message names the file."""
+    """A head has another input width than the network, or a sparse head has two outputs. The message names the file."""
     write_head(folder / head, outputs, inputs)
     assert head in refusal(folder)
 
 
 def test_a_head_file_without_a_head_is_refused(folder: Path) -> None:
-    """No weight, or not a torch file."""
+    """A file without the head's weight, or that is no torch file, is named in the message."""
     torch.save({"other": torch.ones(2)}, folder / "colbert_linear.pt")
     assert "colbert_linear.pt" in refusal(folder)
     (folder / "colbert_linear.pt").write_bytes(b"x" * 100)

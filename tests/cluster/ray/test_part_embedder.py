@@ -1,4 +1,4 @@
-"""part_embedder.py without Ray: a part of the input becomes a file."""
+"""PartEmbedder without Ray: it writes one file for each part of the input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parts(source: Path) -> list[InputPart]:
 
 
 def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
-    """With their columns and vectors. A part that is made twice exists once, and counts as finished."""
+    """The file has the rows' columns and vectors. A part that is computed twice has one file and counts as finished."""
     first, _ = parts(source)
     actor = embedder(source)
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
 
 
 def test_a_row_without_a_text_is_reported(source: Path) -> None:
-    """With its file. The part is not written."""
+    """The error names the file and the row, and the part is not written."""
     made = embedder(source)(asdict(parts(source)[1]))
     assert "in.parquet, rows from 2: Row 0" in made["error"]
     assert not list(source.with_name("out").glob("*.parquet"))
@@ -62,6 +62,6 @@ def test_a_row_without_a_text_is_reported(source: Path) -> None:
 
 def test_other_weights_write_nothing(source: Path) -> None:
     """A job cannot be resumed with another model."""
-    made = embedder(source, fingerprint="of others")(asdict(parts(source)[0]))
+    made = embedder(source, fingerprint="another")(asdict(parts(source)[0]))
     assert "other weights" in made["error"]
     assert not list(source.with_name("out").glob("*.parquet"))

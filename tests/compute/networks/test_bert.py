@@ -161,7 +161,7 @@ def test_the_specs_sizes_are_checked(folder: Path) -> None:
     weights = open_checkpoint(read_tiny_spec(folder).weights)
     with pytest.raises(ModelUnavailable, match="512 positions, fewer than the model's maximum of 513 tokens"):
         Network(read_tiny_spec(folder, max_tokens=513), weights, NumpyOps())
-    with pytest.raises(ModelUnavailable, match="32 wide, the model's modules expect 64"):
+    with pytest.raises(ModelUnavailable, match="hidden size is 32; the model's modules expect 64"):
         Network(read_tiny_spec(folder, hidden_size=64, dimensions=64), weights, NumpyOps())
 
 

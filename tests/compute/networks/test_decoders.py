@@ -288,7 +288,7 @@ def test_texts_share_their_common_beginning(tmp_path: Path, model_type: str) -> 
 def test_a_bidirectional_yes_no_model_is_refused(tmp_path: Path) -> None:
     """The engine computes the common beginning of several pairs once: scores would be plausible and wrong."""
     spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
-    with pytest.raises(ModelUnavailable, match="reads both ways"):
+    with pytest.raises(ModelUnavailable, match="is bidirectional"):
         Network(spec, open_checkpoint(spec.weights), NumpyOps())
 
 

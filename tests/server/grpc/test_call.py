@@ -17,7 +17,15 @@ from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
 from vectord.schema import Caller, EmbedRequest, EmbedResult, Usage
 from vectord.server.admission.gate import caller_of
-from vectord.server.grpc.call import CODES, UnreadResponses, Writing, address_of, code_of, headers_of, trailers_of
+from vectord.server.grpc.call import (
+    CODES,
+    ResponseWriter,
+    UnreadResponses,
+    address_of,
+    code_of,
+    headers_of,
+    trailers_of,
+)
 from vectord.server.grpc.requests import ParsedMessage
 from vectord.server.http.hardening import write_backpressure
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
@@ -134,43 +142,43 @@ def room(monkeypatch: pytest.MonkeyPatch) -> WriteBackpressure:
 
 
 @pytest.fixture
-def writing(room: WriteBackpressure) -> Writing:
-    return Writing(room)
+def writer(room: WriteBackpressure) -> ResponseWriter:
+    return ResponseWriter(room)
 
 
-async def test_unread_responses_of_a_stream_are_counted(writing: Writing) -> None:
+async def test_unread_responses_of_a_stream_are_counted(writer: ResponseWriter) -> None:
     """Until they are read or the stream ends."""
-    held = UnreadResponses(writing)
-    first, second = [held.add(await writing.write(MESSAGE, RESULT)) for _ in range(2)]
+    held = UnreadResponses(writer)
+    first, second = [held.add(await writer.write(MESSAGE, RESULT)) for _ in range(2)]
     with pytest.raises(Overloaded):
-        await writing.write(MESSAGE, RESULT)
+        await writer.write(MESSAGE, RESULT)
     held.remove(first)
-    held.add(await writing.write(MESSAGE, RESULT))
+    held.add(await writer.write(MESSAGE, RESULT))
     with pytest.raises(Overloaded):
-        await writing.write(MESSAGE, RESULT)
+        await writer.write(MESSAGE, RESULT)
     held.remove(second)
     held.end()
-    assert len(await writing.write(MESSAGE, RESULT)) == MESSAGE_BYTES
+    assert len(await writer.write(MESSAGE, RESULT)) == MESSAGE_BYTES
 
 
-async def test_single_responses_count_until_their_calls_end(writing: Writing) -> None:
+async def test_single_responses_count_until_their_calls_end(writer: ResponseWriter) -> None:
     """grpc does not report earlier progress."""
-    calls = [UnreadResponses(writing) for _ in range(2)]
+    calls = [UnreadResponses(writer) for _ in range(2)]
     for unread in calls:
-        unread.add(await writing.write(MESSAGE, RESULT))
+        unread.add(await writer.write(MESSAGE, RESULT))
     with pytest.raises(Overloaded):
-        await writing.write(MESSAGE, RESULT)
+        await writer.write(MESSAGE, RESULT)
     calls[0].end()
-    assert len(await writing.write(MESSAGE, RESULT)) == MESSAGE_BYTES
+    assert len(await writer.write(MESSAGE, RESULT)) == MESSAGE_BYTES
 
 
-async def test_grpc_uses_at_most_half_of_the_room(writing: Writing, room: WriteBackpressure) -> None:
-    held = UnreadResponses(writing)
+async def test_grpc_uses_at_most_half_of_the_room(writer: ResponseWriter, room: WriteBackpressure) -> None:
+    held = UnreadResponses(writer)
     for _ in range(2):
-        held.add(await writing.write(MESSAGE, RESULT))
+        held.add(await writer.write(MESSAGE, RESULT))
     for _ in range(3):
         with pytest.raises(Overloaded):
-            await writing.write(MESSAGE, RESULT)
+            await writer.write(MESSAGE, RESULT)
     async with room.room(MESSAGE_BYTES):
         pass
     await asyncio.sleep(0)

@@ -1,6 +1,7 @@
-"""Read the weights of a safetensors file: `read_safetensors(path, mapped)`. It refuses what the format's reader does.
+"""Read the weights of a safetensors file: `read_safetensors(path, mapped)`.
 
-checkpoint.py calls it in the loading thread. It reads the header and makes arrays over the rest of the map.
+checkpoint.py calls it in the loading thread. It parses the header and returns arrays that view the memory map. It
+refuses the files that the safetensors library refuses.
 The format: https://github.com/huggingface/safetensors, "Format".
 """
 
@@ -20,27 +21,28 @@ from vectord.errors import ModelUnavailable
 
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 
-_Offset = Annotated[int, msgspec.Meta(ge=0)]
+_NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Entry(msgspec.Struct):
-    """A tensor in the header. The offsets count from the end of the header."""
+class _TensorHeader(msgspec.Struct):
+    """The header's entry for one tensor. The offsets count from the end of the header."""
 
     dtype: str
-    shape: list[_Offset]
-    data_offsets: tuple[_Offset, _Offset]
+    shape: list[_NonNegative]
+    data_offsets: tuple[_NonNegative, _NonNegative]
 
 
 def read_safetensors(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
-    """Return the tensors of the mapped file.
+    """Return the tensors of the mapped file by name.
 
-    Raises ModelUnavailable, naming the file: cut off, or tensors that overlap, leave a gap, or do not fit their place.
+    Raises ModelUnavailable, naming the file, if it is cut off, or if tensors overlap, leave a gap, or have another size
+    than their shape and dtype require.
     """
     header_bytes = int.from_bytes(mapped[:8], "little")
     if len(mapped) < 8:
         raise ModelUnavailable(f"{path}: {len(mapped)} bytes are too few for a safetensors file")
     if header_bytes > HEADER_LIMIT_BYTES:
-        raise ModelUnavailable(f"{path}: a header of {header_bytes:,} bytes; the limit is {HEADER_LIMIT_BYTES:,}")
+        raise ModelUnavailable(f"{path}: the header has {header_bytes:,} bytes; the limit is {HEADER_LIMIT_BYTES:,}")
     data_at = 8 + header_bytes
     if data_at > len(mapped):
         raise ModelUnavailable(f"{path}: cut off inside its header")
@@ -57,7 +59,8 @@ def read_safetensors(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
         end = stop
     if data_at + end != len(mapped):
         raise ModelUnavailable(
-            f"{path}: it has {len(mapped) - data_at:,} bytes of tensors, its header describes {end:,}; incomplete?"
+            f"{path}: the file has {len(mapped) - data_at:,} bytes of tensors, but its header describes {end:,}; "
+            "incomplete?"
         )
     return {
         name: Weight(
@@ -69,9 +72,9 @@ def read_safetensors(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     }
 
 
-def _entry(path: Path, name: str, fields: object) -> _Entry:
+def _entry(path: Path, name: str, fields: object) -> _TensorHeader:
     try:
-        entry = msgspec.convert(fields, _Entry)
+        entry = msgspec.convert(fields, _TensorHeader)
     except msgspec.ValidationError as error:
         raise ModelUnavailable(f"{path}: tensor {name!r}: {error}") from error
     start, stop = entry.data_offsets
@@ -79,10 +82,10 @@ def _entry(path: Path, name: str, fields: object) -> _Entry:
         raise ModelUnavailable(
             f"{path}: tensor {name!r} has dtype {entry.dtype[:20]!r}; supported are {', '.join(DTYPES)}"
         )
-    if not is_shape(entry.shape):  # not repeated: a header has room for millions of sizes
+    if not is_shape(entry.shape):  # not in the message: a header has room for millions of sizes
         raise ModelUnavailable(f"{path}: tensor {name!r} has an impossible shape")
     if prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize != stop - start:
         raise ModelUnavailable(
-            f"{path}: tensor {name!r} has {stop - start} bytes, which do not hold {entry.shape} of {entry.dtype}"
+            f"{path}: tensor {name!r} has {stop - start} bytes, which do not fit shape {entry.shape} of {entry.dtype}"
         )
     return entry

@@ -1,4 +1,4 @@
-"""`vectord bulk`: a file of texts to a file of vectors."""
+"""`vectord bulk`: embed the texts of a file into a file of vectors."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ runs in this process, or in a server with --url. Accepts MODELs and the options 
 and --dtype, and their environment variables.
 
 \b
-IN   .parquet  .arrow .feather .ipc .arrows  .csv .tsv  .jsonl .ndjson  .txt (a text a line); the last five
-     also as .gz or .zst; a folder of such files, or of files that hold one text each; - for standard input
+IN   .parquet  .arrow .feather .ipc .arrows  .csv .tsv  .jsonl .ndjson  .txt (one text per line); the last five
+     also as .gz or .zst; a folder of such files, or of files with one text each; - for standard input
 OUT  .parquet  .arrow .feather .ipc .arrows  .jsonl .ndjson (also .gz, .zst)  .npy (dense vectors only)
 
 The added columns are dense, sparse and colbert; see docs/bulk.md for their types.
 
 Finished rows are kept in OUT.parts/, in parts of 4,096 rows or 30 s. After Ctrl-C, SIGTERM, kill -9 or a power failure
-the same command continues after the last part; no row is lost or doubled. It refuses to continue if IN, the model or an
-option that changes the vectors differs. OUT appears when it is complete, and OUT.parts/ is removed.
+the same command continues after the last part; no row is lost or duplicated. It refuses to continue if IN, the model or
+an option that changes the vectors is different. OUT appears when it is complete, and OUT.parts/ is removed.
 
 \b
 Files:
@@ -77,23 +77,23 @@ def command(line: CommandLine, /, **given: object) -> int:
     check_output(job)
     if source.format in TABLES and find_spec("pyarrow") is None:
         raise ConfigError(f"IN: {source.format} needs pyarrow; install it with pip install 'vectord[arrow]'")
-    config = _config(line, options)
+    config = _engine_config(line, options)
     try:
         summary = asyncio.run(_embed(job, source, options, config))
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
         return ExitCode.FAILED
     except Stopped as stopped:
-        again = " without --restart" if options.restart else ""
-        sys.stderr.write(f"vectord: stopped; continue with the same command{again}\n")
+        change = " without --restart" if options.restart else ""
+        sys.stderr.write(f"vectord: stopped; continue with the same command{change}\n")
         return ExitCode.SIGNALLED + stopped.signal
     if options.as_json:
         return print_text(json.dumps(dataclasses.asdict(summary)))
-    return _print(summary)
+    return _print_summary(summary)
 
 
-def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:
-    """The configuration of the model in this process, or None with --url."""
+def _engine_config(line: CommandLine, options: SimpleNamespace) -> Config | None:
+    """The configuration of the engine in this process; None with --url, which uses no engine."""
     if options.url is None:
         source = click.get_current_context().get_parameter_source("api_key")
         if source is click.core.ParameterSource.COMMANDLINE:
@@ -129,7 +129,7 @@ async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, co
 
 
 def _stop_on_signals(pipeline: Pipeline) -> None:
-    """The first signal ends the job after its current part; the second one ends it at once."""
+    """The first signal ends the job after its current part; the second one terminates the process."""
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
@@ -152,14 +152,14 @@ def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextM
     return ProgressBar(total) if has_bar(options) else nullcontext(JobProgress(total))
 
 
-def _print(summary: Summary) -> int:
+def _print_summary(summary: Summary) -> int:
     before = f", {summary.resumed_from:,} of them earlier" if summary.resumed_from else ""
     rows = [
         ("written", summary.out),
         ("model", f"{summary.model}, vector space {summary.space}"),
         ("rows", f"{summary.rows:,}{before}"),
         ("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s"),
-        ("truncated", f"{summary.cut:,} texts were longer than the model reads"),
+        ("truncated", f"{summary.cut:,} texts were longer than the model's limit"),
     ]
     if summary.failed:
         rows.append(("failed", f"{summary.failed:,} rows have no vectors; the column `error` has the reason"))

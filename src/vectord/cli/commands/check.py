@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vectord.tools.check import Finding
 
 HELP = """\
-Test the server at --url, of any make: health, models, vectors, scores, errors, and each route in its /openapi.json
+Test the server at --url, of any product: health, models, vectors, scores, errors, and each route in its /openapi.json
 with that route's own example. A feature that the server does not have is "not offered", neither passed nor failed.
 
 \b
@@ -44,7 +44,7 @@ _LIMIT = click.IntRange(1, 100_000_000)
         value(
             "--backpressure-requests",
             "N",
-            "Concurrent requests, each of which must be answered or properly refused; 0: no such test.",
+            "Concurrent requests, each of which must be answered or properly refused; 0 skips this test.",
             kind=click.IntRange(0, 10_000),
             default=200,
         ),
@@ -55,9 +55,12 @@ _LIMIT = click.IntRange(1, 100_000_000)
         value("--max-rerank-text-chars", "N", "The same for characters in a passage.", kind=_LIMIT),
         value("--max-rerank-total-chars", "N", "The same for characters in all passages.", kind=_LIMIT),
         value(
-            "--suite", "NAME", "Only the tests of that product's test_server.py.", kind=click.Choice(["smart-embedder"])
+            "--suite",
+            "NAME",
+            "Run only the tests of that product's test_server.py.",
+            kind=click.Choice(["smart-embedder"]),
         ),
-        flag("--all", "show_all", help="Also print tests that are not offered."),
+        flag("--all", "show_all", help="Also print tests of features that are not offered."),
         JSON,
     ],
 )
@@ -80,32 +83,40 @@ def command(
             server, model=model, limits=limits, backpressure_requests=backpressure_requests, suite=suite
         )
         found = run_checks(subject, suite)
-        findings = list(found if as_json else _printed(found, show_all))
-        return _summary(server.url, findings, as_json)
+        findings = list(found if as_json else _print_each(found, show_all))
+        return _print_summary(server.url, findings, as_json)
 
 
-def _printed(findings: Iterable[Finding], show_all: bool) -> Iterable[Finding]:
-    """Print each finding when its check ends."""
+def _print_each(findings: Iterable[Finding], show_all: bool) -> Iterable[Finding]:
+    """Yield the findings, and print each as soon as its check ends."""
     from rich.text import Text  # noqa: PLC0415
 
     styles = {"passed": "green", "failed": "bold red", "not offered": "dim"}
-    shown = console()
+    terminal = console()
     for finding in findings:
         yield finding
         if show_all or finding.verdict != "not offered":
             why = f"  {printable(finding.why)}" if finding.why else ""
             verdict = (f"{finding.verdict:11}", styles[finding.verdict])
-            shown.print(Text.assemble(verdict, f"  {printable(finding.name)}{why}"), soft_wrap=True)
+            terminal.print(Text.assemble(verdict, f"  {printable(finding.name)}{why}"), soft_wrap=True)
 
 
-def _summary(url: str, findings: Sequence[Finding], as_json: bool) -> int:
-    passed, failed, absent = (
-        sum(one.verdict == verdict for one in findings) for verdict in ("passed", "failed", "not offered")
+def _print_summary(url: str, findings: Sequence[Finding], as_json: bool) -> int:
+    passed, failed, not_offered = (
+        sum(finding.verdict == verdict for finding in findings) for verdict in ("passed", "failed", "not offered")
     )
     ran = passed + failed
     if as_json:
-        counts: dict[str, Any] = {"url": url, "passed": passed, "failed": failed, "ran": ran, "not_offered": absent}
+        counts: dict[str, Any] = {
+            "url": url,
+            "passed": passed,
+            "failed": failed,
+            "ran": ran,
+            "not_offered": not_offered,
+        }
         print_json({**counts, "checks": findings})
     else:
-        print_text(f"\n{passed}/{ran} tests passed" + (f" ({absent} not offered; see --all)" if absent else ""))
+        print_text(
+            f"\n{passed}/{ran} tests passed" + (f" ({not_offered} not offered; see --all)" if not_offered else "")
+        )
     return ExitCode.FAILED if failed or not ran else 0

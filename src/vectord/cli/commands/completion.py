@@ -20,13 +20,13 @@ Print a script that completes commands, options and their values.
         (with fpath+=~/.zfunc before compinit in ~/.zshrc)
   fish  vectord completion fish > ~/.config/fish/completions/vectord.fish
 
-The script asks the installed vectord for completions; an upgrade needs no new script."""
+The script calls the installed vectord for completions, so it need not be replaced after an upgrade."""
 
 
 @click.command(cls=Command, help=HELP, short_help="Print a completion script for your shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> int:
-    made = get_completion_class(shell)
-    assert made is not None
+    completion = get_completion_class(shell)
+    assert completion is not None
     root = click.get_current_context().find_root()
-    return print_text(made(root.command, {}, "vectord", "_VECTORD_COMPLETE").source())
+    return print_text(completion(root.command, {}, "vectord", "_VECTORD_COMPLETE").source())

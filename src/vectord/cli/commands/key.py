@@ -1,4 +1,4 @@
-"""`vectord key`: make a key for --api-keys-file."""
+"""`vectord key`: create a key for --api-keys-file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from vectord.cli.printing import print_text
 from vectord.config.command_line import Command
 
 HELP = """\
-Make a random key called NAME. Standard error gets the key, for its user. Standard output gets the entry for the file
-of --api-keys-file:
+Create a random key called NAME. The key is written to standard error. Its entry for --api-keys-file is written to
+standard output:
 
 \b
   vectord key search >> keys.toml
@@ -21,11 +21,11 @@ lane = "bulk". A running server reloads the file within a second.
 
 \b
 Exit codes:
-  0  the key was made
+  0  the key was created
   2  a missing or invalid name"""
 
 
-@click.command(cls=Command, help=HELP, short_help="Make a key for --api-keys-file.")
+@click.command(cls=Command, help=HELP, short_help="Create a key for --api-keys-file.")
 @click.argument("name")
 def command(name: str) -> int:
     from vectord.server.admission.keys import new_key  # noqa: PLC0415

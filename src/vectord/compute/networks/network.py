@@ -1,8 +1,8 @@
 """A model as a function of packed tokens: a body and heads, over any op set.
 
-A backend makes one Network for each loaded model. It calls an eager one for each batch, and a symbolic one once for
-each graph. config.json's model_type selects the module of this folder that makes the body; the outputs of the spec
-select the heads.
+A backend creates one Network for each loaded model. With an eager op set (numpy, torch) it calls the network for each
+batch; with a symbolic one (OpenVINO) it calls it once for each graph that it compiles. `model_type` in config.json
+selects the module of this folder that loads the body. The outputs in the spec select the heads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from vectord.checkpoints.accounting import CONFIG, OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import Weight
@@ -25,7 +25,7 @@ from vectord.compute.networks.weights import WeightReader, check_all_read
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
-# Architectures that the module of another one reads.
+# Architectures that have no module of their own, and the module that loads them.
 ALIASES: Mapping[str, str] = {
     "bidirectional_pplx_qwen3": "qwen2",
     "camembert": "roberta",
@@ -39,7 +39,7 @@ ALIASES: Mapping[str, str] = {
     "qwen3": "qwen2",
     "xlm_roberta": "roberta",
 }
-# Classes that are known to compute what an architecture module does: these prefixes before one of these suffixes.
+# The `architectures` class names that each module implements: one of these prefixes, then one of _CLASS_SUFFIXES.
 _CLASS_PREFIXES: Mapping[str, str] = {
     "albert": "Albert",
     "bert": "Bert",
@@ -74,24 +74,24 @@ _CLASS_SUFFIXES = (
     "Model|EncoderModel|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForConditionalGeneration|ForPreTraining"
     "|ForTokenClassification|ForQuestionAnswering"
 )
-_OWN_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # as the reader understands them
+_CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # custom classes that we support
 
 # Modules of this folder that are not architectures.
-_PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"})
+_SHARED_MODULES = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"})
 
 
 class Network(Generic[T]):
-    """One model. Its only state is its constants, which are made here."""
+    """One model. Its only state is its weights, which the constructor loads."""
 
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
-        """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
+        """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
         module = _architecture(spec)
         config = unread_settings(spec.folder / "config.json", spec.config)
         _refuse_unknown_class(spec, config)
         reader = WeightReader(weights, ops)
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, config, reader, ops)
+        self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader, ops)
         check_all_read(reader.unread() - _read_by_modules(spec), spec.outputs, spec.model_type)
         refuse_unread(config, {**CONFIG, **getattr(module, "HARMLESS", {})})
 
@@ -103,7 +103,7 @@ class Network(Generic[T]):
 
 def architectures() -> tuple[str, ...]:
     """Return the supported architectures, sorted."""
-    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _PARTS | ALIASES.keys()))
+    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _SHARED_MODULES | ALIASES.keys()))
 
 
 def _architecture(spec: ModelSpec) -> ModuleType:
@@ -117,49 +117,51 @@ def _architecture(spec: ModelSpec) -> ModuleType:
 
 
 def _refuse_unknown_class(spec: ModelSpec, config: Settings) -> None:
-    """Raise ModelUnavailable for a class of the model's own code (auto_map) that may compute something else."""
+    """Raise ModelUnavailable if `architectures` names a class of the model's own code that we do not implement."""
     listed, prefixes = config.get("architectures"), _CLASS_PREFIXES.get(spec.architecture.replace("-", "_"))
     if not config.get("auto_map") or not isinstance(listed, list) or not listed or prefixes is None:
         return
     name = str(listed[0])[:80]
-    known = name in _OWN_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
+    known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
     if not known and "architectures" not in config.allowed:
         raise ModelUnavailable(
             f"{config.path}: the class {name} is in the model's own code (auto_map), which is never "
-            f"run, and could compute something else than {spec.model_type[:80]}; {OPTION} architectures ignores it"
+            f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
         )
 
 
 def _check(body: Transformer[T], spec: ModelSpec) -> None:
     if body.hidden_size != spec.hidden_size:
-        raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
+        raise ModelUnavailable(
+            f"the network's hidden size is {body.hidden_size}; the model's modules expect {spec.hidden_size}"
+        )
     if body.max_tokens < spec.max_tokens:
         raise ModelUnavailable(
             f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
         )
-    # The engine computes the shared beginning of several pairs only once.
+    # The engine computes the prefix that several pairs share only once, which causal attention allows.
     if spec.yes_no is not None and spec.yes_no.shares_prefix and not body.causal:
         raise ModelUnavailable(
-            "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
+            "a yes-or-no reranker must have causal attention; by config.json, this model's is bidirectional"
         )
 
 
 def _read_by_modules(spec: ModelSpec) -> set[str]:
-    """The tensors of the body's files that a module reads: the Dense layer of voyage-4-nano and Stanford's ColBERT."""
+    """Tensors in the body's files that belong to a Dense module, as in voyage-4-nano and Stanford's ColBERT."""
     modules = (*spec.dense_modules, *(() if spec.colbert is None else spec.colbert.dense_modules))
     return {"linear.weight" for module in modules if module.weights in spec.weights}
 
 
-def _own_heads(
+def _architecture_heads(
     module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
 ) -> dict[Output, Head[T]]:
-    """The heads whose weights have other names in each architecture.
+    """The heads whose weights have a different name in each architecture.
 
-    The SPLADE head multiplies with the whole vocabulary, so it uses the body's op set, not the one of `ops.heads`.
+    The SPLADE head multiplies by the whole vocabulary, so it uses the body's op set instead of `ops.heads`.
     """
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
-        masked_lm = _part(module, "masked_lm", spec)(config, weights, ops)
+        masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
         heads["splade"] = splade_head(masked_lm, ops)
     if "scores" in spec.outputs:
         heads["scores"] = _scores_head(module, spec, config, weights.over(ops.heads), ops.heads)
@@ -171,15 +173,14 @@ def _scores_head(
 ) -> Head[T]:
     if spec.scores_by_words:
         assert spec.yes_no is not None
-        return yes_no_head(_part(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids), ops)
-    classifier: Classifier[T] = _part(module, "classifier", spec)(config, weights, ops, len(spec.labels))
+        return yes_no_head(_function_of(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids), ops)
+    classifier: Classifier[T] = _function_of(module, "classifier", spec)(config, weights, ops, len(spec.labels))
     return pooled_head(classifier.pooling, classifier.projections, ops, classifier.tokens)
 
 
-def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:
-    """`classifier`, `masked_lm` or `head_rows` of an architecture module, if it has one."""
-    part = getattr(module, name, None)
-    if part is None:
-        raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} that this version knows")
-    found: Callable[..., Any] = part
-    return found
+def _function_of(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:
+    """The function `classifier`, `masked_lm` or `head_rows` of an architecture module; ModelUnavailable without it."""
+    function = getattr(module, name, None)
+    if function is None:
+        raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} in this version")
+    return cast("Callable[..., Any]", function)

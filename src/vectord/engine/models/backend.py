@@ -176,7 +176,7 @@ def required_graphs(device: DeviceConfig) -> tuple[str, ...]:
     """Patterns of the graph files that a download must include; none unless such a backend is configured."""
     if device.backend not in GRAPH_BACKENDS:
         return ()
-    return graph_patterns(_graph_dtype(device.backend, device), device.onnx_file, sums_int8=_sums_int8())
+    return graph_patterns(_graph_dtype(device.backend, device), device.onnx_file, has_vnni=_has_vnni())
 
 
 def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec:
@@ -192,7 +192,7 @@ def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec
     if dtype == "float16" and spec.architecture in NEVER_FLOAT16 and device.onnx_file is None:
         log.warning("%s overflows in float16; using float32", spec.architecture)
         dtype = "float32"
-    graph = find_graph(folder, dtype, device.onnx_file, sums_int8=_sums_int8())
+    graph = find_graph(folder, dtype, device.onnx_file, has_vnni=_has_vnni())
     if graph == spec.weights[0]:
         return spec
     spec = replace(spec, weights=(graph, *read_onnx(graph).data), known_cosines=())
@@ -204,5 +204,5 @@ def _graph_dtype(backend: str, device: DeviceConfig) -> str:
     return device.dtype if backend == "onnxruntime" else "float32"
 
 
-def _sums_int8() -> bool:
+def _has_vnni() -> bool:
     return multiplies_int8() is not False

@@ -1,6 +1,6 @@
-"""One call in progress: its metadata, which correspond to HTTP's headers, its status, and its unread responses.
+"""One gRPC call: its metadata (the counterpart of HTTP's headers), its status, and its unread responses.
 
-Created by services.py.
+services.py creates a GrpcCall for each call, and one ResponseWriter for the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 BYTES_PER_NUMBER = 4
 SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
-TOKENS_ON_LOOP = 1024  # 1 ms
+TOKENS_ON_LOOP = 1024  # serialized in 1 ms
 BYTES_PER_TOKEN = 32
 NO_ROOM = "Too many large responses wait for gRPC clients that do not read them; try again."
 
@@ -57,14 +57,17 @@ def code_of(error: VectordError) -> StatusCode:
 
 
 def trailers_of(error: VectordError) -> tuple[tuple[str, str], ...]:
-    """The time to retry, in the form of gRPC's own retry policy."""
+    """The trailer that tells gRPC's retry policy how long to wait; none for errors that a retry cannot fix."""
     if isinstance(error, Overloaded | Unavailable):
         return (("grpc-retry-pushback-ms", str(math.ceil(retry_after_s(error) * 1000))),)
     return ()
 
 
 def headers_of(metadata: Metadata) -> Mapping[str, str]:
-    """Names in lower case, values as latin-1, as for HTTP; without binary ones. Of a repeated name the last counts."""
+    """Metadata as HTTP headers: names in lower case, values as latin-1, the last value of a repeated name.
+
+    Binary metadata is left out.
+    """
     return {name: value.encode().decode("latin-1") for name, value in metadata if isinstance(value, str)}
 
 
@@ -74,8 +77,7 @@ def forwarded_of(metadata: Metadata) -> list[str]:
 
 
 def address_of(peer: str) -> str:
-    """The address in "ipv4:127.0.0.1:50000", without scheme, port and brackets, so that a client's calls and HTTP
-    requests share one queue."""
+    """The IP address of a peer such as "ipv4:127.0.0.1:50000", as HTTP has it, so that both count as one client."""
     scheme, _, rest = peer.partition(":")
     return unquote(rest).rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else peer
 
@@ -90,7 +92,7 @@ class GrpcCall:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata of every response."""
+        """The metadata that every response has."""
         span = self.record.span
         return {REQUEST_ID: self.record.request_id, **({} if span is None else {TRACEPARENT: span.traceparent})}
 
@@ -105,11 +107,11 @@ class GrpcCall:
 # --- responses ------------------------------------------------------------------------------------------------
 
 
-class Writing:
+class ResponseWriter:
     """Serializes results: small ones on the event loop, large ones in a thread and only if there is room.
 
-    HTTP and gRPC share one bound per process (hardening/write_backpressure.py). gRPC gets at most half of it, since a
-    gRPC client cannot be aborted to make room.
+    HTTP and gRPC share one bound per process (hardening/write_backpressure.py). gRPC uses at most half of it, because
+    a gRPC client cannot be disconnected to free memory.
     """
 
     def __init__(self, backpressure: WriteBackpressure) -> None:
@@ -118,7 +120,7 @@ class Writing:
         self._threads = asyncio.Semaphore(THREADS)
 
     async def write(self, message: ParsedMessage, result: Result) -> bytes:
-        """The response's bytes. Raises Overloaded if it is large and clients do not read earlier ones."""
+        """The bytes of the response. Raises Overloaded for a large one while clients have too many unread bytes."""
         n_bytes = _estimated_bytes(result)
         if n_bytes <= SMALL_BYTES:
             return message.write(result)
@@ -137,33 +139,33 @@ class Writing:
 
 
 class UnreadResponses:
-    """Counts the responses of one call that wait for its client.
+    """Counts the bytes of one call's responses that its client has not read.
 
-    grpc reports when it has sent a response of a stream. It does not report that of a single response, which counts
-    until its call ends.
+    grpc reports when it has sent a response of a stream, but not when it has sent the response of a unary call, which
+    therefore counts until the call ends.
     """
 
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
         self._bytes = 0
 
     def add(self, content: bytes) -> bytes:
-        self._writing.hold(len(content))
+        self._writer.hold(len(content))
         self._bytes += len(content)
         return content
 
     def remove(self, content: bytes) -> None:
-        self._writing.give_back(len(content))
+        self._writer.give_back(len(content))
         self._bytes -= len(content)
 
     def end(self, _context: object = None) -> None:
-        """The call has ended, and grpc holds none of its responses."""
+        """Called when the call ends: grpc has released its responses."""
         if self._bytes:
-            self._writing.give_back(self._bytes)
+            self._writer.give_back(self._bytes)
 
 
 def _estimated_bytes(result: Result) -> int:
-    """0 for responses that are never large."""
+    """The approximate size of the response; 0 for kinds that are always small."""
     if isinstance(result, TokenizeResult):
         tokens = sum(map(len, result.tokens))
         return max(tokens * BYTES_PER_TOKEN, SMALL_BYTES + 1) if tokens > TOKENS_ON_LOOP else 0

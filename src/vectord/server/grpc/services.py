@@ -31,8 +31,8 @@ from vectord.server.grpc.call import (
     SMALL_BYTES,
     Context,
     GrpcCall,
+    ResponseWriter,
     UnreadResponses,
-    Writing,
     address_of,
     code_of,
     forwarded_of,
@@ -70,7 +70,7 @@ class Services:
         self._engine = engine
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit)
-        self._writing = Writing(backpressure)
+        self._writer = ResponseWriter(backpressure)
         self._single = ReceiveSlots(SINGLE_SLOTS, SINGLE_GRACE_S, SINGLE_TIMEOUT_S)
         self._streamed = ReceiveSlots(STREAM_SLOTS, STREAM_GRACE_S)
         self._max_inputs = engine.models().limits.max_inputs_per_request
@@ -139,21 +139,21 @@ class Services:
         result = await self._ask(message.request, message.names, len(content), call)
         answered_s = time.perf_counter()
         await call.context.send_initial_metadata(_initial_metadata(result, call))
-        written = await self._writing.write(message, result)
+        written = await self._writer.write(message, result)
         if len(written) > SMALL_BYTES:
-            unread = UnreadResponses(self._writing)
+            unread = UnreadResponses(self._writer)
             unread.add(written)
             call.context.add_done_callback(unread.end)
         call.record.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
         return written
 
     async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:
-        unread = UnreadResponses(self._writing)
+        unread = UnreadResponses(self._writer)
 
         async def answer(content: bytes) -> bytes:
             message = await self._read(method, content)
             result = await self._ask_until_room(message.request, message.names, len(content), call)
-            return unread.add(await retry_overloaded(lambda: self._writing.write(message, result)))
+            return unread.add(await retry_overloaded(lambda: self._writer.write(message, result)))
 
         async def deliver(written: bytes) -> None:
             await call.context.write(written)

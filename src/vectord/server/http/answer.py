@@ -1,25 +1,25 @@
-"""The response of one request: its form by the Accept header, its headers, rendering, compression, sending.
+"""Builds and sends the response of one request: content negotiation, headers, rendering, compression.
 
 Called by handler.py; gRPC sends the same `result_headers` as metadata.
 
-Accept selects the form of vectors. Otherwise the response has the product's own form:
+The Accept header can select one of these formats for vectors. Otherwise the response has the product's own format:
 
-    application/octet-stream             one matrix; `;dtype=float16` selects float32, float16, int8 or ubinary; the
-                                         default is int8 or ubinary if the body requests it, else float32
-    application/vnd.apache.arrow.stream  all vectors of a request in columns
+    application/octet-stream             one matrix; a parameter such as `;dtype=float16` selects float32, float16, int8
+                                         or ubinary; the default is the body's int8 or ubinary, else float32
+    application/vnd.apache.arrow.stream  one column per kind of vector
 
 These headers describe a result, the same for every product:
 
     x-vectord-tokens-seen       tokens of all inputs together
-    x-vectord-tokens-kept       tokens that the model read
+    x-vectord-tokens-kept       tokens after truncation, which the model processed
     x-vectord-truncated         number of truncated inputs
     x-vectord-truncated-inputs  their indexes from 0, comma separated, the first 100; absent if there are none
-    x-vectord-fingerprint       the space of the vectors; vectors of two spaces cannot be compared
+    x-vectord-fingerprint       the vector space; vectors of different spaces cannot be compared
     x-vectord-score-kind        logit, probability, cosine, maxsim, dot or weighted
     x-vectord-query-truncated   "true" if a rerank query was truncated; absent otherwise
-    server-timing               milliseconds per step, as browsers' tools show them: `parse` and `render` are the
-                                product's, `queue` the wait for the first forward pass, `inference` from there to
-                                the end of the last one
+    server-timing               milliseconds per step: `parse` (body to request), `tokenize`, `queue` (until the first
+                                forward pass), `inference` (from there to the end of the last one), `render` (result
+                                to body)
 
 If several models read the same inputs, each with its own tokenizer, tokens are summed over the models, and an input
 counts as truncated if any model truncated it.
@@ -100,30 +100,31 @@ SERVER_TIMING = "server-timing"
 MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with more than 4 kB of headers
 NO_LENGTH = TextLength(0, 0)
 
-SMALL_NUMBERS = 2**14  # 180 kB of JSON, for which a thousand connections need no bound
+SMALL_NUMBERS = 2**14  # 180 kB of JSON; such responses are not counted in WriteBackpressure
 RENDER_ON_LOOP_NUMBERS = 2**18  # 7 ms
-BYTES_PER_NUMBER = 16  # 12 of a float32 in JSON with its comma, for all but 1 in 1,000; 4 in its array
-THREADS = 2  # they share one interpreter, so more of them finish no sooner
+BYTES_PER_NUMBER = 16  # a float32 in JSON with its comma (12; 1 in 1,000 has more), and in its array (4)
+THREADS = 2  # more would not be faster, because of the GIL
 
 NO_BODY = (204, 304)  # statuses whose responses have neither body nor Content-Length
-LINGER_BODIES = 4  # a refused upload is read up to this many body limits
-LINGER_S = 2.0  # and this long, so that its client sees the response instead of a connection reset
+# How much of a refused upload is still read, so that its client sees the response and not a connection reset.
+LINGER_BODIES = 4  # times the body limit
+LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
 
 
-# --- the form --------------------------------------------------------------------------------------------------
+# --- content negotiation -----------------------------------------------------------------------------------
 
 
 def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
-    """`call` with the form that the client prefers.
+    """`call`, rendered in the format that the client prefers.
 
-    Raises NotAcceptable, before anything is computed, if the vectors do not fit into that form.
+    Raises NotAcceptable, before anything is computed, if that format cannot represent the vectors.
     """
     if not isinstance(call.request, EmbedRequest | DocumentsRequest):
         return call
-    # Of several with the same quality, the first.
-    preferred = max(accepted(headers.get("accept")), key=lambda form: form.quality, default=None)
+    # `max` returns the first of several entries with the same quality.
+    preferred = max(accepted(headers.get("accept")), key=lambda entry: entry.quality, default=None)
     if preferred is None or not preferred.quality or preferred.name not in (OCTETS, ARROW):
         return call
     if not call.binary:
@@ -139,7 +140,7 @@ def _as_arrow(call: Call) -> Call:
 
 
 def _as_octets(call: Call, named: str | None) -> Call:
-    """named: the dtype in the header; None: the one in the body."""
+    """named: the dtype in the header; None: as in the body."""
     dtype = named or _dtype_of(call.request)
     if dtype not in PRECISIONS:
         raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
@@ -152,7 +153,7 @@ def _as_octets(call: Call, named: str | None) -> Call:
 
 
 def _dtype_of(request: Request) -> str:
-    """The dtype of the body's one precision. Raises NotAcceptable for several, or for one without a dtype."""
+    """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
     requested = getattr(request, "precisions", ("float",))
     for name, precision in PRECISIONS.items():
         if (precision,) == requested:
@@ -194,7 +195,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def _quality(text: str) -> float:
-    """From 0 to 1; anything else counts as 1."""
+    """The quality as a number; an invalid one counts as 1."""
     try:
         quality = float(text)
     except ValueError:
@@ -227,7 +228,7 @@ def _lengths_of(result: Result) -> dict[str, str]:
 
 
 def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:
-    """by_model: for each model, the lengths of all inputs; query: the length of a text that was read once."""
+    """by_model: for each model, the lengths of all inputs; query: of a query that is not part of every pair."""
     seen, kept = query.seen, query.kept
     truncated = set()
     for lengths in by_model:
@@ -258,9 +259,9 @@ def server_timing(steps: Steps, timings: Timings | None) -> str:
 
 
 class Responder:
-    """One per process.
+    """Renders and sends responses; one per process.
 
-    Usual results are rendered on the event loop, large ones in a thread and only if there is room for the response.
+    Results of usual size are rendered on the event loop, large ones in a thread and only if there is room.
     """
 
     def __init__(
@@ -273,9 +274,9 @@ class Responder:
         self._threads = asyncio.Semaphore(THREADS)
 
     async def render(self, call: Call, result: Result) -> Rendered:
-        """The response; `send` must follow.
+        """The response. The caller must call `send`, which releases its memory in WriteBackpressure.
 
-        Raises Overloaded if it is large and clients do not read earlier ones, and the errors of `call`.
+        Raises Overloaded for a large one while clients have too many unread bytes, and the errors of `call`.
         """
         numbers = count_numbers(result)
         if numbers <= SMALL_NUMBERS:
@@ -284,8 +285,7 @@ class Responder:
             if numbers <= RENDER_ON_LOOP_NUMBERS:
                 rendered = call.answered(result)
             else:
-                # Row by row, because serializing it at once holds the interpreter, and with it every other request,
-                # for half a second.
+                # Row by row, because serializing all rows in one call would hold the GIL for half a second.
                 async with self._threads:
                     rendered = await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
             self._backpressure.hold(len(rendered.body))  # some products write twice as many digits
@@ -300,7 +300,7 @@ class Responder:
         body: Body,
         send: Send,
     ) -> None:
-        """result: None for an error or a page; body: of the request. Ignores that the client disconnects."""
+        """result: None for an error or a page; body: the request's. A client that disconnects is not an error."""
         try:
             with suppress(OSError):
                 await self._send(scope, record, rendered, result, body, send)
@@ -340,11 +340,11 @@ class Responder:
         await send({"type": "http.response.body", "body": content})
 
     async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
-        """The body to send; adds the headers of its coding."""
-        # Vectors as bytes stay uncompressed: they shrink by 8 % for ten times the cost of copying them.
+        """The body to send, compressed if that is worthwhile and accepted; adds the headers of its coding."""
+        # Binary vectors are not compressed: it saves 8 % for ten times the cost of copying them.
         is_text = rendered.content_type.startswith(("application/json", "text/"))
-        is_worth_it = is_text and 0 < self._compress_min_bytes <= len(rendered.body)
-        if not is_worth_it or "content-encoding" in headers:
+        is_worthwhile = is_text and 0 < self._compress_min_bytes <= len(rendered.body)
+        if not is_worthwhile or "content-encoding" in headers:
             return rendered.body
         headers["vary"] = "accept-encoding"
         coding = coding_for(accept)
@@ -356,19 +356,20 @@ class Responder:
     def _closing_headers(
         self, scope: Mapping[str, Any], record: RequestRecord, body: Body, headers: dict[str, str]
     ) -> bool:
-        """Adds `connection: close` where it applies. Returns whether to read the rest of a refused upload."""
+        """Add `connection: close` if the connection must end. Return whether to read the rest of an upload first."""
         version = scope.get("http_version", "1.1")
         if not version.startswith("1"):  # HTTP/2 refuses responses with that header
             return False
         is_draining = self._shutdown.begun
-        asked_to_close = version == "1.0" or record.headers.get("connection", "").lower() == "close"
-        lingers = not body.finished and (asked_to_close or is_draining or body.may_exceed(self._body_limit_bytes))
+        client_closes = version == "1.0" or record.headers.get("connection", "").lower() == "close"
+        lingers = not body.finished and (client_closes or is_draining or body.may_exceed(self._body_limit_bytes))
         if lingers or is_draining:
             headers["connection"] = "close"
         return lingers
 
 
 async def _linger(body: Body, limit_bytes: int) -> None:
+    """Read and discard the rest of a refused upload, up to `limit_bytes` and LINGER_S."""
     try:
         async with asyncio.timeout(LINGER_S):
             await body.discard(limit_bytes)
@@ -377,7 +378,7 @@ async def _linger(body: Body, limit_bytes: int) -> None:
 
 
 def count_numbers(result: Result) -> int:
-    """The numbers in the vectors of a result. Scores and sparse vectors are never large."""
+    """How many numbers the vectors of a result have. Scores and sparse vectors are always small and count as 0."""
     if isinstance(result, EmbedResult):
         matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]
         return sum(matrix.size for matrix in matrices)
@@ -392,8 +393,8 @@ def count_numbers(result: Result) -> int:
 
 
 def coding_for(accept_encoding: str | None) -> Coding | None:
-    """The best coding that an Accept-Encoding header accepts: by name or by *, and not with q=0."""
-    if quality_of("zstd", accept_encoding):  # * means common codings, which do not include zstd yet
+    """The preferred coding that an Accept-Encoding header accepts, by name or by `*`; None if it accepts neither."""
+    if quality_of("zstd", accept_encoding):  # only by name: a client that sends * may not support zstd
         return "zstd"
     return "gzip" if accepts_gzip(accept_encoding) else None
 

@@ -32,7 +32,7 @@ from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.acceptor import Acceptor
-from vectord.server.http.hardening.connection_limits import ConnectionLimits, Place, configured_limits
+from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot, configured_limits
 from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
@@ -85,9 +85,9 @@ class WatchingServer(uvicorn.Server):
         await super().startup([])
         settings = self.config
 
-        def create_protocol(place: Place) -> asyncio.Protocol:
+        def create_protocol(slot: ConnectionSlot) -> asyncio.Protocol:
             create = cast("Callable[..., asyncio.Protocol]", settings.http_protocol_class)
-            return create(settings, self.server_state, self.lifespan.state, place=place)
+            return create(settings, self.server_state, self.lifespan.state, slot=slot)
 
         for listener in sockets or []:
             self._acceptors.append(Acceptor(listener, create_protocol, self._limits, settings.ssl))
@@ -106,9 +106,9 @@ class WatchingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _watch(self, now_s: float) -> None:
-        patience = self._limits.patience()
+        timeout_factor = self._limits.timeout_factor()
         for connection in self._connections():
-            connection.drop_if_stalled(now_s, patience)
+            connection.drop_if_stalled(now_s, timeout_factor)
         self._backpressure.make_room(now_s)
         self._limits.report(now_s)
 

@@ -17,7 +17,7 @@ from vectord.errors import ConfigError
 from vectord.observability.metrics import Metrics
 from vectord.server.http.hardening.connection_limits import (
     MAX_BY_DEFAULT,
-    MIN_PATIENCE,
+    MIN_TIMEOUT_FACTOR,
     RESERVED,
     RESERVED_S,
     ConnectionLimits,
@@ -95,7 +95,7 @@ async def test_a_reserved_connection_ends_without_a_request() -> None:
         await silent(stack, running, 1)
         client = await stack.enter_async_context(connected(running))
         await until(lambda: running.server._limits.n_open == 2)
-        (reserved,) = [each for each in running.server._connections() if each._place.reserved]
+        (reserved,) = [each for each in running.server._connections() if each._slot.reserved]
         reserved.drop_if_stalled(reserved._last_read_s + RESERVED_S + 0.1)
         assert await client.closed()
 
@@ -108,14 +108,14 @@ def test_a_client_that_does_not_read_its_answer_gives_its_place_to_a_probe() -> 
         theirs.send(b"more")
         limits.admit("192.0.2.1", ours)
         for _ in range(RESERVED):
-            place = limits.admit("192.0.2.1", ours)
-            assert place is not None
-            place.begin_request([])
-            place.close = functools.partial(closed.append, place)
+            slot = limits.admit("192.0.2.1", ours)
+            assert slot is not None
+            slot.begin_request([])
+            slot.close = functools.partial(closed.append, slot)
         assert limits.admit("192.0.2.2", ours) is None
-        place.end_request()
+        slot.end_request()
         assert limits.admit("192.0.2.2", ours) is not None
-    assert closed == [place]
+    assert closed == [slot]
 
 
 async def test_a_trusted_proxys_clients_are_limited() -> None:
@@ -148,9 +148,9 @@ def test_addresses_that_one_client_can_choose_count_together() -> None:
     with socket.socket() as sock:
 
         def reserved(peer: str) -> bool:
-            place = limits.admit(peer, sock)
-            assert place is not None
-            return place.reserved
+            slot = limits.admit(peer, sock)
+            assert slot is not None
+            return slot.reserved
 
         assert not reserved("2001:db8::1") and not reserved("2001:db8::2")
         assert reserved("2001:db8::3") and not reserved("2001:db8:0:1::1")
@@ -160,13 +160,13 @@ def test_addresses_that_one_client_can_choose_count_together() -> None:
 
 def test_timeouts_shrink_with_the_free_connections() -> None:
     """Up to half of all connections they apply in full."""
-    limits, patience = ConnectionLimits(100, 100), []
+    limits, factors = ConnectionLimits(100, 100), []
     with socket.socket() as sock:
         for _ in range(100):
             limits.admit("192.0.2.1", sock)
-            patience.append(limits.patience())
-    assert patience[49] == 1 and patience[74] == 0.5 and patience[-1] == MIN_PATIENCE
-    assert patience == sorted(patience, reverse=True)
+            factors.append(limits.timeout_factor())
+    assert factors[49] == 1 and factors[74] == 0.5 and factors[-1] == MIN_TIMEOUT_FACTOR
+    assert factors == sorted(factors, reverse=True)
 
 
 async def test_an_idle_connection_ends_sooner_when_few_are_left() -> None:
@@ -176,7 +176,7 @@ async def test_an_idle_connection_ends_sooner_when_few_are_left() -> None:
         (protocol,) = running.server._connections()
         protocol.drop_if_stalled(protocol._last_read_s + 20)
         assert not protocol.transport.is_closing()
-        protocol.drop_if_stalled(protocol._last_read_s + 20, MIN_PATIENCE)
+        protocol.drop_if_stalled(protocol._last_read_s + 20, MIN_TIMEOUT_FACTOR)
         assert await client.closed()
 
 

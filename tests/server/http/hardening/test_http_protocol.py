@@ -226,7 +226,7 @@ def hour(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         http_protocol.HttpProtocol,
         "drop_if_stalled",
-        lambda self, now_s, patience=1.0: real(self, now_s + 3600 * self._late),
+        lambda self, now_s, timeout_factor=1.0: real(self, now_s + 3600 * self._late),
     )
     monkeypatch.setattr(http_protocol.HttpProtocol, "_late", 1, raising=False)
     yield

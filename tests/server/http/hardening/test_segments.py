@@ -143,8 +143,8 @@ async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
     nothing to do."""
     room = HeadRoom()
     state, transport = ServerState(), FakeTransport()
-    place = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
-    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room, place=place)
+    slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
+    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room, slot=slot)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(state, transport)

@@ -14,23 +14,23 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from vectord.server.http.hardening.connection_limits import ConnectionLimits, Place
+from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot
 
 BACKLOG = 2048  # connections that the kernel queues until they are accepted
 HANDSHAKE_S = 10.0
-ACCEPTS_PER_TURN = 32  # before other callbacks of the event loop run
-ATTEMPTS = 5  # iterations of the event loop in which a place of the reserve may become free
+ACCEPTS_PER_ITERATION = 32  # before other callbacks of the event loop run
+ATTEMPTS = 5  # iterations of the event loop, in which a reserved slot may become free
 PAUSE_S = 0.05  # after an accept without a free file descriptor
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """On the event loop of its creation."""
+    """Accepts connections on the event loop that creates it."""
 
     def __init__(
         self,
         listener: socket.socket,
-        create_protocol: Callable[[Place], asyncio.Protocol],
+        create_protocol: Callable[[ConnectionSlot], asyncio.Protocol],
         limits: ConnectionLimits,
         tls: ssl.SSLContext | None,
     ) -> None:
@@ -75,7 +75,7 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(ACCEPTS_PER_ITERATION):
             if not self._accept_one():
                 return
 
@@ -89,7 +89,7 @@ class Acceptor:
                 self._admit(sock, address[0], ATTEMPTS)
 
     def _accept_one(self) -> bool:
-        """Whether there may be more."""
+        """Return whether more connections may be queued."""
         try:
             sock, address = self._listener.accept()
         except ConnectionError:  # the client has left
@@ -104,20 +104,20 @@ class Acceptor:
         return True
 
     def _admit(self, sock: socket.socket, peer: str, attempts: int) -> None:
-        place = self._limits.admit(peer, sock)
-        if place is not None:
-            opening = self._loop.create_task(self._open(sock, place))
-            place.close = opening.cancel
+        slot = self._limits.admit(peer, sock)
+        if slot is not None:
+            opening = self._loop.create_task(self._open(sock, slot))
+            slot.close = opening.cancel
             self._opening.add(opening)
-            opening.add_done_callback(partial(self._opened, sock, place))
+            opening.add_done_callback(partial(self._opened, sock, slot))
         elif attempts > 1:
             self._loop.call_soon(self._admit, sock, peer, attempts - 1)
         else:
             sock.close()
 
-    async def _open(self, sock: socket.socket, place: Place) -> bool:
-        """Whether the connection has a transport, which then reports its end."""
-        protocol = self._create_protocol(place)
+    async def _open(self, sock: socket.socket, slot: ConnectionSlot) -> bool:
+        """Return whether the connection has a transport, which then reports the end of the connection."""
+        protocol = self._create_protocol(slot)
         handshake_s = None if self._tls is None else HANDSHAKE_S
         try:
             sock.setblocking(False)
@@ -129,8 +129,8 @@ class Acceptor:
             return False
         return True
 
-    def _opened(self, sock: socket.socket, place: Place, opening: asyncio.Task[bool]) -> None:
+    def _opened(self, sock: socket.socket, slot: ConnectionSlot, opening: asyncio.Task[bool]) -> None:
         self._opening.discard(opening)
         if opening.cancelled() or not opening.result():
-            self._limits.release(place)
+            self._limits.release(slot)
             sock.close()

@@ -1,12 +1,12 @@
-"""Bounds the connections of one process, in all and for each address, and keeps some for probes.
+"""Limits the connections of one process, in total and per address, and reserves some for probes. On the event loop.
 
-listener.py's Acceptor asks for a place before it opens a connection; http_protocol.py reports requests and the end. A
-connection beyond a limit still gets a place of the reserve: it may send one request, a probe is answered as usual and
-any other request gets 429 or 503. If the reserve is full, its oldest connection that does not wait for an answer is
+acceptor.py requests a slot before it opens a connection. http_protocol.py reports requests and the end of connections.
+Above a limit, a connection gets one of RESERVED slots. It may send one request: a probe is answered, any other request
+gets 429 or 503. If all reserved slots are taken, the oldest reserved connection that is not waiting for a response is
 closed.
 
-With trusted proxies, the connections of a proxy count for no address. Instead each of their requests counts for its
-forwarded address until it is answered. On the event loop.
+A trusted proxy's connections do not count for its address. Instead, each of its requests counts for the forwarded
+address until it is answered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Protocol, TypeAlias
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted
 
-RESERVED = 32  # connections beyond the limits
-RESERVED_S = 2.0  # for the complete head of their request
+RESERVED = 32  # connections above the limits
+RESERVED_S = 2.0  # within which a reserved connection must send the head of its request
 MAX_BY_DEFAULT = 16_384  # about 150 MB of idle connections
-SHARE_OF_ADDRESS = 3 / 4  # of all connections, by default: the rest is for others
-OTHER_FILES = 64  # descriptors for models, caches and other ports; an eighth of them if there are few
-LEAST_BY_DEFAULT = 16
-MIN_PATIENCE = 1 / 6  # of every timeout, when all connections are taken
+SHARE_OF_ADDRESS = 3 / 4  # of all connections by default, so that one address cannot take all
+OTHER_FILES = 64  # descriptors for models, caches and other ports; at most an eighth of all
+MIN_BY_DEFAULT = 16
+MIN_TIMEOUT_FACTOR = 1 / 6  # when all connections are taken
 LOG_EVERY_S = 10.0
 RETRY_S = 1.0
 
@@ -37,7 +37,7 @@ OVER_LIMIT = "vectord.over_limit"  # in the ASGI scope: the error for any reques
 TOO_MANY = "The server has reached its limit of {limit} connections; try again."
 TOO_MANY_OF_ADDRESS = "Your address has reached the limit of {limit} connections; close some, or try again."
 
-Observer: TypeAlias = Callable[[ConnectionsCounted], None]
+ConnectionObserver: TypeAlias = Callable[[ConnectionsCounted], None]
 
 _log = logging.getLogger("vectord.server")
 
@@ -51,17 +51,17 @@ class Addresses(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """One connection, from its accept to its end."""
+class ConnectionSlot:
+    """The slot of one connection, from accept to close."""
 
     limits: ConnectionLimits
     peer: str
     sock: socket.socket
-    address: str | None = None  # for which it counts
-    error: VectordError | None = None  # it has a place of the reserve
+    address: str | None = None  # counted for this address; None: for no address
+    error: VectordError | None = None  # the limit that was reached, if the slot is reserved
     proxied: bool = False
     answering: bool = False
-    answered: bool = False  # of a reserved place: what remains is the client's reading
+    answered: bool = False  # a response is written; the client may not have read it yet
     released: bool = False
     close: Callable[[], object] = field(default=lambda: None)
 
@@ -70,7 +70,7 @@ class Place:
         return self.error is not None
 
     def begin_request(self, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
-        """The error for any request but a probe. Only for reserved or proxied places."""
+        """The error for requests other than probes. Only for reserved or proxied slots."""
         self.answering = True
         return self.error or self.limits.count_forwarded(self, headers)
 
@@ -87,14 +87,14 @@ class ConnectionLimits:
         max_connections: int,
         max_per_address: int,
         addresses: Addresses | None = None,
-        observer: Observer | None = None,
+        observer: ConnectionObserver | None = None,
     ) -> None:
         self.max_connections = max_connections
         self.max_per_address = max_per_address
         self._addresses = addresses
         self._observer = observer
         self._n_ordinary = 0
-        self._reserved: dict[Place, None] = {}  # the oldest first
+        self._reserved: dict[ConnectionSlot, None] = {}  # the oldest first
         self._by_address: Counter[str] = Counter()
         self._over: Counter[str] = Counter()  # by reason, since the last report
         self._unlogged: Counter[str] = Counter()
@@ -104,70 +104,70 @@ class ConnectionLimits:
     def n_open(self) -> int:
         return self._n_ordinary + len(self._reserved)
 
-    def patience(self) -> float:
-        """The share of each timeout that applies: 1 up to half of all connections, then falling."""
-        return min(1.0, max(MIN_PATIENCE, 2 * (1 - self._n_ordinary / self.max_connections)))
+    def timeout_factor(self) -> float:
+        """The factor for the timeouts of slow clients: 1 up to half of all connections, then decreasing."""
+        return min(1.0, max(MIN_TIMEOUT_FACTOR, 2 * (1 - self._n_ordinary / self.max_connections)))
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def admit(self, peer: str, sock: socket.socket) -> Place | None:
-        """A place for a new connection; None if even the reserve has none."""
-        place = Place(self, peer, sock, proxied=self._addresses is not None and self._addresses.is_proxy(peer))
-        address = None if place.proxied else _group(peer)
+    def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot | None:
+        """The slot of a new connection; None if all reserved slots are taken as well."""
+        slot = ConnectionSlot(self, peer, sock, proxied=self._addresses is not None and self._addresses.is_proxy(peer))
+        address = None if slot.proxied else _group(peer)
         if self._n_ordinary >= self.max_connections:
-            place.error = Unavailable(TOO_MANY, retry_after_s=RETRY_S, limit=self.max_connections)
+            slot.error = Unavailable(TOO_MANY, retry_after_s=RETRY_S, limit=self.max_connections)
             self.count_over("connections")
         elif address is not None and self._by_address[address] >= self.max_per_address:
-            place.error = self._too_many_of_address()
-        if place.reserved:
+            slot.error = self._too_many_of_address()
+        if slot.reserved:
             if len(self._reserved) >= RESERVED and not self._evict():
                 return None
-            self._reserved[place] = None
+            self._reserved[slot] = None
         else:
             self._n_ordinary += 1
-            self.count_address(place, address)
-        return place
+            self.count_address(slot, address)
+        return slot
 
-    def release(self, place: Place) -> None:
-        """Called once or more, at the end of the connection."""
-        if place.released:
+    def release(self, slot: ConnectionSlot) -> None:
+        """Called at the end of the connection; further calls have no effect."""
+        if slot.released:
             return
-        place.released = True
-        self.count_address(place, None)
-        if place.reserved:
-            del self._reserved[place]
+        slot.released = True
+        self.count_address(slot, None)
+        if slot.reserved:
+            del self._reserved[slot]
         else:
             self._n_ordinary -= 1
 
     def _evict(self) -> bool:
-        """Close the oldest reserved connection that is answered, or that has sent no complete request."""
-        for place in self._reserved:
-            if place.answered or not (place.answering or _has_unread_input(place.sock)):
-                self.release(place)
-                place.close()
+        """Close the oldest reserved connection that is not waiting for a response. Return False if there is none."""
+        for slot in self._reserved:
+            if slot.answered or not (slot.answering or _has_unread_input(slot.sock)):
+                self.release(slot)
+                slot.close()
                 return True
         return False
 
     # --- addresses --------------------------------------------------------------------------------------------
 
-    def count_address(self, place: Place, address: str | None) -> None:
-        """From now on `place` counts for `address`."""
-        if place.address is not None:
-            self._by_address[place.address] -= 1
-            if not self._by_address[place.address]:
-                del self._by_address[place.address]
-        place.address = address
+    def count_address(self, slot: ConnectionSlot, address: str | None) -> None:
+        """Count the connection for `address`, and no longer for its previous one."""
+        if slot.address is not None:
+            self._by_address[slot.address] -= 1
+            if not self._by_address[slot.address]:
+                del self._by_address[slot.address]
+        slot.address = address
         if address is not None:
             self._by_address[address] += 1
 
-    def count_forwarded(self, place: Place, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
+    def count_forwarded(self, slot: ConnectionSlot, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
         """Count a proxied request for its client, unless that client has reached its limit."""
-        assert self._addresses is not None, "only a proxied place"
+        assert self._addresses is not None, "only for proxied slots"
         forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        address = _group(self._addresses.address(place.peer, forwarded))
+        address = _group(self._addresses.address(slot.peer, forwarded))
         if self._by_address[address] >= self.max_per_address:
             return self._too_many_of_address()
-        self.count_address(place, address)
+        self.count_address(slot, address)
         return None
 
     def _too_many_of_address(self) -> RateLimited:
@@ -177,11 +177,11 @@ class ConnectionLimits:
     # --- reports ----------------------------------------------------------------------------------------------
 
     def count_over(self, reason: str) -> None:
-        """reason: connections, address or descriptors."""
+        """Count a connection above a limit. reason: connections, address or descriptors."""
         self._over[reason] += 1
 
     def report(self, now_s: float) -> None:
-        """Called every second: an event for the metrics, and a warning every LOG_EVERY_S while a limit is exceeded."""
+        """Called every second: emit an event for the metrics; if a limit was exceeded, log every LOG_EVERY_S."""
         if self._observer is not None:
             self._observer(ConnectionsCounted(self.n_open, self.max_connections, dict(self._over)))
         self._unlogged += self._over
@@ -202,14 +202,14 @@ class ConnectionLimits:
 
 
 def configured_limits(max_connections: int | None, max_per_address: int | None) -> tuple[int, int]:
-    """The limits in force: of all connections, of each address. Raises ConfigError without enough descriptors."""
+    """The limits in force, in total and per address. Raises ConfigError if there are too few file descriptors."""
     available = _available_descriptors()
     if max_connections is None:
-        max_connections = min(MAX_BY_DEFAULT, max(LEAST_BY_DEFAULT, available))
+        max_connections = min(MAX_BY_DEFAULT, max(MIN_BY_DEFAULT, available))
     elif max_connections > available:
         raise ConfigError(
             f"--max-connections {max_connections}: the process has file descriptors for {max(0, available)} "
-            "connections; raise the limit of open files (ulimit -n), or set fewer."
+            "connections; raise the limit of open files (ulimit -n), or lower --max-connections."
         )
     if max_per_address is None:
         max_per_address = max(1, int(max_connections * SHARE_OF_ADDRESS))
@@ -217,7 +217,7 @@ def configured_limits(max_connections: int | None, max_per_address: int | None) 
 
 
 def _available_descriptors() -> int:
-    """Without those in use, those of the reserve, and those for other files."""
+    """File descriptors for connections: all, less those in use, RESERVED, and OTHER_FILES."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -236,7 +236,7 @@ def _has_unread_input(sock: socket.socket) -> bool:
 
 
 def _group(address: str) -> str:
-    """Addresses that one client can choose from count together: a /64 of IPv6."""
+    """The key under which an address is counted. For IPv6 a /64 network, of which a client can use any address."""
     if ":" not in address:
         return address
     try:

@@ -22,7 +22,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, Place
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionSlot
 from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
 from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
@@ -63,11 +63,13 @@ class HeadRoom:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, place: Place, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, slot: ConnectionSlot, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._header_limit_bytes = header_limit_bytes
         self._head_room = head_room
-        self._place = place
+        self._slot = slot
         self._counted_bytes = 0  # in head_room
         self._phase = Phase.HEAD
         self._head_bytes = 0  # of the head, or of the trailers
@@ -84,7 +86,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._place.close = self.abort
+        self._slot.close = self.abort
 
     def data_received(self, data: bytes) -> None:
         if self._ends:
@@ -206,12 +208,12 @@ class HttpProtocol(HttpToolsProtocol):
                 self._body_left = int(value)
             elif name == b"transfer-encoding":
                 self._phase = Phase.CHUNKS
-        if self._place.reserved or self._place.proxied:
-            error = self._place.begin_request(self.headers)
+        if self._slot.reserved or self._slot.proxied:
+            error = self._slot.begin_request(self.headers)
             if error is not None:
                 cast(dict[str, Any], self.scope)[OVER_LIMIT] = error
         super().on_headers_complete()
-        if self._place.reserved:
+        if self._slot.reserved:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -236,7 +238,7 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._place.limits.release(self._place)
+        self._slot.limits.release(self._slot)
         self._ends = True
         self._unparsed = b""
         self._head_room.change(self._counted_bytes, 0)
@@ -256,8 +258,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # Replaces uvicorn's, which starts a timer for each response; drop_if_stalled closes idle connections.
         self.server_state.total_requests += 1
-        if self._place.answering:
-            self._place.end_request()
+        if self._slot.answering:
+            self._slot.end_request()
         if self.transport.is_closing():
             return
         if self._ends:
@@ -290,14 +292,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     # --- stalled clients --------------------------------------------------------------------------------------
 
-    def drop_if_stalled(self, now_s: float, patience: float = 1.0) -> None:
+    def drop_if_stalled(self, now_s: float, timeout_factor: float = 1.0) -> None:
         """Called every second: close the connection of a client that stopped sending or reading.
 
-        patience: the share of the times to send that applies."""
+        timeout_factor: multiplies the timeout for sending.
+        """
         self.pace.update(self.held_bytes, now_s)
         if self.pace.lag_s(now_s) > WRITE_STALL_S:
             self.abort()
-        elif now_s - self._last_read_s > self._read_timeout_s() * patience:
+        elif now_s - self._last_read_s > self._read_timeout_s() * timeout_factor:
             self.transport.close()
 
     def close_if_idle(self, *, before_request: bool) -> None:
@@ -315,7 +318,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _read_timeout_s(self) -> float:
-        if self._place.reserved and not self._place.answering:
+        if self._slot.reserved and not self._slot.answering:
             return RESERVED_S
         if self._phase is not Phase.HEAD or self._head_bytes:
             return READ_STALL_S  # of an answered request: for all of its body
