@@ -34,7 +34,7 @@ def sentence_transformers(options: Options, found: Say) -> None:
         for length in LENGTHS:
             texts = _texts(shape, length, options)
             for batch in BATCH_TEXTS:
-                how = f"sentence-transformers, {batch} texts a batch"
+                how = f"sentence-transformers, {batch} texts per batch"
 
                 def encode(texts: Sequence[str] = texts, batch: int = batch, model: Any = model) -> object:
                     return model.encode(list(texts), batch_size=batch, show_progress_bar=False)

@@ -9,7 +9,7 @@ from bench.gpu_section import Finding, Section
 from bench.report import Row, at_least, at_most
 
 IN_PROCESS, THREE, OVER_HTTP = "in process", "in process, three vectors", "over HTTP"
-PEER = "sentence-transformers, 32 texts a batch"
+PEER = "sentence-transformers, 32 texts per batch"
 LEAST_OF_CEILING, LEAST_OF_IN_PROCESS, LEAST_OF_DENSE, LEAST_OF_PEER, MOST_QUERY_MS = 0.45, 0.85, 0.9, 10, 1.0
 MAIN = ("bge-base", 512)  # has targets for its shares of the ceiling and of the forward
 SHORT = 16  # tokens; has a target against the peer

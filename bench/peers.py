@@ -21,7 +21,7 @@ from bench.server_process import Server, free_port
 from bench.subject import Subject
 from vectord.config import DEFAULT_MODEL
 
-LOADS = [(32, 1), (1, 1), (8, 16)]  # connections, texts a request
+LOADS = [(32, 1), (1, 1), (8, 16)]  # connections, texts per request
 LOAD_S = 30.0  # time limit of a load in a round
 COMPARED_TEXTS = 8
 LEAST_COSINE = 0.999  # to the float32 reference; below it, a peer does different work
@@ -112,7 +112,7 @@ def rows(found: Found) -> list[Row]:
         table.append(_peer_row(f"infinity torch, {what}", ours[load], theirs, target=9 if load == (32, 1) else None))
     most = ours[32, 1].tokens_per_s
     for what, name, target in (
-        ("sentence-transformers encode, 32 texts a call as they arrive", "encode as they arrive", 6),
+        ("sentence-transformers encode, 32 texts per call as they arrive", "encode as they arrive", 6),
         ("sentence-transformers encode, all in one call (it sorts them)", "encode sorted", None),
     ):
         rate = best_rate(found.rounds[name])

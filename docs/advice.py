@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
 from vectord.tools.doctor.advice import Advice, advice
-from vectord.tools.doctor.facts import Cache, Gpu, Machine, Port
+from vectord.tools.doctor.facts import Cache, GpuFacts, Machine, Port
 from vectord.tools.doctor.self_test import SelfTest
 
 MACHINE = Machine(
@@ -38,7 +38,7 @@ ON_PROCESSOR = SelfTest(
     texts_per_s=100.0,
     problem=None,
 )
-GPU = Gpu(name="NVIDIA L4", driver="570.0", memory_mib=23_034)
+GPU = GpuFacts(name="NVIDIA L4", driver="570.0", memory_mib=23_034)
 
 
 def found() -> list[Advice]:

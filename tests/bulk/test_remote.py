@@ -14,7 +14,7 @@ from tests.products.results import route_of
 from tests.real_server import running
 
 from vectord.bulk.embedder import precision_of
-from vectord.bulk.job import BulkFailed, Numbers, RetryLater
+from vectord.bulk.job import BulkFailed, NumberType, RetryLater
 from vectord.bulk.remote import RemoteEmbedder, read_reply
 from vectord.bulk.rows import TextVectors
 from vectord.client.reading import ARROW
@@ -47,7 +47,7 @@ def reply_in(accept: str, result: EmbedResult, precision: str) -> HttpReply:
 
 
 @pytest.mark.parametrize("numbers", ["float32", "float16", "int8", "uint8", "ubinary"])
-def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: Numbers) -> None:
+def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: NumberType) -> None:
     """Vectors of every kind, counts and failures of one result, bit by bit."""
     job = job_of("-", tmp_path / "out.parquet", numbers=numbers, outputs=KINDS)
     precision = precision_of(job)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import vectord
 from vectord.client import errors
 from vectord.client.errors import ClientError, Overloaded, TryLater
-from vectord.client.requests import OK, HttpReply, Request
+from vectord.client.requests import OK, HttpReply, HttpRequest
 from vectord.client.transport import (
     CONNECT_S,
     FIRST_WAIT_S,
@@ -27,7 +27,7 @@ from vectord.client.transport import (
     Sender,
 )
 
-ASKED = Request(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
+ASKED = HttpRequest(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
 DONE = httpx.Response(200, content=b"done")
 FULL = httpx.Response(429, headers={"retry-after": "3"}, json={"error": {"type": "overloaded", "message": "full"}})
 
@@ -70,13 +70,13 @@ class Script:
 Send = Callable[..., tuple[HttpReply, Sequence[float]]]
 
 
-def _send(script: Script, request: Request = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
+def _send(script: Script, request: HttpRequest = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
     waits: list[float] = []
     with httpx.Client(transport=httpx.MockTransport(script)) as http:
         return Sender(http, settings_of(**changed)).send(request, waits.append), waits
 
 
-def _send_async(script: Script, request: Request = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
+def _send_async(script: Script, request: HttpRequest = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
     waits: list[float] = []
 
     async def sleep(wait_s: float) -> None:
@@ -187,7 +187,7 @@ def test_a_wait_beyond_the_time_limit_fails_at_once(send):
 
 def test_an_expected_status_is_a_reply(send):
     """Such as 503 of /health."""
-    asked = Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, statuses=OK | {503})
+    asked = HttpRequest(method="GET", path="/health", headers={"x-request-id": "id-1"}, statuses=OK | {503})
     reply, waits = send(Script(httpx.Response(503, content=b"not ready")), asked)
     assert (reply.status, reply.body, waits) == (503, b"not ready", [])
 
@@ -196,7 +196,7 @@ def test_a_request_without_retries_is_sent_once(send):
     """Health is reported at once."""
     script = Script(httpx.ConnectError("refused"))
     with pytest.raises(errors.ConnectionFailed):
-        send(script, Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, retries=False))
+        send(script, HttpRequest(method="GET", path="/health", headers={"x-request-id": "id-1"}, retries=False))
     assert len(script.requests) == 1
 
 

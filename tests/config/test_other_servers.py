@@ -11,7 +11,7 @@ from tests.config.start import NOTHING, load
 
 from vectord.config import Config
 from vectord.config import other_servers as readers
-from vectord.config.other_servers import IGNORED_NAMES, Reader
+from vectord.config.other_servers import IGNORED_NAMES, ValueReader
 from vectord.config.settings import option_name
 
 # From the documentation of the four servers, then TEI, infinity and llama.cpp, then from sources.
@@ -249,7 +249,7 @@ def test_a_variable_without_a_device_changes_nothing(name: str, text: str, tmp_p
 
 # --- readers --------------------------------------------------------------------------------------------------
 
-READ: dict[str, tuple[Reader, str, str | None]] = {
+READ: dict[str, tuple[ValueReader, str, str | None]] = {
     "an address": (readers.address_only, "0.0.0.0", "0.0.0.0"),
     "an IPv6 address": (readers.address_only, "::1", "::1"),
     "localhost": (readers.address_only, "localhost", "localhost"),

@@ -16,5 +16,5 @@ def pack(name: str, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def unpack(answers: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
-    """Return the arrays packed under `name`, one a text, in order."""
+    """Return the arrays packed under `name`, one per text, in order."""
     return np.split(answers[name], answers[f"{name}_cu_seqlens"][1:-1])

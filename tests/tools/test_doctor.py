@@ -10,7 +10,7 @@ import pytest
 
 from vectord.config import Config, DeviceConfig
 from vectord.tools.doctor.advice import advice
-from vectord.tools.doctor.facts import Cache, Gpu, Machine, Port, read_machine
+from vectord.tools.doctor.facts import Cache, GpuFacts, Machine, Port, read_machine
 from vectord.tools.doctor.self_test import SelfTest
 
 MACHINE = Machine(
@@ -76,7 +76,7 @@ def advised(**changed: Any) -> list[str]:
     return [f"{one.level}: {one.setting}" for one in advice(**(facts | changed))]
 
 
-GPU = Gpu(name="a GPU", driver="1", memory_mib=80_000)
+GPU = GpuFacts(name="a GPU", driver="1", memory_mib=80_000)
 
 
 @pytest.mark.parametrize(

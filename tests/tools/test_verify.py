@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from vectord.checkpoints import catalogue
-from vectord.tools.probe import ProbedRoute, ProbeReply, Vectors
+from vectord.tools.probe import FloatArray, ProbedRoute, ProbeReply
 from vectord.tools.verify import FIRST_NUMBERS, GOLDEN, GOLDEN_TEXTS, TASK_SCORES, VerifiedModel, verify
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def golden() -> dict[str, Vectors]:
+def golden() -> dict[str, FloatArray]:
     with np.load(GOLDEN, allow_pickle=False) as stored:
         return dict(stored)
 
@@ -26,7 +26,7 @@ class Turned:
     def __init__(self, cosine: float) -> None:
         self._cosine = cosine
 
-    def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, Vectors]:
+    def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, FloatArray]:
         stored = golden()[MINILM]
         noise = np.random.default_rng(0).standard_normal(stored.shape)
         noise -= stored * np.sum(noise * stored, axis=1, keepdims=True)

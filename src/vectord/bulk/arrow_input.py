@@ -15,7 +15,7 @@ from vectord.bulk.rows import InvalidText, RowLimits, Rows
 from vectord.errors import ConfigError
 
 READ_BYTES = 8 * 2**20  # decoded at once
-Batch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
+RecordBatch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
 def read_tables(source: InputSource, column: str | None, limits: RowLimits) -> Iterator[Rows]:
@@ -47,7 +47,7 @@ def count_rows(source: InputSource) -> int | None:
         raise ConfigError(f"IN: {cause}") from None
 
 
-def _batches(path: Path | None, source: InputSource) -> Iterator[Batch]:
+def _batches(path: Path | None, source: InputSource) -> Iterator[RecordBatch]:
     if source.format == "parquet":
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
             rows = max(1, file.metadata.num_rows)
@@ -68,7 +68,7 @@ def _batches(path: Path | None, source: InputSource) -> Iterator[Batch]:
             yield from map(_plain, pa.ipc.open_stream(unpacked))
 
 
-def _plain(batch: Batch) -> Batch:
+def _plain(batch: RecordBatch) -> RecordBatch:
     """`batch`, validated, without dictionaries: an Arrow stream that grows cannot contain them."""
     batch.validate(full=True)
     for i, field in enumerate(batch.schema):
@@ -89,7 +89,7 @@ def _column_of(schema: Any, column: str | None) -> str:
     return column
 
 
-def _groups(batch: Batch, column: str, limits: RowLimits) -> Iterator[Rows]:
+def _groups(batch: RecordBatch, column: str, limits: RowLimits) -> Iterator[Rows]:
     values = batch.column(batch.schema.get_field_index(column)).to_pylist()
     texts: list[str | InvalidText] = [text_of(value, column) for value in values]
     start = characters = 0

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vectord.bulk.arrow_input import Batch
+from vectord.bulk.arrow_input import RecordBatch
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
 from vectord.bulk.rows import Array, EmbeddedRows, dense_rows, each_row, errors_of
 from vectord.schema import Sparse
@@ -77,7 +77,7 @@ class ArrowOutput:
             colbert.value_type.list_size if colbert is not None else 0,
         )
 
-    def _kept(self, part: Sequence[EmbeddedRows], first_row: int) -> Batch:
+    def _kept(self, part: Sequence[EmbeddedRows], first_row: int) -> RecordBatch:
         """The input's columns that OUT keeps."""
         columns = [group.rows.columns for group in part]
         if isinstance(columns[0], pa.RecordBatch):
@@ -137,9 +137,9 @@ class ArrowOutput:
         return pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=dictionaries or False)
 
 
-def _row_groups(batches: Iterable[Batch]) -> Iterator[Any]:
+def _row_groups(batches: Iterable[RecordBatch]) -> Iterator[Any]:
     """Join batches into tables, each the size of one row group."""
-    held: list[Batch] = []
+    held: list[RecordBatch] = []
     for batch in batches:
         held.append(batch)
         rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
@@ -189,7 +189,7 @@ def _type_of(values: Sequence[Any]) -> Any:
     return pa.float64() if types in ({float}, {int, float}) else pa.string()
 
 
-def _batch_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> Batch:
+def _batch_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> RecordBatch:
     known = set(schema.names)
     for index, row in enumerate(rows):
         if not row.keys() <= known:

@@ -12,7 +12,7 @@ from vectord.schema import InputKind, Side, VectorKind
 InputFormat: TypeAlias = Literal["parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files"]
 OutputFormat: TypeAlias = Literal["parquet", "arrow", "arrows", "jsonl", "npy"]
 Compression: TypeAlias = Literal["gz", "zst"]
-Numbers: TypeAlias = Literal["float32", "float16", "int8", "uint8", "ubinary"]
+NumberType: TypeAlias = Literal["float32", "float16", "int8", "uint8", "ubinary"]
 OnError: TypeAlias = Literal["fail", "null"]
 
 STDIN = "-"
@@ -34,7 +34,7 @@ class BulkJob:
     prefix: str = ""  # of the names of the added columns
     columns_as_text: bool = False  # JSON Lines into a table: make every column one of strings
     outputs: frozenset[VectorKind] = frozenset({"dense"})
-    numbers: Numbers = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
+    numbers: NumberType = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
     dimensions: int | None = None
     normalize: bool = True
     truncate: bool = True

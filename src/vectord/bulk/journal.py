@@ -25,7 +25,7 @@ from typing import IO, Any
 import msgspec
 
 from vectord.bulk.job import BulkFailed, BulkJob
-from vectord.bulk.outputs import Output
+from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.rows import EmbeddedRows, InvalidText, Rows, digest_of
 from vectord.errors import ConfigError
 
@@ -121,7 +121,7 @@ class Journal:
 class PartWriter:
     """Groups embedded rows into parts. Lives on the event loop; encoding and writing run in a thread."""
 
-    def __init__(self, job: BulkJob, journal: Journal, output: Output, dimensions: int) -> None:
+    def __init__(self, job: BulkJob, journal: Journal, output: BulkOutput, dimensions: int) -> None:
         """dimensions: of dense vectors, as the model reports them; used for parts without vectors."""
         self._job = job
         self._journal = journal

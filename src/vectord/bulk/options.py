@@ -32,7 +32,7 @@ def parameters() -> list[click.Parameter]:
         value(
             "--format",
             "",
-            "Format of IN, if its name does not tell; lines: a text a line; files: a text a file.",
+            "Format of IN, if its name does not tell; lines: one text per line; files: one text per file.",
             kind=choice(("parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files")),
         ),
         value("--column", "NAME", "Column of the texts.  [default: text, else the only text column]"),

@@ -39,7 +39,7 @@ WHOLE = "whole"  # the file in OUT.parts in which OUT is built at the end
 NPY_HEADER_BYTES = 128  # enough for any number of rows
 
 
-class Output(Protocol):
+class BulkOutput(Protocol):
     def resume(self, data: Path) -> None:
         """Continue after the parts in `data`."""
         ...
@@ -78,7 +78,7 @@ def check_output(job: BulkJob) -> None:
         )
 
 
-def output_of(job: BulkJob, facts: Mapping[str, Any]) -> Output:
+def output_of(job: BulkJob, facts: Mapping[str, Any]) -> BulkOutput:
     """facts: of the model, for the metadata of a table."""
     if job.output_format == "jsonl":
         return JsonLinesOutput(job)

@@ -18,7 +18,7 @@ from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
 from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, PartWriter, open_journal, remaining_rows
-from vectord.bulk.outputs import WHOLE, Output, output_of
+from vectord.bulk.outputs import WHOLE, BulkOutput, output_of
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
 
@@ -262,7 +262,7 @@ class Pipeline:
         return future.result()
 
 
-def _deliver(journal: Journal, output: Output) -> None:
+def _deliver(journal: Journal, output: BulkOutput) -> None:
     try:
         journal.deliver(output.finish(journal.folder.data, journal.folder.path / WHOLE))
     except OSError as problem:

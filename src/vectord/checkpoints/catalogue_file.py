@@ -48,7 +48,7 @@ _POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "last_token": "last", "cls":
 _Text = Annotated[str, msgspec.Meta(max_length=TEXT_LIMIT_CHARACTERS)]
 
 
-class _Model(msgspec.Struct):
+class _CatalogueModel(msgspec.Struct):
     hf_repo_id: _Text | None = None
     name: _Text | None = None
     handler: _Text | None = None
@@ -56,7 +56,7 @@ class _Model(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    models: Annotated[list[_Model], msgspec.Meta(min_length=1)]
+    models: Annotated[list[_CatalogueModel], msgspec.Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +84,18 @@ def read_catalogue_file(path: Path) -> tuple[FileEntry, ...]:
         if entries.setdefault(entry.name.lower(), entry) is not entry:
             raise ConfigError(f"{path}: models[{index}].name: {_shown(entry.name)} is the name of an earlier model too")
     tables = document["models"]
-    unread = [*(document.keys() - {"models"}), *(k for t in tables for k in t if k not in _Model.__struct_fields__)]
+    unread = [
+        *(document.keys() - {"models"}),
+        *(k for t in tables for k in t if k not in _CatalogueModel.__struct_fields__),
+    ]
     if unread:
         counted = (f"{_shown(key)} ({count} times)" for key, count in Counter(unread).most_common(8))
         log.warning("%s: unknown keys, ignored: %s", path, ", ".join(counted))
     return tuple(entries.values())
 
 
-def _entry(model: _Model, where: str) -> FileEntry:
-    for key in _Model.__struct_fields__:
+def _entry(model: _CatalogueModel, where: str) -> FileEntry:
+    for key in _CatalogueModel.__struct_fields__:
         if not (value := getattr(model, key) or "").isprintable():
             raise ConfigError(f"{where}.{key}: expected printable characters on one line, got {_shown(value)}")
     if not model.hf_repo_id:

@@ -18,13 +18,13 @@ ScoreActivation = Literal["identity", "sigmoid", "softmax"]
 NEVER_FLOAT16 = frozenset({"gemma3_text", "mt5", "t5"})  # architectures whose activations overflow float16
 PROMPT_LIMIT_CHARACTERS = 20_000
 
-# The outputs of a network, for T tokens of N texts with M pooled spans (usually one a text):
-#   dense    (M, D)  one vector a text, not normalized
+# The outputs of a network, for T tokens of N texts with M pooled spans (usually one per text):
+#   dense    (M, D)  one vector per text, not normalized
 #   tokens   (T, H)  the last hidden states
-#   colbert  (T, C)  one vector a token, each of length 1
+#   colbert  (T, C)  one vector per token, each of length 1
 #   lexical  (T, 1)  the weight of each token, at least 0 (BGE-M3)
 #   splade   (M, V)  the largest logit of each word of the vocabulary
-#   scores   (M, L)  logits: one a label; for a yes-or-no model, one an answer
+#   scores   (M, L)  logits: one per label; for a yes-or-no model, one per answer
 Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores"]
 
 
@@ -156,7 +156,7 @@ class ModelSpec:
 
     @property
     def scores_by_words(self) -> bool:
-        """Whether the scores are the logits of words, such as "no" and "yes", not one a label."""
+        """Whether the scores are the logits of words, such as "no" and "yes", not one per label."""
         return self.yes_no is not None and self.yes_no.token_ids is not None
 
     @property

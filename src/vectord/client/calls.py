@@ -276,7 +276,7 @@ def as_list(items: str | Iterable[T]) -> Sequence[str | T]:
 # --- joining --------------------------------------------------------------------------------------------------
 
 
-class _Rows:
+class _VectorRows:
     """(total, D), allocated when the first rows are known; (0, 0) until then."""
 
     def __init__(self, total: int, dtype: Dtype) -> None:
@@ -297,7 +297,7 @@ class _JoinMatrix:
     """One kind of dense vectors: (N, D), or (D,) for a single text."""
 
     def __init__(self, total: int, dtype: Dtype, *, single: bool) -> None:
-        self._rows = _Rows(total, dtype)
+        self._rows = _VectorRows(total, dtype)
         self._dtype = dtype
         self._single = single
 
@@ -317,7 +317,7 @@ class _JoinKinds:
             import_module("scipy.sparse")
         self._outputs = outputs
         self._model = self._fingerprint = ""
-        self._dense = _Rows(total, "float32")
+        self._dense = _VectorRows(total, "float32")
         self._sparse: list[SparseRows] = []
         self._colbert: list[Float32] = []
         self._tokens: list[Float32] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 T = TypeVar("T")
-Reader: TypeAlias = Callable[[HttpReply], T]
+ReplyReader: TypeAlias = Callable[[HttpReply], T]
 
 OCTETS = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -149,7 +149,7 @@ def read_ranked(reply: HttpReply, passages: int, top_n: int | None) -> RankedPas
         return answer
 
 
-def _reader(kind: type[Any], values: Callable[[Any], T]) -> Reader[T]:
+def _reader(kind: type[Any], values: Callable[[Any], T]) -> ReplyReader[T]:
     """A function that reads a reply as JSON of the type `kind` and returns `values` of it."""
     decoder = msgspec.json.Decoder(kind)
 
@@ -169,13 +169,13 @@ def _document(found: _Document) -> Document:
     )
 
 
-read_labels: Reader[list[list[Label]]] = _reader(_Classified, lambda found: [one.labels for one in found.data])
-read_scores: Reader[list[float]] = _reader(_Scores, lambda found: found.scores)
-read_tokens: Reader[list[list[Token]]] = _reader(_Tokenized, lambda found: [one.tokens for one in found.data])
-read_texts: Reader[list[str]] = _reader(_Decoded, lambda found: [one.text for one in found.data])
-read_documents: Reader[list[Document]] = _reader(_Documents, lambda found: list(map(_document, found.data)))
-read_models: Reader[list[Model]] = _reader(_Models, lambda found: found.models)
-read_health: Reader[Health] = _reader(Health, lambda found: found)
+read_labels: ReplyReader[list[list[Label]]] = _reader(_Classified, lambda found: [one.labels for one in found.data])
+read_scores: ReplyReader[list[float]] = _reader(_Scores, lambda found: found.scores)
+read_tokens: ReplyReader[list[list[Token]]] = _reader(_Tokenized, lambda found: [one.tokens for one in found.data])
+read_texts: ReplyReader[list[str]] = _reader(_Decoded, lambda found: [one.text for one in found.data])
+read_documents: ReplyReader[list[Document]] = _reader(_Documents, lambda found: list(map(_document, found.data)))
+read_models: ReplyReader[list[Model]] = _reader(_Models, lambda found: found.models)
+read_health: ReplyReader[Health] = _reader(Health, lambda found: found)
 
 
 # --- vectors --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ OK = frozenset({200})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     method: str = "POST"
     path: str
     headers: Mapping[str, str]
@@ -140,11 +140,11 @@ def ids_size(ids: Sequence[int], index: int) -> int:
     return len(ids)
 
 
-def get(path: str, *, statuses: frozenset[int] = OK, retries: bool = True) -> Request:
-    return Request(method="GET", path=path, headers=_headers(), statuses=statuses, retries=retries)
+def get(path: str, *, statuses: frozenset[int] = OK, retries: bool = True) -> HttpRequest:
+    return HttpRequest(method="GET", path=path, headers=_headers(), statuses=statuses, retries=retries)
 
 
-def post(part: Part, lane: Lane | None) -> Request:
+def post(part: Part, lane: Lane | None) -> HttpRequest:
     """Raises BadRequest for a text that cannot be sent."""
     headers = _headers() | {"accept": part.template.accept, "content-type": JSON}
     if lane is not None:
@@ -155,7 +155,7 @@ def post(part: Part, lane: Lane | None) -> Request:
     if len(content) >= GZIP_MIN_BYTES:
         content = gzip.compress(content, GZIP_LEVEL, mtime=0)
         headers["content-encoding"] = "gzip"
-    return Request(path=part.template.path, headers=headers, content=content)
+    return HttpRequest(path=part.template.path, headers=headers, content=content)
 
 
 def _headers() -> dict[str, str]:

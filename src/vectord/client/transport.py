@@ -20,7 +20,7 @@ import httpx
 
 from vectord.client.errors import TIMED_OUT, ClientError, ServerFailed, Timeout, TryLater, from_exception, from_response
 from vectord.client.options import Lane
-from vectord.client.requests import HttpReply, PartLimits, Request
+from vectord.client.requests import HttpReply, HttpRequest, PartLimits
 
 CONNECT_S = 5.0
 MAX_TIMEOUT_S = 86_400
@@ -69,10 +69,10 @@ class ClientSettings:
     def part_limits(self) -> PartLimits:
         return PartLimits(texts=self.texts_per_request, characters=self.characters_per_request)
 
-    def attempts(self, request: Request) -> Attempts:
+    def attempts(self, request: HttpRequest) -> Attempts:
         return Attempts(self.max_retries if request.retries else 0)
 
-    def arguments(self, request: Request) -> dict[str, Any]:
+    def arguments(self, request: HttpRequest) -> dict[str, Any]:
         """The arguments of httpx's `stream`."""
         key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
         return {
@@ -116,7 +116,7 @@ class Sender:
         self._http = http
         self._settings = settings
 
-    def send(self, request: Request, pause: Pause = time.sleep) -> HttpReply:
+    def send(self, request: HttpRequest, pause: Pause = time.sleep) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
         attempts = self._settings.attempts(request)
         while True:
@@ -127,7 +127,7 @@ class Sender:
                 if wait_s is None or pause(wait_s):
                     raise
 
-    def _once(self, request: Request) -> HttpReply:
+    def _once(self, request: HttpRequest) -> HttpReply:
         # A thread of its own: httpx bounds each read alone, and a read that gets byte after byte of the headers cannot
         # be stopped, only abandoned.
         deadline_s = time.monotonic() + self._settings.timeout_s
@@ -139,7 +139,7 @@ class Sender:
         except TimeoutError:
             raise _timed_out(request) from None
 
-    def _exchange(self, request: Request, deadline_s: float) -> HttpReply:
+    def _exchange(self, request: HttpRequest, deadline_s: float) -> HttpReply:
         body = _ReplyBody(request, self._settings.max_answer_bytes)
         try:
             with self._http.stream(**self._settings.arguments(request)) as response:
@@ -164,7 +164,7 @@ class AsyncSender:
         self._settings = settings
         self._sleep = sleep
 
-    async def send(self, request: Request) -> HttpReply:
+    async def send(self, request: HttpRequest) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
         attempts = self._settings.attempts(request)
         while True:
@@ -176,7 +176,7 @@ class AsyncSender:
                     raise
             await self._sleep(wait_s)
 
-    async def _once(self, request: Request) -> HttpReply:
+    async def _once(self, request: HttpRequest) -> HttpReply:
         body = _ReplyBody(request, self._settings.max_answer_bytes)
         try:
             async with (
@@ -196,7 +196,7 @@ class AsyncSender:
 class _ReplyBody:
     """Collects the body of a response, up to a limit."""
 
-    def __init__(self, request: Request, limit_bytes: int) -> None:
+    def __init__(self, request: HttpRequest, limit_bytes: int) -> None:
         self._request = request
         self._limit_bytes = limit_bytes
         self._chunks: list[bytes] = []
@@ -230,7 +230,7 @@ class _ReplyBody:
             )
 
 
-def _timed_out(request: Request) -> ClientError:
+def _timed_out(request: HttpRequest) -> ClientError:
     return Timeout(TIMED_OUT, request_id=request.headers["x-request-id"])
 
 

@@ -187,7 +187,7 @@ class DeviceConfig:
         "the file whose name matches dtype.",
     )
     calibration_file: str | None = setting(
-        None, "Texts, one a line, that calibrate int8 on the CPU. Default: built-in texts."
+        None, "Texts, one per line, that calibrate int8 on the CPU. Default: built-in texts."
     )
     calibration_folder: str | None = setting(
         None, "Folder that keeps the calibration for the next start. Default: each start calibrates."

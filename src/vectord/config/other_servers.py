@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from vectord.errors import ConfigError
 
-Reader: TypeAlias = Callable[[str], str | None]
+ValueReader: TypeAlias = Callable[[str], str | None]
 
 TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
 FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
@@ -171,7 +171,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "--ubatch-size": "use --max-batch-tokens",
 }
 # What the value of a variable means here, if it is not in our form.
-READERS: Mapping[str, Reader] = {
+READERS: Mapping[str, ValueReader] = {
     **dict.fromkeys(("INFERENCE_ALLOWED_EMBEDDING_MODELS", "INFERENCE_ALLOWED_RERANK_MODELS"), named_models),
     **dict.fromkeys(
         ("INFINITY_REVISION", "INFINITY_POOLING_METHOD", "INFINITY_DEVICE", "INFINITY_DTYPE"), same_for_all

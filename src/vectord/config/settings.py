@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vectord.config.declared import SECTIONS, Declaration
-from vectord.config.other_servers import FALSE, LENIENT, NAMES, READERS, SWITCHES, TRUE, Reader
+from vectord.config.other_servers import FALSE, LENIENT, NAMES, READERS, SWITCHES, TRUE, ValueReader
 
 PREFIX = "VECTORD_"
 _KINDS = {
@@ -35,7 +35,7 @@ class Setting(Declaration):
     section: str
     name: str
     env: tuple[str, ...]  # variables, the one that wins first
-    reads: Mapping[str, Reader]  # by variable and by option
+    reads: Mapping[str, ValueReader]  # by variable and by option
     switches: frozenset[str]  # options that need no value although the setting is not a boolean
     lenient: frozenset[str]  # variables whose bad value is logged and skipped
     type: type | Any  # bool, int, float, str, or tuple for a list of str

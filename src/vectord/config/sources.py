@@ -25,7 +25,7 @@ from vectord.errors import ConfigError
 log = logging.getLogger("vectord.config")
 START = logging.getLogger("vectord.start")  # observability/logs.py prints it at every level
 
-Source: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
+SettingSource: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
 
 CONFIG_FILE = "vectord.toml"
 _NAMES = frozenset({"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in SETTINGS for name in setting.env)})
@@ -37,7 +37,7 @@ _SERVICE_LINK = re.compile(r"VECTORD_(\w+_)?(SERVICE_(HOST|PORT)|PORT_[0-9]+_(TC
 class Origin:
     """Where one value came from."""
 
-    source: Source
+    source: SettingSource
     name: str = ""  # its name there: --port, PORT, [server] port
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
 # --- environment ----------------------------------------------------------------------------------------------
 
 
-def _read_environment(environ: Mapping[str, str], source: Source, warnings: list[str]) -> Layer:
+def _read_environment(environ: Mapping[str, str], source: SettingSource, warnings: list[str]) -> Layer:
     """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
     for name in environ:
         if name.startswith(PREFIX) and name not in _NAMES and not _SERVICE_LINK.fullmatch(name):
@@ -301,7 +301,7 @@ def _read_toml(path: Path, title: str) -> dict[str, Any]:
         raise ConfigError(f"{title} cannot be read: {type(problem).__name__}") from problem
 
 
-def _read_tables(tables: Mapping[str, object], source: Source, title: str) -> Layer:
+def _read_tables(tables: Mapping[str, object], source: SettingSource, title: str) -> Layer:
     layer: Layer = {}
     section_of = {setting.name: setting.section for setting in SETTINGS}
     sections = ", ".join(SECTIONS)

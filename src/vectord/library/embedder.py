@@ -66,7 +66,7 @@ class Embeddings:
     fingerprint: str  # of the vector space
     dense: Array | None = None  # (N, D)
     sparse: Sequence[Sparse] | None = field(default=None, repr=False)  # token ids and weights
-    colbert: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, C) each, one vector a token
+    colbert: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, C) each, one vector per token
     tokens: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, H) each, the last hidden states
     truncated: Sequence[int] = ()  # indices of the texts that were not read to the end
 

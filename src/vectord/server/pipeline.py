@@ -33,7 +33,7 @@ from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import Key
 
-Observer: TypeAlias = Callable[[Exchange], None]
+ExchangeObserver: TypeAlias = Callable[[Exchange], None]
 
 # Errors of a flood: thousands in a second, which differ in nothing but their id.
 REFUSALS = frozenset(kind.__name__ for kind in (Overloaded, QueueTimedOut, RateLimited))
@@ -103,7 +103,7 @@ class RequestPipeline:
     """One per process."""
 
     def __init__(
-        self, gate: Gate, shutdown: Shutdown, observer: Observer | None = None, tracer: Tracing | None = None
+        self, gate: Gate, shutdown: Shutdown, observer: ExchangeObserver | None = None, tracer: Tracing | None = None
     ) -> None:
         """observer: receives every exchange, also refused ones; must not block."""
         self.gate = gate

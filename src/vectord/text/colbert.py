@@ -23,7 +23,7 @@ from vectord.text.truncation import Limit, fit_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _InputFormat:
     """How the model reads queries, or documents."""
 
     prefix: str  # the marker's name
@@ -43,9 +43,11 @@ class ColbertEncoder:
             "query": (colbert.query_prefix, colbert.query_length, colbert.expand_queries),
             "document": (colbert.document_prefix, colbert.document_length, False),
         }
-        self._forms: dict[InputKind, _Form] = {}
+        self._forms: dict[InputKind, _InputFormat] = {}
         for kind, (prefix, length, expands) in settings.items():
-            form = _Form(prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands)
+            form = _InputFormat(
+                prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands
+            )
             if form.max_tokens < self._least(form):
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
             self._forms[kind] = form
@@ -74,11 +76,11 @@ class ColbertEncoder:
                 raise Untokenizable("{field} has no tokens", index=source.index)
             yield self._sequence(encoding, form, kind, limit, source)
 
-    def _least(self, form: _Form) -> int:
+    def _least(self, form: _InputFormat) -> int:
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
     def _sequence(
-        self, encoding: Encoding, form: _Form, kind: InputKind, limit: Limit, source: Source
+        self, encoding: Encoding, form: _InputFormat, kind: InputKind, limit: Limit, source: Source
     ) -> TokenSequence:
         ids, type_ids = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         if form.marker is not None:

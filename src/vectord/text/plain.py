@@ -27,7 +27,7 @@ from vectord.text.tokenizer_file import (
 )
 from vectord.text.truncation import Limit, fit_characters
 
-# Texts tokenized in one call: their Encodings are in memory together, at up to 600 bytes a token and as much a text.
+# The limit of one call of the tokenizer, which returns all Encodings at once: up to 600 bytes per token, and per text.
 CALL_CHARACTERS = 2**17
 TEXT_COST_CHARACTERS = 100
 

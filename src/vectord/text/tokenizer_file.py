@@ -1,6 +1,6 @@
 """tokenizer.json: loads it, rejects a file that could exhaust memory, and finds its special tokens and ids.
 
-Called once a model, at load. The tokenizers library runs what the file describes: a Replace of "a" by a thousand
+Called once per model, at load. The tokenizers library runs what the file describes: a Replace of "a" by a thousand
 letters, four times in sequence, makes a gigabyte of one letter, and the process dies where memory ends. Published
 models add a handful of characters, so anything far beyond that is rejected before the first text is read. (What a
 pattern costs in time cannot be known in advance; a search that gives up is Untokenizable.)

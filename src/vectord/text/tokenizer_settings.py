@@ -1,7 +1,7 @@
 """tokenizer_config.json next to tokenizer.json: `apply_settings` does as transformers' classes, or refuses the model.
 
 Classes such as BertTokenizer rebuild most of the tokenizer from their own settings, so the two files may disagree. The
-classes of _FILE_CLASSES use tokenizer.json unchanged. Called once a model, at load. Source: transformers 5.
+classes of _FILE_CLASSES use tokenizer.json unchanged. Called once per model, at load. Source: transformers 5.
 """
 
 from __future__ import annotations

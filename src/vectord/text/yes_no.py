@@ -34,13 +34,13 @@ SEAM_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Head:
-    """A body up to its passage, which all passages of a request share."""
+class _BodyPrefix:
+    """The template's body up to the passage, filled in and tokenized. All pairs of a request share it."""
 
     text: str  # that the passage follows; "" if it is tokenized alone
     ids: Int32  # (n,)
-    query_tokens: range  # the query's
-    query_cut: int  # characters
+    query_tokens: range  # where the query is in `ids`
+    query_cut: int  # characters of the query that were cut off
 
 
 class YesNoEncoder:
@@ -91,7 +91,7 @@ class YesNoEncoder:
             return self._heads_alone(head, sources, limit)
         return self._pairs(head, sources, limit)
 
-    def _read_head(self, query: str, instruction: str, limit: Limit) -> _Head:
+    def _read_head(self, query: str, instruction: str, limit: Limit) -> _BodyPrefix:
         source = cut_source(query, limit, None)
         start = len(self._before) + len(instruction) + len(self._between)
         text = f"{self._before}{instruction}{self._between}{source.text}{self._last}"
@@ -101,9 +101,9 @@ class YesNoEncoder:
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         query_tokens = _tokens_of(offsets, start, start + len(source.text))
         ids = np.concatenate((np.array(encoding.ids, np.int32), self._separator))
-        return _Head(text if self._is_joint else "", ids, query_tokens, source.characters_cut)
+        return _BodyPrefix(text if self._is_joint else "", ids, query_tokens, source.characters_cut)
 
-    def _pairs(self, head: _Head, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
+    def _pairs(self, head: _BodyPrefix, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
         before = head.text if self._is_joint else self._start
         first, start = (0 if self._is_joint else len(head.ids)), len(before)
         bodies = [Source(source.index, f"{before}{source.text}{self._end}") for source in sources]
@@ -115,13 +115,13 @@ class YesNoEncoder:
             own = _tokens_of(offsets, start, start + len(source.text))
             yield self._pair(head, source, ids, range(first + own.start, first + own.stop), limit)
 
-    def _heads_alone(self, head: _Head, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
+    def _heads_alone(self, head: _BodyPrefix, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
         """For a query that leaves no room for passages. It is tokenized once, not once for each passage."""
         for source, passage in zip(sources, self._plain.contents(sources), strict=True):
             end = len(head.ids) + len(passage)
             yield self._pair(head, source, head.ids, range(len(head.ids), end), limit)
 
-    def _pair(self, head: _Head, source: Source, ids: Int32, passage: range, limit: Limit) -> TokenSequence:
+    def _pair(self, head: _BodyPrefix, source: Source, ids: Int32, passage: range, limit: Limit) -> TokenSequence:
         """ids (n,): the body's, or only the first that fit; passage: the passage's range of tokens."""
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))

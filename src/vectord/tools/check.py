@@ -22,11 +22,11 @@ from vectord.tools.probe import (
     QUERY,
     RERANK_FORMS,
     WRONG_SHAPE,
+    FloatArray,
     Form,
     ProbedRoute,
     ProbedServer,
     ProbeReply,
-    Vectors,
     find_embed_route,
     find_rerank_route,
 )
@@ -262,12 +262,12 @@ def requires_token(subject: CheckedServer) -> None:
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def cosine(one: Vectors, other: Vectors) -> float:
+def cosine(one: FloatArray, other: FloatArray) -> float:
     size = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / size if size else 0.0
 
 
-def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> Vectors:
+def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> FloatArray:
     """Raises Failed."""
     reply, vectors = subject.embeds.embed(texts)
     if vectors is None:
@@ -275,7 +275,7 @@ def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> Vectors:
     return vectors
 
 
-def _demand_same(ones: Sequence[Vectors] | Vectors, others: Sequence[Vectors] | Vectors, what: str) -> None:
+def _demand_same(ones: Sequence[FloatArray] | FloatArray, others: Sequence[FloatArray] | FloatArray, what: str) -> None:
     least = min(cosine(one, other) for one, other in zip(ones, others, strict=True))
     demand(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
 

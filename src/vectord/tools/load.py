@@ -176,7 +176,7 @@ async def _run(
 async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeout_s: float) -> None:
     """Send one request after another on one connection; reconnect after a failure."""
     loop = asyncio.get_running_loop()
-    connection: _Connection | None = None
+    connection: _ClientConnection | None = None
     while tally.take():
         began_s = time.perf_counter()
         try:
@@ -184,7 +184,7 @@ async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeo
                 if connection is None or not connection.is_open:
                     name = at.host if at.tls is not None else None
                     _, connection = await loop.create_connection(
-                        _Connection, at.host, at.port, ssl=at.tls, server_hostname=name
+                        _ClientConnection, at.host, at.port, ssl=at.tls, server_hostname=name
                     )
                 status = await connection.exchange(next(payloads))
         except TimeoutError:
@@ -204,7 +204,7 @@ async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeo
         connection.close()
 
 
-class _Connection(asyncio.Protocol):
+class _ClientConnection(asyncio.Protocol):
     """One request and response at a time."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from vectord.errors import ConfigError
 
 MAX_RESPONSE_BYTES = 256 * 2**20
-Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
+FloatArray: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
 
 HELLO = ("Hello, world", "A second text")
 QUERY = "What is machine learning?"
@@ -236,9 +236,9 @@ class ProbedRoute:
     def post(self, body: object) -> ProbeReply:
         return self.server.post(self.form.path, body)
 
-    def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, Vectors | None]:
+    def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, FloatArray | None]:
         """The last reply, and the vectors if there is a finite vector for each text, all of one width."""
-        parts: list[Vectors] = []
+        parts: list[FloatArray] = []
         for start in range(0, len(texts), self.texts_at_once):
             some = texts[start : start + self.texts_at_once]
             reply = self.post(self.body(some))
@@ -248,7 +248,7 @@ class ProbedRoute:
             parts.append(vectors)
         return reply, np.concatenate(parts)
 
-    def read_vectors(self, reply: ProbeReply, texts: int) -> Vectors | None:
+    def read_vectors(self, reply: ProbeReply, texts: int) -> FloatArray | None:
         if reply.status != 200:
             return None
         try:

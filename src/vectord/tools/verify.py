@@ -18,7 +18,7 @@ import numpy as np
 from vectord.checkpoints import catalogue
 from vectord.errors import ConfigError
 from vectord.tools.doctor.against import TEXTS, row_cosines
-from vectord.tools.probe import ProbedRoute, ProbedServer, Vectors, find_embed_route
+from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route
 
 GOLDEN_TEXTS = ("hello world", *TEXTS)
 # Hub id -> (texts, D), of GOLDEN_TEXTS by sentence-transformers 6.2.0 in float32: `python -m tests.real.golden`.
@@ -98,7 +98,9 @@ def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) ->
         yield _run_task(subject, task)
 
 
-def _compare(name: str, reason: str, subject: VerifiedModel, vectors: Vectors, wanted: Vectors | None) -> Reference:
+def _compare(
+    name: str, reason: str, subject: VerifiedModel, vectors: FloatArray, wanted: FloatArray | None
+) -> Reference:
     """reason: why `wanted` is None."""
     if wanted is None:
         return Reference(name, reason, "", "skipped")
@@ -111,7 +113,7 @@ def _compare(name: str, reason: str, subject: VerifiedModel, vectors: Vectors, w
     return Reference(name, measured, demanded, "passed" if found.min() >= least else "failed")
 
 
-def _compare_first_numbers(subject: VerifiedModel, vector: Vectors) -> Reference:
+def _compare_first_numbers(subject: VerifiedModel, vector: FloatArray) -> Reference:
     wanted = FIRST_NUMBERS.get(subject.hub_id)
     if wanted is None:
         return Reference("FastEmbed's published numbers", "none for this model", "", "skipped")
@@ -122,7 +124,7 @@ def _compare_first_numbers(subject: VerifiedModel, vector: Vectors) -> Reference
     return Reference("FastEmbed's published numbers", measured, f"at most {most}", verdict)
 
 
-def _encode(folder: Path | None) -> tuple[Vectors | None, str]:
+def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
     """The golden texts by sentence-transformers, in float32, or None and the reason."""
     if folder is None:
         return None, "the model's files are not on this machine"
@@ -174,9 +176,9 @@ class TaskModel:
     route: ProbedRoute
     mteb_model_meta: Any
 
-    def encode(self, inputs: Any, **options: Any) -> Vectors:
+    def encode(self, inputs: Any, **options: Any) -> FloatArray:
         """inputs: batches, each with its texts under "text". options: prompts, which the served model has itself."""
-        rows: list[Vectors] = []
+        rows: list[FloatArray] = []
         for batch in inputs:
             reply, vectors = self.route.embed(batch["text"])
             if vectors is None:

@@ -15,7 +15,7 @@ from tests.server.fakes import MODEL, FakeEngine
 
 from vectord.cluster.processes.start import StartMessage
 from vectord.cluster.remote.codec import encode_value
-from vectord.cluster.remote.frames import Kind, frame
+from vectord.cluster.remote.frames import FrameKind, frame
 from vectord.cluster.remote.messages import EngineState
 from vectord.config import Config
 from vectord.server.http.run import bind
@@ -51,7 +51,7 @@ def engine() -> Iterator[socket.socket]:
 def send_state(to: socket.socket) -> None:
     fake = FakeEngine()
     state = EngineState(readiness=fake.readiness(), models=fake.models(), names={MODEL: MODEL})
-    to.sendall(b"".join(frame(Kind.STATE, 0, encode_value(state))))
+    to.sendall(b"".join(frame(FrameKind.STATE, 0, encode_value(state))))
 
 
 def end(process: subprocess.Popen[bytes], by: str) -> tuple[int, str]:

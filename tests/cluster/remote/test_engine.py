@@ -16,7 +16,7 @@ from tests.server.live import until
 from vectord.cluster.remote import frames
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
-from vectord.cluster.remote.frames import Kind, frame
+from vectord.cluster.remote.frames import FrameKind, frame
 from vectord.errors import UNFORESEEN, InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
@@ -148,7 +148,7 @@ async def test_a_front_end_that_does_not_read_does_not_block_others(monkeypatch:
             stuck.setblocking(False)
             loop = asyncio.get_running_loop()
             for number in range(1, 40):
-                await loop.sock_sendall(stuck, frame(Kind.REQUEST, number, encode_request(ONE, ANYONE))[0])
+                await loop.sock_sendall(stuck, frame(FrameKind.REQUEST, number, encode_request(ONE, ANYONE))[0])
             await fake.entered.acquire()
             assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, READ_BYTES, FrameConnection, Kind, frame
+from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, READ_BYTES, FrameConnection, FrameKind, frame
 
 
 class Wire(asyncio.Transport):
@@ -45,17 +45,19 @@ def fed(content: bytes, cuts: list[int]) -> tuple[list[tuple[Any, ...]], Wire]:
     return [(*rest, bytes(arrays)) for *rest, arrays in found], wire
 
 
-def written(*frames: tuple[Kind, int, bytes, bytes]) -> bytes:
+def written(*frames: tuple[FrameKind, int, bytes, bytes]) -> bytes:
     return b"".join(b"".join(frame(kind, number, [packed, arrays])) for kind, number, packed, arrays in frames)
 
 
-FRAMES = st.tuples(st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=50), st.binary(max_size=100))
+FRAMES = st.tuples(
+    st.sampled_from(FrameKind), st.integers(0, 2**64 - 1), st.binary(max_size=50), st.binary(max_size=100)
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(sent=st.lists(FRAMES, max_size=8), cuts=st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_frames_arrive_complete_however_they_are_split(
-    sent: list[tuple[Kind, int, bytes, bytes]], cuts: list[int]
+    sent: list[tuple[FrameKind, int, bytes, bytes]], cuts: list[int]
 ) -> None:
     """In order; later frames do not overwrite the arrays of earlier ones."""
     assert fed(written(*sent), cuts)[0] == sent
@@ -65,8 +67,8 @@ def test_frames_arrive_complete_however_they_are_split(
 @pytest.mark.parametrize("cut", [1_000, READ_BYTES - 1, 10**9])
 def test_a_large_frame_arrives_complete_between_small_ones(size: int, cut: int) -> None:
     """Larger than the read buffer, followed by the next frame."""
-    large = (Kind.RESULT, 2, b"packed", bytes(range(256)) * (size // 256))
-    sent = [(Kind.REQUEST, 1, b"a", b""), large, (Kind.REPLY, 3, b"b", b"c")] * 2
+    large = (FrameKind.RESULT, 2, b"packed", bytes(range(256)) * (size // 256))
+    sent = [(FrameKind.REQUEST, 1, b"a", b""), large, (FrameKind.REPLY, 3, b"b", b"c")] * 2
     assert fed(written(*sent), [cut])[0] == sent
 
 

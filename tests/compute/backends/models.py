@@ -37,7 +37,7 @@ def write_all_kinds(folder: Path) -> ModelSpec:
 
 
 def write_splade(folder: Path) -> ModelSpec:
-    """A masked-language model with one number a word."""
+    """A masked-language model with one number per word."""
     from transformers import BertConfig, BertForMaskedLM
 
     _save(BertForMaskedLM(BertConfig(**_facts())), folder)

@@ -89,7 +89,7 @@ def spec(tmp_path: Path) -> ModelSpec:
 
 
 def test_the_class_turns_ids_into_vectors(spec: ModelSpec) -> None:
-    """Texts arrive as ids, one row a text comes back, and the batch is not modified."""
+    """Texts arrive as ids, one row per text comes back, and the batch is not modified."""
     backend = load(spec, OPTIONS)
     texts = random_texts((4, 1, 9))
     batch = batch_of(*texts)

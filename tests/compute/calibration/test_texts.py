@@ -36,7 +36,7 @@ def test_a_file_has_one_text_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"one\ntwo\n", "expected 16 to 512 texts, one a line, got 2"),
+        (b"one\ntwo\n", "expected 16 to 512 texts, one per line, got 2"),
         (b"x\n" * (TEXTS_MOST + 1), "got 513"),
         (b"x\n" * 20 + b"\xff", "not UTF-8 at byte 40"),
         (b"x" * (FILE_LIMIT_BYTES + 1), "more than 4,194,304 bytes"),

@@ -84,7 +84,7 @@ def test_token_types_are_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{}, {"pooler_hidden_act": "tanh"}], ids=["gelu", "tanh"])
 def test_classes_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
-    """Rerankers and NLI models: the pooled first token, then a number a label."""
+    """Rerankers and NLI models: the pooled first token, then one number per label."""
     head = "AutoModelForSequenceClassification"
     folder, texts = write(DEBERTA, tmp_path, head=head, num_labels=3, **config), random_texts(LENGTHS)
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))

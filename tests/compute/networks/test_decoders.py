@@ -232,7 +232,7 @@ def test_a_nemotron_reranker_pools_and_divides(tmp_path: Path, pooling: str, tem
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("model_type", CAUSAL)
 def test_no_and_yes_equal_the_language_models_logits(tmp_path: Path, model_type: str, tied: bool) -> None:
-    """Two numbers a text: the logits of those two words after its last token."""
+    """Two numbers per text: the logits of those two words after its last token."""
     head = "AutoModelForCausalLM"
     folder, texts = (
         write(model_type, tmp_path, head=head, tie_word_embeddings=tied, **causal(model_type)),

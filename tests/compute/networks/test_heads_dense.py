@@ -67,7 +67,7 @@ def test_dense_widths_must_chain(folder: Path) -> None:
 
 def test_dimensions_must_match_the_modules(folder: Path) -> None:
     """The reported dimensions are those of the vectors."""
-    with pytest.raises(ModelUnavailable, match="give 16 numbers a text, not 32"):
+    with pytest.raises(ModelUnavailable, match="give 16 numbers per text, not 32"):
         embed(read_tiny_spec(folder, dimensions=32), random_texts([3]))
 
 

@@ -175,7 +175,7 @@ def test_attention_survives_large_scores() -> None:
 
 
 def test_pooling() -> None:
-    """Each gives one row a text, from that text's rows."""
+    """Each gives one row per text, from that text's rows."""
     tokens = tokens_of(3, 1)
     x = np.array([[1.0], [2.0], [6.0], [-8.0]])
     assert OPS.first(x, tokens).tolist() == [[1.0], [-8.0]]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key, partition_of
-from vectord.engine.queue.batch import Answer, Key, Kind
+from vectord.engine.queue.batch import Answer, CacheKey, Kind
 from vectord.schema import Caller, Sparse
 
 NO_TYPES = np.zeros(3, np.int32)
@@ -21,7 +21,7 @@ def ids(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
-def key_of(n: int) -> Key:
+def key_of(n: int) -> CacheKey:
     return cache_key("m", ids(n), ids(0), b"", DENSE)
 
 

@@ -148,7 +148,7 @@ async def test_the_expected_space_is_that_of_every_part():
 
 
 async def slow(engine: Engine, backend: FakeBackend) -> None:
-    """Sets the measured speed to ten tokens a second and holds the forward passes back."""
+    """Sets the measured speed to ten tokens per second and holds the forward passes back."""
     runner = engine._registry.models[0].runner
     assert runner is not None
     runner._speed = Speed(streams=1)

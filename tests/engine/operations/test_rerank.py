@@ -98,7 +98,7 @@ async def test_a_language_model_with_a_head_has_one_logit():
 
 
 async def test_pairs_of_a_causal_model_share_the_tokens_they_begin_with():
-    """The tokens before the passages run once a batch."""
+    """The tokens before the passages run once per batch."""
     async with serving_one(JUDGE) as (engine, backend):
         await engine.answer(ask(), ANYONE)
     (batch,) = backend.batches

@@ -27,7 +27,7 @@ from vectord.engine.operations.task import (
     PART_INPUTS,
     EncoderPool,
     Task,
-    Use,
+    UseModel,
     _parts,
     compute,
     placing_errors,
@@ -326,7 +326,7 @@ async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[],
     assert lengths[1].characters_cut
     runner = cast("ModelRunner", SimpleNamespace(encoder=encoder))
     with closing(EncoderPool(2)) as pool:
-        task = Task(Caller(), pool, cast("Use", None), 10)
+        task = Task(Caller(), pool, cast("UseModel", None), 10)
         frame = lengths[0].seen - len(encoder._plain.content("a"))
         want = TextLength(len(encoder._plain.content(texts[1])) + frame, 64)
         assert await task.whole_lengths(runner, texts, lengths) == [lengths[0], want]

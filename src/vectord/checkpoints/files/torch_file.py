@@ -215,7 +215,7 @@ def _locate(path: Path, mapped: mmap.mmap, entry: zipfile.ZipInfo, directory_at:
 # --- the pickle -----------------------------------------------------------------------------------------------
 
 
-class _Call(Enum):
+class _PickleFunction(Enum):
     """The functions that a pickle may call, by their names there."""
 
     ORDERED_DICT = "collections OrderedDict"
@@ -224,7 +224,7 @@ class _Call(Enum):
 
 
 _GLOBALS: Mapping[str, object] = {
-    **{call.value: call for call in _Call},
+    **{call.value: call for call in _PickleFunction},
     "torch FloatStorage": StorageType("F32", 4),
     "torch HalfStorage": StorageType("F16", 2),
     "torch BFloat16Storage": StorageType("BF16", 2),
@@ -348,14 +348,14 @@ def _storage(place: Any) -> Storage:
 
 def _call(function: Any, arguments: Any) -> object:
     match function, arguments:
-        case _Call.ORDERED_DICT, ():
+        case _PickleFunction.ORDERED_DICT, ():
             return {}
-        case _Call.TENSOR, (Storage() as storage, int(offset), tuple(shape), tuple(strides), bool(), dict()):
+        case _PickleFunction.TENSOR, (Storage() as storage, int(offset), tuple(shape), tuple(strides), bool(), dict()):
             sizes = (offset, *strides)
             if not is_shape(shape) or len(strides) != len(shape) or not all(is_shape((size,)) for size in sizes):
                 raise ValueError("its pickle has a tensor of an impossible shape or place")
             return StoredTensor(storage, offset, shape, strides)
-        case _Call.PARAMETER, (StoredTensor() as tensor, bool(), dict()):
+        case _PickleFunction.PARAMETER, (StoredTensor() as tensor, bool(), dict()):
             return tensor
         case _:
             raise ValueError("its pickle calls a function that is not known, or with unknown arguments")

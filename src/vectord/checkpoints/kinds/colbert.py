@@ -1,4 +1,4 @@
-"""ColBERT models, which have one vector a token. reader.py calls `add_colbert` at start. Three ways to save one:
+"""ColBERT models, which have one vector per token. reader.py calls `add_colbert` at start. Three ways to save one:
 
     pylate                 Transformer, Dense ...; settings in config_sentence_transformers.json
     MultiVectorEncoder     Transformer, Dense ..., MultiVectorMask, Normalize (sentence-transformers 6)

@@ -1,4 +1,4 @@
-"""Models with one row a text: embedding models with the further heads of BGE-M3, and SPLADE. reader.py calls this."""
+"""Models with one row per text: embedding models with the further heads of BGE-M3, and SPLADE. reader.py calls this."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | Non
     return tuple(sorted(set(listed)))
 
 
-# --- BGE-M3: sparse_linear, a weight for each token, (1, H) and (1,); colbert_linear, a vector a token, (C, H), (C,) --
+# --- BGE-M3: sparse_linear, one weight per token, (1, H), (1,); colbert_linear, one vector per token, (C, H), (C,) ---
 
 
 def _add_bge_m3_heads(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Add the heads whose files are there. Raises ModelUnavailable, naming the file, if one does not fit."""
     if lexical := _head(folder, "sparse_linear"):
         if _head_outputs(lexical, spec.hidden_size) != 1:
-            raise ModelUnavailable(f"{lexical}: expected one number a token")
+            raise ModelUnavailable(f"{lexical}: expected one number per token")
         spec = replace(spec, outputs=spec.outputs | {"lexical"}, lexical=lexical)
     if linear := _head(folder, "colbert_linear"):
         colbert = Colbert(dimensions=_head_outputs(linear, spec.hidden_size), linear=linear, drops_first=True)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
-from vectord.cluster.remote.frames import Kind
+from vectord.cluster.remote.frames import FrameKind
 from vectord.cluster.remote.link import Link
 from vectord.cluster.remote.messages import (
     DrawTokens,
@@ -61,7 +61,7 @@ class RemoteEngine:
         self._running += 1
         self._idle.clear()
         try:
-            return cast(Result, await self._link.request(Kind.REQUEST, content, decode_result))
+            return cast(Result, await self._link.request(FrameKind.REQUEST, content, decode_result))
         finally:
             self._running -= 1
             if self._running == 0:
@@ -138,4 +138,4 @@ class RemoteMetrics:
 
 async def _query(link: Link, query: Query, reply: Any) -> Any:
     """reply: its type."""
-    return await link.request(Kind.QUERY, encode_value(query), partial(decode_value, reply))
+    return await link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply))

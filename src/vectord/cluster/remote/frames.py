@@ -24,7 +24,7 @@ HIGH_WATER_BYTES = 4 * 2**20  # of unsent data, above which writers wait
 JOINED_BYTES = 64 * 1024  # smaller frames are written in one piece
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     # From a front-end:
     REQUEST = 1  # a request with a new id
     CANCEL = 2  # the request with this id
@@ -39,10 +39,10 @@ class Kind(IntEnum):
 
 _log = logging.getLogger("vectord.cluster.remote")
 
-OnFrame: TypeAlias = Callable[[Kind, int, memoryview, memoryview], None]
+OnFrame: TypeAlias = Callable[[FrameKind, int, memoryview, memoryview], None]
 
 
-def frame(kind: Kind, number: int, content: Sequence[Buffer]) -> list[Buffer]:
+def frame(kind: FrameKind, number: int, content: Sequence[Buffer]) -> list[Buffer]:
     """The pieces of one frame. content: from codec.encode_*. Raises BadFrame above MAX_FRAME_BYTES."""
     packed, *arrays = content
     arrays_bytes = sum(len(buffer) for buffer in arrays)
@@ -86,7 +86,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    def send(self, kind: Kind, number: int, content: Sequence[Buffer]) -> None:
+    def send(self, kind: FrameKind, number: int, content: Sequence[Buffer]) -> None:
         """Does nothing after the end of the connection. Raises BadFrame for a frame that is too large."""
         pieces = frame(kind, number, content)
         if (transport := self._open_transport) is not None:
@@ -160,7 +160,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._buffer[: len(rest)] = rest
         self._filled = len(rest)
 
-    def _deliver(self, head: Head, body: memoryview) -> None:
+    def _deliver(self, head: FrameHeader, body: memoryview) -> None:
         arrays = body[head.body_bytes - head.arrays_bytes :]
         self._on_frame(head.kind, head.number, body[: head.packed_bytes], arrays)
 
@@ -187,8 +187,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._on_lost()
 
 
-class Head(NamedTuple):
-    kind: Kind
+class FrameHeader(NamedTuple):
+    kind: FrameKind
     number: int
     packed_bytes: int
     arrays_bytes: int
@@ -198,11 +198,11 @@ class Head(NamedTuple):
         return self.packed_bytes + self.arrays_bytes + (_padding(self.packed_bytes) if self.arrays_bytes else 0)
 
 
-def read_head(view: memoryview, at: int) -> Head:
+def read_head(view: memoryview, at: int) -> FrameHeader:
     """Raises BadFrame for an unknown kind and for a frame that is too large."""
     code, *rest = HEAD.unpack_from(view, at)
     try:
-        head = Head(Kind(code), *rest)
+        head = FrameHeader(FrameKind(code), *rest)
     except ValueError:
         raise BadFrame(f"unknown kind of frame: {code}") from None
     if head.packed_bytes + head.arrays_bytes > MAX_FRAME_BYTES:

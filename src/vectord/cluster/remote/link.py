@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, Kind, read_head
+from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_head
 from vectord.cluster.remote.messages import EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 
@@ -72,7 +72,7 @@ class Link:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    async def request(self, kind: Kind, content: list[Buffer], decode: Decode) -> Any:
+    async def request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
         """The reply, decoded by `decode`. Cancelling this cancels the work in the engine.
 
         Raises the engine's error; Unavailable without an engine; PayloadTooLarge for content above the frame limit.
@@ -92,7 +92,7 @@ class Link:
             return await reply
         except asyncio.CancelledError:
             if self._pending.pop(number, None) is not None and self._connection is not None:
-                self._connection.send(Kind.CANCEL, number, [b""])
+                self._connection.send(FrameKind.CANCEL, number, [b""])
             raise
 
     def report(self, report: Report) -> None:
@@ -107,7 +107,7 @@ class Link:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._reports and self._connection is not None:
-            self._connection.send(Kind.REPORT, 0, encode_value(list(self._reports)))
+            self._connection.send(FrameKind.REPORT, 0, encode_value(list(self._reports)))
             self._reports.clear()
 
     # --- the connection ---------------------------------------------------------------------------------------
@@ -137,22 +137,22 @@ class Link:
         return connection, lost
 
     def _received(
-        self, connection: FrameConnection, kind: Kind, number: int, packed: memoryview, arrays: memoryview
+        self, connection: FrameConnection, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview
     ) -> None:
         match kind:
-            case Kind.STATE:
+            case FrameKind.STATE:
                 self.state = decode_value(EngineState, packed, arrays)
                 if self._connection is not connection:
                     self._connection = connection
                     self._connected_or_given_up.set()
                     for callback in self._on_connect:
                         callback()
-            case Kind.RESULT | Kind.REPLY | Kind.ERROR:
+            case FrameKind.RESULT | FrameKind.REPLY | FrameKind.ERROR:
                 reply, decode = self._pending.pop(number, (None, None))
                 if reply is None or decode is None or reply.done():  # the request was cancelled
                     return
                 try:
-                    if kind is Kind.ERROR:
+                    if kind is FrameKind.ERROR:
                         reply.set_exception(decode_value(VectordError, packed, arrays))
                     else:
                         reply.set_result(decode(packed, arrays))

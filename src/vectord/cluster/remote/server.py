@@ -26,7 +26,7 @@ from vectord.cluster.remote.codec import (
     encode_result,
     encode_value,
 )
-from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, Kind
+from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
 from vectord.cluster.remote.messages import (
     DrawTokens,
     EngineState,
@@ -83,7 +83,7 @@ class EngineServer:
             return
         self._announced = state
         for connection in self._connections:
-            connection.frames.send(Kind.STATE, 0, state)
+            connection.frames.send(FrameKind.STATE, 0, state)
 
     async def wait_until_unused(self) -> None:
         """Returns when no front-end is connected."""
@@ -105,7 +105,7 @@ class EngineServer:
         self._connections.add(connection)
         self._no_connection.clear()
         self._announced = self._state()
-        connection.frames.send(Kind.STATE, 0, self._announced)
+        connection.frames.send(FrameKind.STATE, 0, self._announced)
 
     def disconnected(self, connection: _FrontEndConnection) -> None:
         self._connections.discard(connection)
@@ -137,19 +137,19 @@ class _FrontEndConnection:
 
     # --- received frames --------------------------------------------------------------------------------------
 
-    def _received(self, kind: Kind, number: int, packed: memoryview, arrays: memoryview) -> None:
+    def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
-            case Kind.REQUEST:
+            case FrameKind.REQUEST:
                 request, caller = decode_request(packed, arrays)
-                work = self._answer(number, Kind.RESULT, self._server.engine.answer(request, caller), caller)
+                work = self._answer(number, FrameKind.RESULT, self._server.engine.answer(request, caller), caller)
                 self._start(number, len(packed) + len(arrays), work)
-            case Kind.QUERY:
+            case FrameKind.QUERY:
                 query: Query = decode_value(Query, packed, arrays)
-                self._start(number, len(packed), self._answer(number, Kind.REPLY, self._reply(query), Caller()))
-            case Kind.CANCEL:
+                self._start(number, len(packed), self._answer(number, FrameKind.REPLY, self._reply(query), Caller()))
+            case FrameKind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
-            case Kind.REPORT:
+            case FrameKind.REPORT:
                 for report in decode_value(list[Report], packed, arrays):
                     self._record(report)
             case _:
@@ -205,11 +205,11 @@ class _FrontEndConnection:
             self._paused = paused
             (self.frames.pause_reading if paused else self.frames.resume_reading)()
 
-    async def _answer(self, number: int, kind: Kind, work: Awaitable[Any], caller: Caller) -> None:
+    async def _answer(self, number: int, kind: FrameKind, work: Awaitable[Any], caller: Caller) -> None:
         """Send the result of `work`, or its error. Cancelled when the front-end does not want it any more."""
         try:
             found = await work
-            content = self._encoded_result(found) if kind is Kind.RESULT else encode_value(found)
+            content = self._encoded_result(found) if kind is FrameKind.RESULT else encode_value(found)
             await self.frames.drained()
             self.frames.send(kind, number, content)
         except VectordError as error:
@@ -235,4 +235,4 @@ class _FrontEndConnection:
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
             content = encode_value(VectordError(UNFORESEEN))
-        self.frames.send(Kind.ERROR, number, content)
+        self.frames.send(FrameKind.ERROR, number, content)

@@ -21,7 +21,9 @@ __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend"
 
 
 ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where each text's output is as wide as the vocabulary
-POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # one row a span; the others have one row a token
+POOLED: frozenset[Output] = frozenset(
+    {"dense", "splade", "scores"}
+)  # one row per span; the others have one row per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Handler(Protocol):
         """folder: the model's files; device: the option, unchanged: auto, cpu, cuda, cuda:N or mps."""
 
     def embed(self, texts: Sequence[Int32]) -> npt.NDArray[Any]:
-        """Return one row a text, in order, not normalized: (N, D), finite. texts: token ids, specials included."""
+        """Return one row per text, in order, not normalized: (N, D), finite. texts: token ids, specials included."""
         ...
 
 

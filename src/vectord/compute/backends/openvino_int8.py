@@ -26,7 +26,7 @@ from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_place
 from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
 from vectord.compute.calibration.texts import Sample
 from vectord.compute.ops.base import Tokens
-from vectord.compute.ops.int8 import Int8Ops, Observer
+from vectord.compute.ops.int8 import Int8Ops, ObservingOps
 from vectord.compute.ops.openvino import OpenvinoOps, build, ov
 from vectord.compute.processor import multiplies_int8
 from vectord.errors import ConfigError
@@ -34,7 +34,7 @@ from vectord.schema import Float32, Int32
 
 logger = logging.getLogger(__name__)
 
-BATCH_TOKENS = 256  # of the sample: every layer's input is an output, 700 KB a token with BGE-M3's shape
+BATCH_TOKENS = 256  # of the sample: every layer's input is an output, 700 KB per token with BGE-M3's shape
 GROUPS = 2  # length groups of these graphs
 ROWS = 128  # of each place, for the fit
 FORMAT = 1  # to be raised when the meaning of stored recipes changes
@@ -125,7 +125,7 @@ def _observe(
     compiler: Compiler, texts: Sequence[Int32]
 ) -> tuple[Mapping[str, Observed], Mapping[str, Sequence[Weight]]]:
     """By place, in order: its input, and the matrices that multiply it."""
-    ops = Observer()
+    ops = ObservingOps()
     spec = _answering(compiler.spec, "tokens")
     network = compiler.network(ops, spec)
 

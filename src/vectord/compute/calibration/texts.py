@@ -43,7 +43,7 @@ class Sample:
 
 
 def read_calibration_texts(path: str | None) -> CalibrationTexts:
-    """Return the operator's texts, one a line, or the built-in ones. Raises ConfigError with file and limit."""
+    """Return the operator's texts, one per line, or the built-in ones. Raises ConfigError with file and limit."""
     if path is None:
         from importlib.resources import files  # noqa: PLC0415  only int8 needs it
 
@@ -68,5 +68,5 @@ def _split(source: str, data: bytes) -> CalibrationTexts:
     lines = [line.strip() for line in data.decode().split("\n")]
     texts = tuple(line[:TEXT_LIMIT_CHARACTERS] for line in lines if line)
     if not TEXTS_LEAST <= len(texts) <= TEXTS_MOST:
-        raise ValueError(f"expected {TEXTS_LEAST} to {TEXTS_MOST} texts, one a line, got {len(texts):,}")
+        raise ValueError(f"expected {TEXTS_LEAST} to {TEXTS_MOST} texts, one per line, got {len(texts):,}")
     return CalibrationTexts(texts, source, sha256("\n".join(texts).encode()).hexdigest()[:16])

@@ -43,7 +43,7 @@ class Projection(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Classifier(Generic[T]):
     pooling: Pooling
-    projections: tuple[Projection[T], ...]  # the last one gives one number a label
+    projections: tuple[Projection[T], ...]  # the last one gives one number per label
     tokens: tuple[Projection[T], ...] = ()  # before pooling
 
 
@@ -176,4 +176,4 @@ def _check_widths(spec: ModelSpec) -> None:
             raise ModelUnavailable(f"Dense module {module.folder.name} takes {module.in_features} numbers, not {width}")
         width = module.out_features
     if width != spec.dimensions:
-        raise ModelUnavailable(f"the model's modules give {width} numbers a text, not {spec.dimensions}")
+        raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")

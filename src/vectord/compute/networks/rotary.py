@@ -1,4 +1,4 @@
-"""Rotary positions: tables of cosines and sines, made once a model and gathered by position once a batch.
+"""Rotary positions: tables of cosines and sines, made once per model and gathered by position once per batch.
 
 Encoders and decoders share it. A backend that computes in bfloat16 would take the cosine of a rounded angle; a
 rounded cosine from a table is accurate to three digits.

@@ -4,7 +4,7 @@ A packed batch is one row of T tokens; attention needs (texts, length). Padding 
 of the work on mixed lengths, so the texts go into a few groups of similar length and are padded inside their group
 only (measured: 24 k tokens/s against 6.6 k). Where attention has a window, long texts are cut into pieces that attend
 to their surroundings only. Index arithmetic in numpy, shared by the op sets; runs on the thread that calls
-`forward`, once a batch.
+`forward`, once per batch.
 """
 
 from __future__ import annotations

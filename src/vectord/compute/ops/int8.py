@@ -1,6 +1,6 @@
 """Two variants of the OpenVINO op set: one exposes the inputs of linear layers, one computes them in int8.
 
-backends/openvino_int8.py builds a graph over `Observer` to fit a recipe, backends/openvino.py over `Int8Ops` to serve.
+openvino_int8.py fits a recipe with a graph over `ObservingOps`; openvino.py serves one over `Int8Ops`.
 A place is an input that linear layers share, numbered in the order of the network. The numbers are the same in every
 graph of one model, because the body comes before all heads.
 """
@@ -36,8 +36,8 @@ class _PlacedOps(OpenvinoOps):
         return self._weights[matrix.get_friendly_name()].as_float32()
 
 
-class Observer(_PlacedOps):
-    """Computes as usual; `observed` and `matrices` have each place's input and its matrices."""
+class ObservingOps(_PlacedOps):
+    """Computes in the usual type, and records the input and the matrices of each place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -252,7 +252,7 @@ def build(
     """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
     groups: the number of length groups; each costs a little in compile time and in every forward.
-    by_token: outputs with a row a token, which are returned only if `pack` requests them.
+    by_token: outputs with one row per token, which are returned only if `pack` requests them.
     """
     layout = GraphLayout(groups)
     ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))

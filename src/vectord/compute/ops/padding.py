@@ -1,7 +1,7 @@
 """A packed batch as one rectangle, for networks that need padded input.
 
 The backends of foreign networks use it, which take (texts, length) and a mask. Index arithmetic in numpy; runs on the
-thread that calls `forward`, once a batch.
+thread that calls `forward`, once per batch.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from vectord.schema import Float32, Int32, Sparse
 
 Shape: TypeAlias = tuple[int, int]  # rows, columns
 Shapes: TypeAlias = Mapping[Kind, Shape | None]  # expected shapes; None for sparse: any number of words
-Numbers: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int32]
+NumberArray: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 
 DIGEST_BYTES = 16
 HEAD = struct.Struct("<BBII")  # code, dtype, rows, columns
@@ -74,13 +74,13 @@ def _encoded(answer: Answer) -> Iterator[bytes]:
             yield from _part(DENSE if kind == "dense" else SCORES, FLOAT32, numbers)
 
 
-def _part(code: int, dtype: int, numbers: Numbers) -> Iterator[bytes]:
+def _part(code: int, dtype: int, numbers: NumberArray) -> Iterator[bytes]:
     yield HEAD.pack(code, dtype, *numbers.shape)
     yield numbers.astype(DTYPES[dtype], copy=False).tobytes()
 
 
 def _decoded(body: bytes, shapes: Shapes) -> Answer:
-    reader = _Reader(body)
+    reader = _ArrayReader(body)
     answer: dict[Kind, Float32 | Sparse] = {}
     for kind, shape in sorted(shapes.items()):
         if kind == "sparse":
@@ -91,7 +91,7 @@ def _decoded(body: bytes, shapes: Shapes) -> Answer:
     return answer
 
 
-def _sparse(reader: _Reader) -> Sparse:
+def _sparse(reader: _ArrayReader) -> Sparse:
     indices: Int32 = reader.take(INDICES, INT32, None)[:, 0]
     values = _floats(reader.take(WEIGHTS, FLOAT32, (len(indices), 1)))[:, 0]
     if len(indices) and (indices.min() < 0 or values.min() <= 0 or len(np.unique(indices)) < len(indices)):
@@ -105,7 +105,7 @@ def _floats(numbers: Float32) -> Float32:
     return numbers
 
 
-class _Reader:
+class _ArrayReader:
     """Reads one array after the other from a body. Checks a length before it reads or allocates."""
 
     def __init__(self, body: bytes) -> None:

@@ -16,7 +16,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import CacheLookedUp, Observer
-from vectord.engine.queue.batch import Answer, Item, Key, Kind, answer_bytes
+from vectord.engine.queue.batch import Answer, CacheKey, Item, Kind, answer_bytes
 from vectord.engine.queue.execution import output_of, widths_of
 from vectord.schema import Caller, Int32
 from vectord.text.sequence import TokenSequence
@@ -30,7 +30,7 @@ TEXTS_PER_STEP = 512  # texts that the loop handles without a pause for other ta
 
 def cache_key(
     fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind], partition: bytes = b""
-) -> Key:
+) -> CacheKey:
     """Everything that determines an answer, and the part of the cache that holds it (`partition_of`).
 
     Type ids count only if one is not 0, which is rare. layout: spans, keys.
@@ -63,8 +63,8 @@ class AnswerCache:
         self.max_bytes = max_bytes if max_texts is None else 2**62 if max_bytes and max_texts else 0
         self.bytes = 0
         self._max_texts = max_texts
-        self._answers: OrderedDict[Key, Answer] = OrderedDict()
-        self._of_model: dict[str, OrderedDict[Key, None]] = {}  # by fingerprint; with max_texts only
+        self._answers: OrderedDict[CacheKey, Answer] = OrderedDict()
+        self._of_model: dict[str, OrderedDict[CacheKey, None]] = {}  # by fingerprint; with max_texts only
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -73,7 +73,7 @@ class AnswerCache:
     def enabled(self) -> bool:
         return self.max_bytes > 0
 
-    def get(self, key: Key) -> Answer | None:
+    def get(self, key: CacheKey) -> Answer | None:
         """The answer. The caller must not change it."""
         answer = self._answers.get(key)
         if answer is not None:
@@ -82,7 +82,7 @@ class AnswerCache:
                 self._of_model[key[0]].move_to_end(key)
         return answer
 
-    def keep(self, key: Key, answer: Answer) -> None:
+    def keep(self, key: CacheKey, answer: Answer) -> None:
         """answer: with arrays of its own, not views of a whole batch (execution.py copies them)."""
         size = _entry_bytes(key, answer)
         if key in self._answers or size > self.max_bytes:
@@ -99,7 +99,7 @@ class AnswerCache:
             self.bytes -= _entry_bytes(*self._answers.popitem(last=False))
 
 
-def _entry_bytes(key: Key, answer: Answer) -> int:
+def _entry_bytes(key: CacheKey, answer: Answer) -> int:
     _, partition, ids, types, layout, _ = key
     return ENTRY_BYTES + len(partition) + len(ids) + len(types) + len(layout) + answer_bytes(answer)
 
@@ -107,7 +107,7 @@ def _entry_bytes(key: Key, answer: Answer) -> int:
 class Miss(NamedTuple):
     position: int
     sequence: TokenSequence
-    key: Key | None  # None: the answer is neither kept nor shared with other requests
+    key: CacheKey | None  # None: the answer is neither kept nor shared with other requests
 
 
 class ModelCache:
@@ -133,7 +133,7 @@ class ModelCache:
         self._shared_between_keys = shared_between_keys
         widths = widths_of(spec)
         self._widths = {kind: widths.get(output) for kind, output in output_of(spec).items()}
-        self._running: dict[Key, Item] = {}  # queued or running items that other requests may wait for
+        self._running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
 
     def covers(self, kinds: frozenset[Kind]) -> bool:
         """Whether answers of these kinds are kept."""
@@ -189,7 +189,7 @@ class ModelCache:
         self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(misses), shared=True, rejected=rejected))
         return misses
 
-    def running(self, key: Key | None) -> Item | None:
+    def running(self, key: CacheKey | None) -> Item | None:
         """The same text of another request, queued or running."""
         return None if key is None else self._running.get(key)
 

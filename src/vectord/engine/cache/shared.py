@@ -27,7 +27,7 @@ from typing import Protocol
 
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
-from vectord.engine.queue.batch import Answer, Key, answer_bytes
+from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError
 
 FORMAT = 1  # of names and values; raise it also if a model's numbers change their meaning
@@ -103,7 +103,7 @@ class StoredAnswers:
     rejected: int  # stored values that were invalid or signed with another secret
 
 
-def name_of(key: Key, dtype: str) -> bytes:
+def name_of(key: CacheKey, dtype: str) -> bytes:
     """The name of a text's answer; it does not reveal the text. dtype: replicas may compute in different ones."""
     fingerprint, partition, ids, types, layout, kinds = key
     digest = sha256()

@@ -306,7 +306,7 @@ def _no_vectors(spec: ModelSpec) -> Answer:
 def _check_numbers(
     spec: ModelSpec, sequences: Sequence[TokenSequence], kinds: frozenset[VectorKind], max_numbers: int
 ) -> None:
-    """Raises TooManyInputs before any vector exists: a vector a token is a hundred times a vector a text."""
+    """Raises TooManyInputs before any vector exists: one vector per token is a hundred times one vector per text."""
     width = 0
     if "tokens" in kinds:
         width += spec.hidden_size

@@ -7,7 +7,7 @@
     weighted  BGE-M3's: a weighted mean of dense, sparse and colbert
 
 With vectors the query is read once. With pairs it is tokenized once, and a causal model runs the tokens that all pairs
-begin with once a batch.
+begin with once per batch.
 """
 
 from __future__ import annotations

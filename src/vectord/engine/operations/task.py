@@ -25,7 +25,7 @@ from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
-Use: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
+UseModel: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
 
 INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread: it takes about 1 ms of the loop
 # Short texts are tokenized on the event loop. 61 tokens take 57 us, about as long as the way to a thread and back
@@ -47,7 +47,7 @@ class Task:
 
     caller: Caller
     pool: EncoderPool
-    use: Use  # lifecycle.py's: acquires a loaded model
+    use: UseModel  # lifecycle.py's: acquires a loaded model
     max_inputs: int
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on tokenizing so far

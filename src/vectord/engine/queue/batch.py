@@ -21,7 +21,7 @@ from vectord.text.sequence import TokenSequence
 Kind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens", "scores"]
 Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
 # fingerprint, partition of the cache, ids, type ids, spans and keys, kinds
-Key: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[Kind]]
+CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[Kind]]
 
 
 def answer_bytes(answer: Answer) -> int:
@@ -41,7 +41,7 @@ class Item:
     kinds: frozenset[Kind]
     client: str
     lane: Lane
-    key: Key | None = None  # None: neither cached nor shared with other requests
+    key: CacheKey | None = None  # None: neither cached nor shared with other requests
     request: Job | None = None  # None: it may share a batch with other requests
     waiters: list[tuple[Job, int]] = field(default_factory=list)  # on the event loop only
     tokens: int = field(init=False)

@@ -101,7 +101,8 @@ class Call:
 
 
 Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
-Health: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]  # the served models, whether the server is ready
+# (served models, whether the server is ready) -> keys of /health
+HealthKeys: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +239,7 @@ class Dialect:
     rate: Rate | None = None  # the product's own limit, on its own routes
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
-    health: Health | None = None  # further keys of the server's /health
+    health: HealthKeys | None = None  # further keys of the server's /health
     # Keys of /health where the product's own values differ from the facts, for `ServerConfig.health_of`.
     original_health: Callable[[ModelList], Mapping[str, Any]] | None = None
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer

@@ -42,7 +42,7 @@ class EmbedBody(msgspec.Struct):
     ] = None
 
 
-class Item(msgspec.Struct):
+class EmbeddedInput(msgspec.Struct):
     object: Literal["embedding"]
     index: int
     embedding: list[float]
@@ -58,7 +58,7 @@ class Durations(msgspec.Struct):
 
 class EmbedAnswer(msgspec.Struct):
     object: Literal["list"]
-    data: list[Item]
+    data: list[EmbeddedInput]
     model: str
     usage: TokenUsage
     timings: Durations

@@ -61,7 +61,7 @@ def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
     return None if not name or name == ANY_MODEL or len(models) == 1 else name
 
 
-class Answer(msgspec.Struct):
+class BaseAnswer(msgspec.Struct):
     """The keys of every answer."""
 
     model: str
@@ -106,7 +106,7 @@ class Embedding(msgspec.Struct):
     embedding: list[float | list[float]] | str
 
 
-class Embeddings(Answer):
+class Embeddings(BaseAnswer):
     object: Literal["list"]
     data: list[Embedding]
 
@@ -171,7 +171,7 @@ class RankedDocument(msgspec.Struct):
     document: str | None  # null unless return_documents
 
 
-class Ranking(Answer):
+class Ranking(BaseAnswer):
     object: Literal["rerank"]
     results: list[RankedDocument]
 
@@ -223,7 +223,7 @@ class ScoredLabel(msgspec.Struct):
     label: str
 
 
-class Classes(Answer):
+class Classes(BaseAnswer):
     object: Literal["classify"]
     data: list[list[ScoredLabel]]
 

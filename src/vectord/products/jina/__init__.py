@@ -68,7 +68,7 @@ class TextDoc(msgspec.Struct):
     text: str | None = None
 
 
-Document: TypeAlias = str | TextDoc
+DocumentInput: TypeAlias = str | TextDoc
 
 
 class MultiVectorBody(msgspec.Struct):
@@ -93,7 +93,7 @@ class EmbeddingsBody(MultiVectorBody):
     late_chunking: Annotated[
         Switch, msgspec.Meta(description="the inputs are chunks of one text, each embedded in the context of all")
     ] = None
-    return_multivector: Annotated[Switch, msgspec.Meta(description="a vector a token, under `embeddings`")] = None
+    return_multivector: Annotated[Switch, msgspec.Meta(description="one vector per token, under `embeddings`")] = None
     return_tokenized_input: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
     force_dimensions: Force = None
 
@@ -124,17 +124,17 @@ class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
     embeddings: list[list[float] | str] | MultiVectorByType
 
 
-class Answer(msgspec.Struct):
+class BaseAnswer(msgspec.Struct):
     object: Literal["list"]
     model: str
     usage: TokenUsage
 
 
-class Embeddings(Answer):
+class Embeddings(BaseAnswer):
     data: list[EmbeddingItem | MultiVectorItem]
 
 
-class MultiVectors(Answer):
+class MultiVectors(BaseAnswer):
     data: list[MultiVectorItem]
 
 
@@ -262,7 +262,7 @@ def _inputs(body: MultiVectorBody) -> Sequence[Input]:
     return read_inputs(texts)
 
 
-def _text(document: Document, index: int, field: str) -> str:
+def _text(document: DocumentInput, index: int, field: str) -> str:
     text = document.text if isinstance(document, TextDoc) else document
     if text is None:
         raise InvalidField("{field} must have a `text`: images and PDFs are not served.", field=field, index=index)
@@ -323,7 +323,7 @@ def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResul
 
 class RerankBody(msgspec.Struct):
     query: str
-    documents: list[Document]
+    documents: list[DocumentInput]
     model: str | None = None
     top_n: TopN = None
     return_documents: OnSwitch = None
@@ -352,7 +352,7 @@ class RankingMeta(msgspec.Struct):
     tokens: RankingTokens
 
 
-class Ranking(Answer):
+class Ranking(BaseAnswer):
     results: list[RankedDocument]
     id: str
     meta: RankingMeta

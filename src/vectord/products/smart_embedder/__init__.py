@@ -125,7 +125,7 @@ class Target(msgspec.Struct):
     pointer: str  # a JSON Pointer into the request
 
 
-class Details(msgspec.Struct):
+class WarningDetails(msgspec.Struct):
     """`model` alone for vectors that the model does not make."""
 
     model: str
@@ -140,7 +140,7 @@ class Warned(msgspec.Struct):
     severity: Literal["warning"]
     message: str
     target: Target
-    details: Details
+    details: WarningDetails
 
 
 _SUBJECTS = {"input_truncated": "Input text", "query_truncated": "Query", "passage_truncated": "Passage"}

@@ -52,9 +52,9 @@ class TeiMetrics(MetricFamilies):
         self.batch_texts = Histogram("te_batch_next_size", "Texts per batch", TEXTS)
         self.batch_tokens = Histogram("te_batch_next_tokens", "Tokens per batch", TOKENS)
         self._lengths = self.lengths.expect()
-        self._request = _Durations("request", "a request")
-        self._embed = _Durations("embed", "a text to embed")
-        self._predict = _Durations("predict", "a text or pair to score")
+        self._request = _DurationHistograms("request", "a request")
+        self._embed = _DurationHistograms("embed", "a text to embed")
+        self._predict = _DurationHistograms("predict", "a text or pair to score")
         for method in ("single", "batch"):
             self.count.expect(method)
             self.success.expect(method)
@@ -93,7 +93,7 @@ class TeiMetrics(MetricFamilies):
         return (*(each for one in durations for each in one.histograms), *super().instruments())
 
 
-class _Durations:
+class _DurationHistograms:
     """The four histograms of requests or texts: total, tokenization, queue and inference."""
 
     def __init__(self, name: str, of_what: str) -> None:
@@ -109,7 +109,7 @@ class _Durations:
         ]
         self._all = [histogram.expect() for histogram in self.histograms]
 
-    def observe(self, timings: Timings, texts: _Durations, count: int) -> None:
+    def observe(self, timings: Timings, texts: _DurationHistograms, count: int) -> None:
         """Counts one request here and its `count` texts in `texts`. The bucket is searched once for both."""
         seconds = (timings.total_s, timings.tokenize_s, timings.queue_s, timings.inference_s)
         for request, text, value in zip(self._all, texts._all, seconds, strict=True):

@@ -97,9 +97,9 @@ MAX_PROMPT_CHARACTERS = 2000  # the limit of text/options.py: a prompt is prepen
 MAX_WEIGHT = 1000
 
 Words: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
-Weight: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
+FusionWeight: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Expected: TypeAlias = Annotated[str, Meta(description="a fingerprint: answer in this vector space only, or 412")]
-Numbers: TypeAlias = list[float] | str  # a vector, or base64 of its little-endian numbers
+EncodedVector: TypeAlias = list[float] | str  # a vector, or base64 of its little-endian numbers
 
 
 class TextFields(msgspec.Struct, kw_only=True):
@@ -243,10 +243,10 @@ class EmbeddedInput(msgspec.Struct):
     """The requested vectors of one input. If several precisions are requested, `dense` is an object by precision."""
 
     index: int
-    dense: Numbers | dict[Precision, Numbers] | UnsetType = UNSET
+    dense: EncodedVector | dict[Precision, EncodedVector] | UnsetType = UNSET
     sparse: SparseAnswer | UnsetType = UNSET
-    colbert: list[Numbers] | UnsetType = UNSET  # a vector a token
-    tokens: list[Numbers] | UnsetType = UNSET  # a vector a token
+    colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
+    tokens: list[EncodedVector] | UnsetType = UNSET  # one vector per token
     truncated: list[TruncationAnswer] | UnsetType = UNSET  # only if the text was truncated
     error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
 
@@ -336,13 +336,13 @@ class ChunkAnswer(msgspec.Struct):
     start: int
     stop: int
     tokens: int
-    vector: Numbers
+    vector: EncodedVector
 
 
 class DocumentAnswer(msgspec.Struct):
     index: int
     chunks: list[ChunkAnswer]
-    mean: Numbers | UnsetType = UNSET
+    mean: EncodedVector | UnsetType = UNSET
 
 
 class DocumentsAnswer(ResultAnswer):
@@ -402,9 +402,9 @@ LEAST_WEIGHTS = 0.001  # their least sum: float32 products with a much smaller o
 class WeightFields(msgspec.Struct, kw_only=True):
     """The weights of the three scores; their sum is at least 0.001."""
 
-    dense: Weight = 0.0
-    sparse: Weight = 0.0
-    colbert: Weight = 0.0
+    dense: FusionWeight = 0.0
+    sparse: FusionWeight = 0.0
+    colbert: FusionWeight = 0.0
 
 
 class RerankBody(TextFields, kw_only=True):

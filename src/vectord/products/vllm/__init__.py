@@ -150,7 +150,7 @@ class Usage(msgspec.Struct):
     truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
 
 
-class Answer(msgspec.Struct):
+class BaseAnswer(msgspec.Struct):
     """The keys of every list."""
 
     id: str
@@ -197,7 +197,7 @@ class EmbeddingBody(InputBody, kw_only=True):
     )
 
 
-class Embeddings(Answer):
+class Embeddings(BaseAnswer):
     data: list[EmbeddingItem]
 
 
@@ -238,7 +238,7 @@ class Pooled(msgspec.Struct):
     data: list[float | list[float]] | str
 
 
-class Pooling(Answer):
+class Pooling(BaseAnswer):
     data: list[Pooled]
 
 
@@ -405,7 +405,7 @@ class Classified(msgspec.Struct):
     num_classes: int
 
 
-class Classification(Answer):
+class Classification(BaseAnswer):
     data: list[Classified]
 
 
@@ -475,7 +475,7 @@ class Score(msgspec.Struct):
     score: float
 
 
-class Scores(Answer):
+class Scores(BaseAnswer):
     data: list[Score]
 
 

@@ -84,13 +84,13 @@ class VoyageUsage(msgspec.Struct):
     truncated_inputs: list[int] | UnsetType = UNSET  # only if an input was truncated
 
 
-class Answer(msgspec.Struct):
+class BaseAnswer(msgspec.Struct):
     object: Literal["list"]
     model: str
     usage: VoyageUsage
 
 
-class Embeddings(Answer):
+class Embeddings(BaseAnswer):
     data: list[EmbeddingItem]
 
 
@@ -149,7 +149,7 @@ class DocumentItem(msgspec.Struct):
     data: list[ChunkItem]
 
 
-class ContextualizedEmbeddings(Answer):
+class ContextualizedEmbeddings(BaseAnswer):
     data: list[DocumentItem]
 
 
@@ -285,7 +285,7 @@ class RankedItem(msgspec.Struct):
     document: str | UnsetType = UNSET  # only with return_documents
 
 
-class Ranking(Answer):
+class Ranking(BaseAnswer):
     data: list[RankedItem]
 
 

@@ -25,7 +25,7 @@ from vectord.server.admission.buckets import TokenBuckets
 from vectord.server.admission.keys import Key, Keys, KeysFile
 from vectord.server.admission.rate_limit import RateLimits
 
-Network: TypeAlias = IPv4Network | IPv6Network
+IpNetwork: TypeAlias = IPv4Network | IPv6Network
 Address: TypeAlias = IPv4Address | IPv6Address
 
 REQUEST_ID = "x-request-id"
@@ -170,7 +170,7 @@ def _address(text: str) -> Address | None:
     return mapped or parsed
 
 
-def _network(text: str) -> Network:
+def _network(text: str) -> IpNetwork:
     try:
         return ip_network(text)
     except ValueError as problem:

@@ -18,7 +18,7 @@ import numpy as np
 from vectord.errors import ConfigError
 from vectord.tools.bench import unseen_batches
 from vectord.tools.load import Figures, LoadTarget, put_load
-from vectord.tools.probe import ProbedRoute, ProbedServer, Vectors, find_embed_route, find_rerank_route
+from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route, find_rerank_route
 
 # Lines that decide whether clients can use stored vectors and rankings of one server with the other.
 DECISIVE = ("vectors", "dimensions", "cosine, here and there", "ranking of", "scores of")
@@ -177,10 +177,10 @@ def _compare_vectors(own: ProbedRoute, other: ProbedRoute, lines: list[Line]) ->
     return cosines
 
 
-def row_cosines(ours: Vectors, theirs: Vectors) -> Vectors:
+def row_cosines(ours: FloatArray, theirs: FloatArray) -> FloatArray:
     """Of each text's two vectors: (texts,)."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    cosines: Vectors = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
+    cosines: FloatArray = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
     return cosines
 
 

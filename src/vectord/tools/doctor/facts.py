@@ -43,7 +43,7 @@ LIBRARIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuFacts:
     name: str
     driver: str
     memory_mib: int | None
@@ -62,7 +62,7 @@ class Machine:
     memory_bytes: int | None
     memory_limit_bytes: int | None  # the cgroup's
     memory_available_bytes: int | None
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuFacts, ...]
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
@@ -107,7 +107,7 @@ def _memory_limit(root: Path) -> int | None:
     return min((int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES), default=None)
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _gpus() -> tuple[GpuFacts, ...]:
     """The GPUs that nvidia-smi lists; none if it is missing or fails."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
@@ -119,7 +119,7 @@ def _gpus() -> tuple[Gpu, ...]:
         return ()
     rows = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
     return tuple(
-        Gpu(name=row[0], driver=row[1], memory_mib=int(row[2]) if row[2].isdigit() else None)
+        GpuFacts(name=row[0], driver=row[1], memory_mib=int(row[2]) if row[2].isdigit() else None)
         for row in rows
         if len(row) == 3
     )

@@ -1,6 +1,6 @@
 """TorchBackend: a network on one device, with a Slot for each stream.
 
-`forward` is called by the model's worker threads, one a stream. On CUDA there are two: a thread packs its batch while
+`forward` is called by the model's worker threads, one per stream. On CUDA there are two: a thread packs its batch while
 the other's computes, and only launching kernels is limited to one thread at a time (slot.py). A batch with a flat
 form (ops/torch/flat.py) runs in it, small ones as a CUDA graph (graphs.py); any other by length groups.
 """

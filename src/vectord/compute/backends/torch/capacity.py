@@ -17,7 +17,7 @@ from vectord.compute.ops.base import PackedTexts
 
 FIRST_TOKENS = 1024
 MOST_TOKENS = 131_072
-LEAST_GAIN = 1.05  # gain in tokens a second for twice the tokens: less does not justify twice the latency
+LEAST_GAIN = 1.05  # gain in tokens per second for twice the tokens: less does not justify twice the latency
 GIB = 2**30
 
 # Texts per forward by device memory: (GiB exceeded, texts), for models of at most 512 tokens and for longer ones.

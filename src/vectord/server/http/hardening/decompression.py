@@ -64,7 +64,7 @@ def too_large(limit_bytes: int) -> InvalidRequest:
     return PayloadTooLarge(TOO_LARGE, limit=limit_bytes)
 
 
-class _Output:
+class _BoundedOutput:
     def __init__(self, limit_bytes: int, hold: Hold) -> None:
         self.bytes = bytearray()
         self._limit_bytes = limit_bytes
@@ -83,7 +83,7 @@ class _Output:
 
 
 def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
-    output = _Output(limit_bytes, hold)
+    output = _BoundedOutput(limit_bytes, hold)
     if encoding == "zstd":
         _zstd(body, output)
     else:
@@ -91,7 +91,7 @@ def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> byt
     return bytes(output.bytes)
 
 
-def _zstd(body: bytes, output: _Output) -> None:
+def _zstd(body: bytes, output: _BoundedOutput) -> None:
     """One frame, read in small steps: a few bytes may become a block of 128 KiB."""
     frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
     for start in range(0, len(body), ZSTD_STEP_BYTES):
@@ -104,7 +104,7 @@ def _zstd(body: bytes, output: _Output) -> None:
         raise MalformedBody(NOT_ONE_FRAME)
 
 
-def _zlib(body: bytes, encoding: str, output: _Output) -> None:
+def _zlib(body: bytes, encoding: str, output: _BoundedOutput) -> None:
     window = GZIP if encoding == "gzip" else _deflate_window(body)
     rest = body
     for _ in range(MAX_GZIP_MEMBERS):
@@ -114,7 +114,7 @@ def _zlib(body: bytes, encoding: str, output: _Output) -> None:
     raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
 
 
-def _member(rest: bytes, encoding: str, window: int, output: _Output) -> bytes:
+def _member(rest: bytes, encoding: str, window: int, output: _BoundedOutput) -> bytes:
     """Appends the content of one member; returns the bytes after it."""
     member = zlib.decompressobj(window)
     while not member.eof:

@@ -17,7 +17,7 @@ export const colbert = {
   title: "ColBERT",
   about: "A vector a token. Point at a token of the query, or go to it by keyboard, and see what answers it.",
   fields: [el("label", {}, "Query", query), el("label", {}, "Document", passage)],
-  cannot: (model) => (model.outputs.includes("colbert") ? null : `${model.name} makes no vectors a token (ColBERT).`),
+  cannot: (model) => (model.outputs.includes("colbert") ? null : `${model.name} makes no vectors per token (ColBERT).`),
   call: (asked) => ({
     method: "POST", path: "/vectord/embed", body: body(asked, passage.value, "document"),
     operation: "embed", outputs: ["colbert"], texts: [passage.value],
