@@ -13,11 +13,11 @@ from vectord.compute.ops.base import PackedTexts
 
 
 class ScriptedBackend(FakeBackend):
-    """FakeBackend for dense vectors and those of tokens that fails as told, and records every batch it was given.
+    """A FakeBackend for dense and token vectors that fails on request and records every batch.
 
-    raise_on, nan_on, kill_on: a token id. A batch that holds it raises RuntimeError, has NaN in that text's answers,
-    or ends the worker's thread (SystemExit). memory_tokens: more tokens than this in a batch raise MemoryError.
-    blocked: forwards wait in `forward` until `release`. error: raised by every forward.
+    raise_on, nan_on, kill_on: a token id. A batch with this id raises RuntimeError, has NaN in that text's outputs,
+    or ends the worker's thread (SystemExit). memory_tokens: a batch with more tokens raises MemoryError. blocked:
+    `forward` waits until `release` is called. error: raised by every forward pass.
     """
 
     def __init__(

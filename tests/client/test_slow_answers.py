@@ -73,7 +73,7 @@ def test_a_response_that_is_too_large_is_an_error(ask, told):
 
     def endless() -> Iterator[bytes]:
         for piece in pieces:
-            assert piece is not AssertionError, "read on behind the limit"
+            assert piece is not AssertionError, "read beyond the limit"
             yield piece
 
     class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):

@@ -78,7 +78,7 @@ def test_a_stranger_sees_no_model(crawl: Crawl, key: str | None) -> None:
 
 
 def test_models_have_numbers_in_open_metrics(crawl: Crawl) -> None:
-    """So that their series can still be told apart."""
+    """Numbers distinguish the series of two models."""
     page = crawl.client.get("/metrics").text
     for number in ("1", "2"):
         assert f'vectord_model_ready{{model="{number}"}} 1.0' in page

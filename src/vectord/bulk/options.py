@@ -32,14 +32,14 @@ def parameters() -> list[click.Parameter]:
         value(
             "--format",
             "",
-            "Format of IN, if its name does not tell; lines: one text per line; files: one text per file.",
+            "Format of IN; default: by its name. lines: one text per line; files: one text per file.",
             kind=choice(("parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files")),
         ),
         value("--column", "NAME", "Column of the texts.  [default: text, else the only text column]"),
         value(
             "--output-format",
             "",
-            "Format of OUT, if its name does not tell.",
+            "Format of OUT; default: by its name.",
             kind=choice(("parquet", "arrow", "arrows", "jsonl", "npy")),
         ),
         value("--output-column", "PREFIX", "Prefix for the names of the added columns.", default=""),

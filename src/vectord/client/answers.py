@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embeddings:
-    """ReplyVectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
+    """Vectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
 
     model: str  # "" if there were no texts
     fingerprint: str  # of the vector space; "" if there were no texts

@@ -13,7 +13,7 @@ import numpy as np
 from vectord.client import options as known
 from vectord.client.answers import Array, Batch, Document, Embeddings, Float32, Label, Ranked, Ranking, Token
 from vectord.client.errors import FingerprintChanged
-from vectord.client.options import Chunk, Dtype, Lane, VectorKind, check_names
+from vectord.client.options import ChunkOptions, Dtype, Lane, VectorKind, check_names
 from vectord.client.reading import (
     ARROW,
     LAYOUTS,
@@ -179,7 +179,7 @@ class Calls:
         self,
         texts: str | Iterable[str],
         *,
-        chunk: Chunk,
+        chunk: ChunkOptions,
         progress: bool | None = None,
         **options: Unpack[known.DocumentsOptions],
     ) -> ClientCall[list[Document]]:

@@ -10,7 +10,7 @@ VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]
 Lane: TypeAlias = Literal["interactive", "bulk"]
 
 
-class Chunk(TypedDict, total=False):
+class ChunkOptions(TypedDict, total=False):
     """How a long text is split."""
 
     max_tokens: Required[int]  # of a chunk, without special tokens
@@ -56,7 +56,7 @@ class RerankOptions(TextOptions, total=False):
     weights: Weights | None  # for method weighted
     scores: Literal["model", "raw", "probability"] | None  # for method scores: the model's default, logit or sigmoid
     instruction: str | None  # language models: the criterion for the passages
-    chunk: Chunk | None  # score each chunk; the best one counts
+    chunk: ChunkOptions | None  # score each chunk; the best one counts
 
 
 class ClassifyOptions(TextOptions, total=False):

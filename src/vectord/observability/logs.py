@@ -226,7 +226,7 @@ FORMS: Mapping[str, type[Lines]] = {
 
 
 def _quoted(value: object) -> object:
-    """A text with spaces in quotes, so that the fields of a line can be told apart."""
+    """A text with spaces in quotes, so that the fields of a line can be separated."""
     return orjson.dumps(value).decode() if isinstance(value, str) and not {" ", '"'}.isdisjoint(value) else value
 
 

@@ -23,7 +23,7 @@ from vectord.text.truncation import Limit, fit_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _InputFormat:
+class _TextFormat:
     """How the model reads queries, or documents."""
 
     prefix: str  # the marker's name
@@ -43,9 +43,9 @@ class ColbertEncoder:
             "query": (colbert.query_prefix, colbert.query_length, colbert.expand_queries),
             "document": (colbert.document_prefix, colbert.document_length, False),
         }
-        self._forms: dict[InputKind, _InputFormat] = {}
+        self._forms: dict[InputKind, _TextFormat] = {}
         for kind, (prefix, length, expands) in settings.items():
-            form = _InputFormat(
+            form = _TextFormat(
                 prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands
             )
             if form.max_tokens < self._least(form):
@@ -76,11 +76,11 @@ class ColbertEncoder:
                 raise Untokenizable("{field} has no tokens", index=source.index)
             yield self._sequence(encoding, form, kind, limit, source)
 
-    def _least(self, form: _InputFormat) -> int:
+    def _least(self, form: _TextFormat) -> int:
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
     def _sequence(
-        self, encoding: Encoding, form: _InputFormat, kind: InputKind, limit: Limit, source: Source
+        self, encoding: Encoding, form: _TextFormat, kind: InputKind, limit: Limit, source: Source
     ) -> TokenSequence:
         ids, type_ids = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         if form.marker is not None:

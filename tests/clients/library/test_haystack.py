@@ -15,7 +15,7 @@ FOUND = "a joyful human being"
 
 
 async def test_embeds_documents_and_queries_with_their_prompts(embedder):
-    """Blocking and asynchronously; the given documents stay as they are."""
+    """Blocking and asynchronously; the given documents are not modified."""
     documents, query = VectordDocumentEmbedder(embedder), VectordTextEmbedder(embedder)
     expected = embedder.embed(TEXTS, prompt="passage: ")
     for made in (documents.run(DOCUMENTS), await documents.run_async(DOCUMENTS)):

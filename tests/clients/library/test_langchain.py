@@ -34,7 +34,7 @@ def test_options_apply_to_each_call(embedder):
 
 
 async def test_a_vector_store_retrieves_and_a_reranker_reorders(embedder):
-    """With the score in the metadata; the store's own documents stay as they are."""
+    """With the score in the metadata; the store's own documents are not modified."""
     store = InMemoryVectorStore(VectordEmbeddings(embedder))
     store.add_texts(TEXTS, metadatas=[{"number": i} for i in range(len(TEXTS))])
     reranker = VectordReranker(embedder, top_n=2)

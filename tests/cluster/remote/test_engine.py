@@ -74,7 +74,7 @@ async def test_results_arrive_out_of_order() -> None:
 
 @pytest.mark.parametrize("value", ["half of a pair: \ud83d", 2**70, object()], ids=["surrogate", "integer", "object"])
 async def test_an_error_that_cannot_be_sent_is_still_answered(value: object) -> None:
-    """Its values cannot be encoded; the request must not wait for ever."""
+    """Its values cannot be encoded; the request must not wait without end."""
     fake = FakeEngine()
     fake.error = VectordError("{value}", value=value)
     async with remote(fake) as (engine, _):

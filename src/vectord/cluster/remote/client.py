@@ -90,7 +90,7 @@ class RemoteEngine:
 
 
 class RemoteBuckets:
-    """TokenBuckets of rate_limit.py. The engine's process has one count for all front-ends."""
+    """Implements TokenBuckets of admission/buckets.py with the counts in the engine's process, for all front-ends."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

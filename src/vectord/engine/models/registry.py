@@ -1,7 +1,7 @@
 """The served models by name: the facts and the state of each.
 
-Belongs to the event loop. opening.py makes the ModelSources, lifecycle.py loads models, engine.py
-resolves names.
+On the event loop. opening.py creates a ModelSource for each model, lifecycle.py loads models, and engine.py resolves
+names.
 """
 
 from __future__ import annotations

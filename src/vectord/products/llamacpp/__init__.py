@@ -360,14 +360,14 @@ class Piece(msgspec.Struct):
     piece: str
 
 
-class Tokens(msgspec.Struct):
+class TokenList(msgspec.Struct):
     tokens: list[int | Piece]  # pieces with with_pieces
 
 
 @ROUTES.post(
     "/tokenize",
     body=TokenizeBody,
-    answer=Tokens,
+    answer=TokenList,
     summary="Tokenize a text",
     example={"content": "A bank of a river.", "with_pieces": True},
     keys=["content"],
@@ -481,7 +481,7 @@ def render_props(result: ModelList) -> Rendered:
     return Rendered(body=dump_json(props))
 
 
-class Slot(msgspec.Struct):
+class ModelSlot(msgspec.Struct):
     """One for each served model. llama.cpp's slot of a request has no counterpart: requests share batches."""
 
     id: int
@@ -490,7 +490,7 @@ class Slot(msgspec.Struct):
     state: str
 
 
-@ROUTES.get("/slots", summary="Show the state of each served model", answer=list[Slot])
+@ROUTES.get("/slots", summary="Show the state of each served model", answer=list[ModelSlot])
 def render_slots(result: ModelList) -> Rendered:
     """Without `is_processing`, which is not known for a single model."""
     slots = [

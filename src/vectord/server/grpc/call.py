@@ -57,7 +57,7 @@ def code_of(error: VectordError) -> StatusCode:
 
 
 def trailers_of(error: VectordError) -> tuple[tuple[str, str], ...]:
-    """The trailer that tells gRPC's retry policy how long to wait; none for errors that a retry cannot fix."""
+    """The trailer with the delay for gRPC's retry policy; none for errors that a retry cannot fix."""
     if isinstance(error, Overloaded | Unavailable):
         return (("grpc-retry-pushback-ms", str(math.ceil(retry_after_s(error) * 1000))),)
     return ()
