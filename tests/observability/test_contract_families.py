@@ -1,7 +1,7 @@
 """The metrics that other products' dashboards query: name, type and labels of each.
 
-The tables come from the documents and sources of those products (contracts.md, section 4). The test reads a real server
-with Prometheus's parsers of both formats.
+The tables come from the documents and sources of those products. The test reads a real server with Prometheus's parsers
+of both formats.
 """
 
 from __future__ import annotations

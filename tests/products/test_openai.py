@@ -1,4 +1,4 @@
-"""OpenAI's bodies, answers and errors, as its SDKs and the clients of needs.md send and read them."""
+"""OpenAI's bodies, answers and errors, as its SDKs and other clients send and read them."""
 
 from __future__ import annotations
 

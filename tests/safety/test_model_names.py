@@ -71,7 +71,7 @@ def test_a_tenant_sees_no_model_of_another(crawl: Crawl) -> None:
 
 @pytest.mark.parametrize("key", [None, "key-of-nobody"])
 def test_a_stranger_sees_no_model(crawl: Crawl, key: str | None) -> None:
-    """But that the server is ready."""
+    """Without a valid key, no page names a model. /health/ready still shows that the server is ready."""
     pages = dict(crawl.pages(key))
     assert [address for address, page in pages.items() if any(name in page for name in MODELS.values())] == []
     assert crawl.client.get("/health/ready").json()["embedding"] is True
