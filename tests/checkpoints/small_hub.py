@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +26,12 @@ class Hub:
     breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
     knows_ranges: bool = True
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
+    tokens: set[str | None] = field(default_factory=set)  # the Authorization of all requests
+    sizes: dict[str, int] = field(default_factory=dict)  # announced instead of the content's
+    headers: dict[str, str] = field(default_factory=dict)  # of each download
+    redirects: dict[str, str] = field(default_factory=dict)  # where a download is found instead
+    statuses: dict[str, int] = field(default_factory=dict)
+    stalls: threading.Event | None = None  # until which downloads are not answered
 
 
 @contextmanager
@@ -54,6 +60,7 @@ class _Answers(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        self._hub.tokens.add(self.headers.get("authorization"))
         listings = {f"/api/models/{MODEL}", f"/api/models/{MODEL}/revision/main"}
         path = unquote(self.path.partition("?")[0])
         if path in listings | {f"/api/models/{MODEL}/revision/{self._hub.commit}"}:
@@ -70,18 +77,28 @@ class _Answers(BaseHTTPRequestHandler):
         for name, sent in self._hub.files.items():
             content = self._hub.announced.get(name, sent)
             blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
-            one: dict[str, object] = {"rfilename": name, "size": len(content), "blobId": blob}
+            size = self._hub.sizes.get(name, len(content))
+            one: dict[str, object] = {"rfilename": name, "size": size, "blobId": blob}
             if name.endswith(LARGE):
-                one["lfs"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
+                one["lfs"] = {"size": size, "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
             siblings.append(one)
         return {"id": MODEL, "modelId": MODEL, "sha": self._hub.commit, "siblings": siblings}
 
     def _file(self, name: str) -> None:
+        if self._hub.stalls is not None:
+            self._hub.stalls.wait(60)
+        if name in self._hub.redirects:
+            self._send(b"", 302, {"location": self._hub.redirects[name]})
+            return
+        if name in self._hub.statuses:
+            self._send(b"{}", self._hub.statuses[name], self._hub.headers)
+            return
         content = self._hub.files[name]
         begins = 0
         if self._hub.knows_ranges and (said := self.headers.get("range")):
             begins = int(said.removeprefix("bytes=").rstrip("-"))
-        headers = {"content-range": f"bytes {begins}-{len(content) - 1}/{len(content)}"} if begins else {}
+        ranges = {"content-range": f"bytes {begins}-{len(content) - 1}/{len(content)}"} if begins else {}
+        headers = ranges | self._hub.headers
         most = self._hub.breaks_after.get(name)
         self._send(content[begins:], 206 if begins else 200, headers, most=most)
 
@@ -92,5 +109,6 @@ class _Answers(BaseHTTPRequestHandler):
         for name, value in {"content-length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body[:most])
+        with suppress(ConnectionError):  # a client that has read enough
+            self.wfile.write(body[:most])
         self.close_connection = True

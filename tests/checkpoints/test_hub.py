@@ -13,8 +13,10 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from tests.checkpoints.folders import write_sentence_model, write_transformer
 
+from vectord.checkpoints import hub
 from vectord.checkpoints.hub import cache_folder, resolve
-from vectord.checkpoints.snapshot import DOWNLOADED, GRAPH_FILES, TORCH_FILES
+from vectord.checkpoints.lock import LockedModel
+from vectord.checkpoints.pulling import HubUnreachable, Pulled
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
@@ -42,14 +44,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Records the requests to the hub; the response is a model folder in the cache."""
+    """Records the downloads (pulling.py); each returns a model folder in the cache."""
     asked: list[dict[str, Any]] = []
 
-    def snapshot_download(hub_id: str, **options: Any) -> str:
+    def pull(hub_id: str, **options: Any) -> Pulled:
         asked.append({"hub_id": hub_id, **options})
-        return str(write_cached(options["cache_dir"], hub_id))
+        folder = write_cached(options["cache"], hub_id)
+        return Pulled(LockedModel(hub_id, COMMIT, ()), folder, fetched_bytes=0)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub, "pull", pull)
     return asked
 
 
@@ -163,28 +166,7 @@ def test_a_model_found_nowhere_is_downloaded(nowhere: Path, downloads: list[dict
     (asked,) = downloads
     assert asked["hub_id"] == "org/model"
     assert asked["token"] == "hf_secret"
-    assert asked["cache_dir"] == nowhere / "hf" / "hub"
-
-
-def test_torch_files_are_downloaded_only_without_safetensors(
-    nowhere: Path, downloads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Torch files, as large as safetensors, are requested only after these, at the same commit; a graph after both."""
-    resolve("org/has-safetensors")
-    assert [download["allow_patterns"] for download in downloads] == [list(DOWNLOADED)]
-    first = huggingface_hub.snapshot_download
-
-    def without_weights(hub_id: str, **options: Any) -> str:
-        snapshot = Path(first(hub_id, **options))
-        (snapshot / "model.safetensors").unlink()
-        return str(snapshot)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", without_weights)
-    downloads.clear()
-    resolve("org/has-torch-files")
-    patterns = [DOWNLOADED, TORCH_FILES, GRAPH_FILES]  # the last because no torch file was found either
-    assert [download["allow_patterns"] for download in downloads] == [list(names) for names in patterns]
-    assert [download["revision"] for download in downloads] == [None, COMMIT, COMMIT]
+    assert asked["cache"] == nowhere / "hf" / "hub"
 
 
 def test_the_offline_error_lists_the_searched_places(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
@@ -209,12 +191,12 @@ def test_an_incomplete_cache_is_used_when_the_hub_is_unreachable(
 ) -> None:
     """A model without modules.json of its own must start offline and without a network."""
 
-    def unreachable(*_args: object, **_options: object) -> str:
-        raise LocalEntryNotFoundError("no network")
+    def unreachable(*_args: object, **_options: object) -> Pulled:
+        raise HubUnreachable("the hub could not be read") from OSError()
 
     snapshot = write_cached(nowhere / "hf" / "hub", "org/model")
     (snapshot / "modules.json").unlink()
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(hub, "pull", unreachable)
     assert resolve("org/model").folder == snapshot
     assert resolve("org/model", offline=True).source == "cache"
 
@@ -244,7 +226,7 @@ def test_a_failed_download_has_a_clear_message(error: Exception, says: str, monk
     def fail(*_args: object, **_options: object) -> str:
         raise error
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
     message = refusal("org/model", revision="v1", token="hf_secret")
     assert says in message
     assert "org/model" in message

@@ -19,13 +19,12 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.snapshot import DOWNLOADED, is_complete, needed_graph_files, needed_torch_files
+from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull
+from vectord.checkpoints.snapshot import is_complete
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
@@ -33,7 +32,6 @@ log = logging.getLogger("vectord.checkpoints")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve(
@@ -164,47 +162,19 @@ def _download(
     hub_id: str, revision: str | None, cache: Path, token: str | None, graphs: Sequence[str], *, cached: Path | None
 ) -> Path:
     """The snapshot after fetching its missing files; `cached` if the hub cannot be reached."""
-    from huggingface_hub import snapshot_download  # noqa: PLC0415  0.15 s
-
     log.info("downloading %s to %s", hub_id, cache)
-    fetch = partial(snapshot_download, hub_id, cache_dir=cache, token=token)
     try:
-        with hub_errors(hub_id, revision):
-            found = Path(fetch(revision=revision, allow_patterns=[*DOWNLOADED, *graphs]))
-            for needed_files in (needed_torch_files, needed_graph_files):
-                if more := needed_files(found):
-                    fetch(revision=_commit(found) or revision, allow_patterns=list(more))
-            return found
-    except ModelUnavailable:
-        raise
-    except Exception as error:  # network, disk, Xet: the library's exceptions differ between versions
+        return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs).folder
+    except HubUnreachable as error:
+        why = type(error.__cause__).__name__
         if cached:
-            log.warning(
-                "%s could not be compared with the hub (%s): using the cached files", hub_id, type(error).__name__
-            )
+            log.warning("%s could not be compared with the hub (%s): using the cached files", hub_id, why)
             return cached
         raise ModelUnavailable(
-            f"model {hub_id} is neither a folder nor in {cache}, and the hub could not be reached "
-            f"({type(error).__name__}); check the network, or give the path of a folder"
+            f"model {hub_id} is neither a folder nor in {cache}, and the hub could not be reached ({why}); "
+            "check the network, or give the path of a folder"
         ) from error
 
 
-@contextmanager
-def hub_errors(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Raise the hub's refusals as ModelUnavailable; other errors pass."""
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
-        raise ModelUnavailable(why) from error
-    except errors.RepositoryNotFoundError as error:
-        why = f"model {hub_id} is not a folder and not on the hub, or it is private and needs a token (HF_TOKEN)"
-        raise ModelUnavailable(why) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
-
-
 def _commit(snapshot: Path) -> str | None:
-    return snapshot.name if _COMMIT.fullmatch(snapshot.name) else None
+    return snapshot.name if COMMIT.fullmatch(snapshot.name) else None

@@ -1,14 +1,18 @@
 """Download a model into the Hugging Face cache: only the needed files, resumed, and verified byte by byte.
 
-`vectord pull` calls it on the main thread. huggingface_hub lists the repository and defines the cache layout that serve
-reads. Its own downloads restart after a killed process (2.4: a new temporary file for each call), so the bytes are
-fetched here, into a `.part` file next to the blobs that the next call resumes.
+`vectord pull` and hub.py call it on the main thread. huggingface_hub lists the repository and defines the cache layout.
+Its own downloads restart after a killed process (2.4: a new temporary file for each call) and name files after response
+headers, so the bytes are fetched here, into a `.part` file next to the blobs that the next call resumes.
+
+The hub is not trusted: names, sizes and digests of its listing are checked first, its response headers name nothing,
+and content that differs from the listing is deleted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +21,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vectord.checkpoints.hub import hub_errors
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
 from vectord.errors import ModelUnavailable
 
 MAX_FILES = 100_000  # of a repository
+MAX_FILE_BYTES = 2**40
 ATTEMPTS = 5
 PAUSE_S = 1.0  # before the second attempt; doubled for each further one
 CHUNK_BYTES = 2**20
 
 Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class HubUnreachable(ModelUnavailable):
+    """The cause is the network's, the disk's or the library's exception."""
 
 
 class _WrongContent(Exception):
@@ -64,20 +74,23 @@ def pull(
     revision: str | None,
     cache: Path,
     token: str | None,
-    progress: Progress,
+    progress: Progress = lambda path, done, total: None,
     graphs: Sequence[str] = (),
     held_to: LockedModel | None = None,
 ) -> Pulled:
     """Download the needed files of the model and return what was downloaded.
 
     revision: branch, tag or commit; graphs: patterns of ONNX files that are needed too; held_to: the required commit
-    and files. Raises ModelUnavailable: not on the hub, not reachable, or not the announced bytes.
+    and files. Raises ModelUnavailable: not on the hub, not the announced bytes, or HubUnreachable.
     """
-    from huggingface_hub import HfApi  # noqa: PLC0415  0.15 s
+    from huggingface_hub import HfApi, constants  # noqa: PLC0415  0.15 s
 
     at = held_to.commit if held_to is not None else revision
     with _network_errors(hub_id, at):
-        info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True)
+        timeout_s = constants.HF_HUB_ETAG_TIMEOUT
+        info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
+    if not COMMIT.fullmatch(str(info.sha)):
+        raise ModelUnavailable(f"{hub_id}: the hub names a commit that is none")
     if held_to is not None and info.sha != held_to.commit:
         raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
     remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
@@ -100,13 +113,18 @@ def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
     if len(siblings) > MAX_FILES:
         raise ModelUnavailable(f"{hub_id}: a repository of over {MAX_FILES:,} files")
     for sibling in siblings:
-        path = PurePosixPath(sibling.rfilename)
-        if path.is_absolute() or ".." in path.parts or "\0" in sibling.rfilename:
+        path = str(sibling.rfilename)
+        if PurePosixPath(path).is_absolute() or {"", ".", ".."} & set(re.split(r"[/\\]", path)) or "\0" in path:
             raise ModelUnavailable(f"{hub_id}: a file's path lies outside the model's folder")
         sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
-        name = sha256 or sibling.blob_id or ""
-        if len(name) in (40, 64) and all(digit in "0123456789abcdef" for digit in name) and sibling.size is not None:
-            yield _RemoteFile(sibling.rfilename, int(sibling.size), sha256, None if sha256 else sibling.blob_id)
+        size = sibling.size
+        if not _DIGEST.fullmatch(str(sha256 or sibling.blob_id)) or not isinstance(size, int):
+            continue
+        if not 0 <= size <= MAX_FILE_BYTES:
+            raise ModelUnavailable(
+                f"{hub_id}: a file may have at most {MAX_FILE_BYTES:,} bytes, and the hub says {size:,}"
+            )
+        yield _RemoteFile(path, size, sha256, None if sha256 else sibling.blob_id)
 
 
 def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_RemoteFile]:
@@ -147,19 +165,34 @@ class _Puller:
             if file.path in self.files:
                 continue
             blob = self._root / "blobs" / file.digest
-            if not (blob.is_file() and _matches(blob, file)):
-                with _network_errors(self._hub_id, self.commit):
-                    self._download(file, blob)
-            sha256 = file_sha256(blob)
+            if not _matches(blob, file):
+                with _network_errors(self._hub_id, self.commit), self._lock_of(blob):
+                    if not _matches(blob, file):  # another process may have fetched it
+                        self._download(file, blob)
+            sha256 = file.sha256 or file_sha256(blob)
             locked = self._held_to.get(file.path)
             if locked is not None and (locked.sha256, locked.size_bytes) != (sha256, file.size_bytes):
                 raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
-            link = self.snapshot / file.path
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.exists() or link.resolve() != blob.resolve():
-                link.unlink(missing_ok=True)
-                link.symlink_to(os.path.relpath(blob, link.parent))
+            with _network_errors(self._hub_id, self.commit):
+                self._link(file.path, blob)
             self.files[file.path] = LockedFile(file.path, file.size_bytes, sha256)
+
+    def _link(self, path: str, blob: Path) -> None:
+        link = self.snapshot / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists() or link.resolve() != blob.resolve():
+            link.unlink(missing_ok=True)
+            link.symlink_to(os.path.relpath(blob, link.parent))
+
+    @contextmanager
+    def _lock_of(self, blob: Path) -> Iterator[None]:
+        """Only one process at a time writes a blob: huggingface_hub's own lock."""
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # noqa: PLC0415
+
+        folder = self._root.parent / ".locks" / self._root.name
+        folder.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(folder / f"{blob.name}.lock"):
+            yield
 
     def _download(self, file: _RemoteFile, blob: Path) -> None:
         """Over several connections if necessary; the digest decides at the end."""
@@ -181,7 +214,8 @@ class _Puller:
 
     def _resume(self, file: _RemoteFile, part: Path) -> None:
         """Download from the end of `part` to the end of the file."""
-        from huggingface_hub import get_session, get_token, hf_hub_url  # noqa: PLC0415
+        from huggingface_hub import constants, get_session, get_token, hf_hub_url  # noqa: PLC0415
+        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined] # noqa: PLC0415
 
         start = part.stat().st_size if part.exists() else 0
         if start > file.size_bytes:
@@ -196,8 +230,9 @@ class _Puller:
         if start:
             headers["range"] = f"bytes={start}-"
         url = hf_hub_url(self._hub_id, file.path, revision=self.commit)
-        with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
-            response.raise_for_status()
+        timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", url, headers=headers, follow_redirects=True, timeout=timeout_s) as response:
+            hf_raise_for_status(response)
             start = start if response.status_code == 206 else 0  # a server without ranges sends the whole file
             if start and not str(response.headers.get("content-range", "")).startswith(f"bytes {start}-"):
                 raise _WrongContent(f"{file.path}: the response has another range than requested")
@@ -220,7 +255,7 @@ class _Puller:
 
 def _matches(path: Path, file: _RemoteFile) -> bool:
     """Whether the content is the listed one: by sha256, or by git's digest for files that git keeps itself."""
-    if path.stat().st_size != file.size_bytes:
+    if not path.is_file() or path.stat().st_size != file.size_bytes:
         return False
     if file.sha256 is not None:
         return file_sha256(path) == file.sha256
@@ -241,7 +276,7 @@ def _is_refusal(error: Exception) -> bool:
 def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
     """Raise the hub's refusals and network errors as ModelUnavailable."""
     try:
-        with hub_errors(hub_id, revision):
+        with _hub_errors(hub_id, revision):
             yield
     except ModelUnavailable:
         raise
@@ -249,4 +284,21 @@ def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
     except Exception as error:  # network and disk: the library's exceptions differ between versions
         why = f"model {hub_id}: the hub could not be read ({type(error).__name__}); run the same command to resume"
+        raise HubUnreachable(why) from error
+
+
+@contextmanager
+def _hub_errors(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Raise the hub's refusals as ModelUnavailable; other errors pass."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
         raise ModelUnavailable(why) from error
+    except errors.RepositoryNotFoundError as error:
+        why = f"model {hub_id} is not a folder and not on the hub, or it is private and needs a token (HF_TOKEN)"
+        raise ModelUnavailable(why) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
