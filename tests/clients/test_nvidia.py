@@ -6,6 +6,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_nvidia_ai_endpoints import NVIDIAEmbeddings, NVIDIARerank
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.embeddings.nvidia import NVIDIAEmbedding
 from llama_index.postprocessor.nvidia_rerank import NVIDIARerank as LlamaIndexRerank
 from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
@@ -41,6 +42,14 @@ def test_passages_are_ranked_by_their_logits(server, own):
     assert [document.page_content for document in found] == [PASSAGES[index] for index, _ in wanted]
     scores = [document.metadata["relevance_score"] for document in found]
     assert scores == pytest.approx([score for _, score in wanted], abs=1e-3)
+
+
+def test_llama_indexs_texts_are_embedded(server, own):
+    """Without a model, the first one that the server lists."""
+    client = NVIDIAEmbedding(base_url=f"{server}/v1", api_key="none is needed", truncate="END")
+    assert client.model == MODEL
+    assert_same_vectors(client.get_text_embedding_batch(TEXTS), own.embed(TEXTS))
+    assert_same_vectors([client.get_query_embedding(TOO_LONG)], own.embed([TOO_LONG], truncate=True))
 
 
 def test_llama_indexs_nodes_are_ranked(server, own):
