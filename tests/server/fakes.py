@@ -42,6 +42,8 @@ class FakeEngine:
         self.states = {MODEL: "ready"}
         self.starting = False
         self.error: BaseException | None = None
+        self.busy: VectordError | None = None
+        self.checked: list[tuple[Request, Caller]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.draining = False
@@ -82,6 +84,11 @@ class FakeEngine:
 
     async def before_answer(self) -> None:
         await self.gate.wait()
+
+    def check_busy(self, request: Request, caller: Caller) -> None:
+        self.checked.append((request, caller))
+        if self.busy is not None:
+            raise self.busy
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
         seen = self.states if caller.models is None else self.states.keys() & caller.models
@@ -136,6 +143,7 @@ def route(
         path=path,
         parse=parse,
         summary=f"{name} {path}",
+        example=None if method == "GET" else {keys[0]: "hello"},
         keys=frozenset(keys),
         signs=frozenset(signs),
         public=public,

@@ -18,6 +18,13 @@ class EngineClient(Protocol):
         """
         ...
 
+    def check_busy(self, request: Request, caller: Caller) -> None:
+        """Raises Overloaded if every request of this type by this caller would be refused now, and counts the refusal.
+
+        Without waiting. request: any of its type; its texts do not matter. Raises nothing if that is not known.
+        """
+        ...
+
     def readiness(self) -> dict[str, str]:
         """Served name -> "unloaded" | "loading" | "ready" | "failed" | "stalled".
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import cast
+from typing import TypeGuard, cast
 
 from vectord.compute.backends.base import Backend, OwnMemory
 from vectord.compute.processor import thread_budget
@@ -239,9 +239,20 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
-        if _runs_at_once(request) and not passed(caller.deadline_s):
-            self._check_wait(request, caller)
+        self.check_busy(request, caller)
         return await before(caller.deadline_s, self._answer(request, caller))
+
+    def check_busy(self, request: Request, caller: Caller) -> None:
+        """Under overload most requests end here, so this check comes before any other work."""
+        if not _runs_at_once(request) or passed(caller.deadline_s):
+            return
+        try:
+            for admission in self._admissions(request):
+                admission.check()
+            self._check_wait(caller)
+        except Overloaded as busy:
+            self._observe(RequestEnded(caller=caller, operation=_operation(request), error=type(busy).__name__))
+            raise
 
     async def _answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):
@@ -393,11 +404,8 @@ class Engine:
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
-    def _check_wait(self, request: Request, caller: Caller) -> None:
-        """Raises Overloaded if every model is too busy for even one token.
-
-        Under overload most requests end here, so this check comes before any other work.
-        """
+    def _check_wait(self, caller: Caller) -> None:
+        """Raises Overloaded if every model is too busy for even one token."""
         for served in self._registry.models:
             if served.runner is None:
                 return
@@ -407,7 +415,6 @@ class Engine:
                 busy = error
             else:
                 return
-        self._observe(RequestEnded(caller=caller, operation=_operation(request), error=type(busy).__name__))
         raise busy
 
     def _report_queue(self) -> None:
@@ -445,7 +452,7 @@ class Engine:
         self._observe(report)
 
 
-def _runs_at_once(request: Request) -> bool:
+def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
     """Whether it needs a forward immediately: not a patient request, nor one without outputs."""
     if isinstance(request, EmbedRequest):
         return bool(request.outputs) and not request.waits

@@ -30,7 +30,7 @@ from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
-from vectord.server.admission.gate import Gate, caller_of, request_id
+from vectord.server.admission.gate import Gate, caller_of, client_of, request_id
 from vectord.server.admission.keys import Key
 
 ExchangeObserver: TypeAlias = Callable[[Exchange], None]
@@ -82,6 +82,10 @@ class RequestRecord:
     embedded: int | None = None  # texts with a vector in the response
     timings: Timings | None = None
     steps: Steps | None = None  # of a request with one result
+
+    @property
+    def client(self) -> str:
+        return client_of(self.address, self.key)
 
     def caller(self) -> Caller:
         """Raises InvalidField for an invalid header."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.fakes import (
     CROSS_ENCODER,
     FakeBackend,
+    Recorder,
     backend_for,
     close_gate,
     entered,
@@ -21,6 +23,7 @@ from tests.engine.fakes import (
     spec,
 )
 
+from vectord.engine.engine import Engine
 from vectord.engine.queue.admission import (
     MAX_PATIENT,
     MAX_QUEUED_TOKENS,
@@ -32,7 +35,7 @@ from vectord.engine.queue.admission import (
     within,
 )
 from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, TimedOut, Unavailable
-from vectord.schema import Caller, EmbedRequest, MultiRequest, RerankRequest
+from vectord.schema import Caller, EmbedRequest, ListModels, MultiRequest, Request, RerankRequest, TokenizeRequest
 
 
 async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
@@ -301,6 +304,36 @@ async def test_rerank_requests_have_a_limit_of_their_own(busy, request_for, othe
         backends[busy].gate.set()
         await first
         await engine.answer(request_for("b"), Caller())
+
+
+def refuses(engine: Engine, request: Request) -> bool:
+    try:
+        engine.check_busy(request, Caller())
+    except Overloaded:
+        return True
+    return False
+
+
+async def test_a_full_server_refuses_by_the_type_of_a_request():
+    """Before its body is parsed, as `answer` would, and counted as there. Requests that can wait, or need no forward
+    pass, are not refused."""
+    events = Recorder()
+    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
+    limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1}
+    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], observer=events, **limits) as engine:
+        assert not refuses(engine, embed("b"))
+        close_gate(backends[0])
+        first = asyncio.create_task(engine.answer(embed("a"), Caller()))
+        await entered(backends[0])
+        assert refuses(engine, embed("b"))
+        assert not refuses(engine, replace(embed("b"), waits=True))
+        assert not refuses(engine, rank("b"))
+        assert not refuses(engine, TokenizeRequest(inputs=["b"]))
+        assert not refuses(engine, ListModels())
+        assert events.requests == [("", "embed", "Overloaded", 0, 0)]
+        backends[0].gate.set()
+        await first
+        assert not refuses(engine, embed("b"))
 
 
 async def test_a_multi_request_takes_a_place_of_each_type():

@@ -17,10 +17,10 @@ from tests.server.live import Reply, connected, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
-from vectord.errors import InputTooLong, Overloaded
+from vectord.errors import InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Call, Incoming
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.http.app import create_app
 from vectord.server.http.handler import LazyModelList
@@ -113,6 +113,80 @@ async def test_errors_have_the_form_of_the_selected_product(key: str, speaker: s
     reply = await ask({key: "x"}, engine=engine, path="/say")
     assert (reply.status, reply.json.get("dialect")) == (429, speaker)
     assert speaker or {"detail", "error", "message"} <= set(reply.json)
+
+
+BUSY = Overloaded("Busy.", retry_after_s=1)
+
+
+async def unread() -> dict[str, Any]:
+    raise AssertionError("the body was read")
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/embed", b"{}"), ("/say", b"x" * 16_385)], ids=["one", "large"])
+async def test_a_busy_engine_refuses_before_the_body_is_read(path: str, body: bytes) -> None:
+    """On a path of one product. On a path of several, which a small body selects, only if the body is large."""
+    engine = FakeEngine()
+    engine.busy = BUSY
+    app = create_app(engine, (EMBED, CAT, DOG), ServerConfig())
+    reply = await call(app, "POST", path, headers={"content-length": str(len(body))}, receive=unread)
+    assert (reply.status, engine.callers) == (429, [])
+
+
+@pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog")])
+async def test_a_busy_engine_refuses_a_small_body_in_its_products_form(key: str, speaker: str) -> None:
+    """Before it is parsed: only its keys are read."""
+    parsed = []
+
+    def watched(each: Dialect) -> Dialect:
+        (first, *others) = each.routes
+
+        def parse(incoming: Incoming) -> Call:
+            parsed.append(incoming.body)
+            return first.parse(incoming)
+
+        return replace(each, routes=(replace(first, parse=parse), *others))
+
+    engine = FakeEngine()
+    engine.busy = BUSY
+    reply = await ask({key: "x"}, engine=engine, path="/say", dialects=(EMBED, watched(CAT), watched(DOG)))
+    assert (reply.status, reply.json["dialect"]) == (429, speaker)
+    assert b'{"' + key.encode() + b'": "x"}' not in parsed
+
+
+async def test_a_busy_engine_is_asked_about_the_caller_and_the_kind_of_request() -> None:
+    """The kind is that of the route's example. A route without one, such as a list of models, is not refused early."""
+    engine = FakeEngine()
+    await ask(engine=engine, headers={"x-vectord-lane": "bulk"})
+    ((request, caller),) = engine.checked
+    assert isinstance(request, EmbedRequest)
+    assert (caller.client, caller.lane) == ("10.0.0.1", "bulk")
+    engine.busy = BUSY
+    assert (await ask(b"", engine=engine, method="GET", path="/dogs/rex")).status == 200
+
+
+async def test_refusals_of_a_second_share_one_rendered_response() -> None:
+    """For each client, product and limit."""
+    rendered = []
+
+    def render_error(error: VectordError) -> Rendered:
+        rendered.append(error)
+        return EMBED.render_error(error)
+
+    engine = FakeEngine()
+    engine.busy = BUSY
+    app = create_app(engine, (replace(EMBED, render_error=render_error),), ServerConfig())
+    replies = [await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.1", 1)) for _ in range(20)]
+    assert {(reply.status, reply.body) for reply in replies} == {(429, replies[0].body)}
+    assert len({reply.headers["x-request-id"] for reply in replies}) == 20
+    assert len(rendered) <= 2  # a second may have ended
+    await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.2", 1))
+    engine.busy = replace_limit(BUSY)
+    await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.2", 1))
+    assert len(rendered) in (3, 4)
+
+
+def replace_limit(error: Overloaded) -> Overloaded:
+    return Overloaded(error.template, limit=7, retry_after_s=1)
 
 
 async def test_path_values_reach_the_parser() -> None:

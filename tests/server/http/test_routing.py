@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from tests.server.fakes import dialect, route
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect, Rendered
+from vectord.products.common.dialect import Dialect, Rendered, all_dialects
 from vectord.products.common.errors import render_any
+from vectord.schema import EmbedRequest, RerankRequest, TokenizeRequest
 from vectord.server.http.routing import Page, Table
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
 DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
+REAL = Table(all_dialects(), [], render_any)
 OWL = dialect("owl", route("owl", "/say", keys=("hoot", "purr")), route("owl", "/owls/{name:path}", "GET"))
 
 
@@ -228,3 +230,27 @@ def test_an_exact_path_precedes_the_prefix() -> None:
     both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_any, "/v1")
     assert both.find("POST", "/v1/say").endpoint.speaker == "v"
     assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/dialects/tei/embed", EmbedRequest),
+        ("/v2/embed", EmbedRequest),
+        ("/v1/rerank", RerankRequest),
+        ("/v1/retrieval/m/reranking", RerankRequest),
+        ("/dialects/tei/tokenize", TokenizeRequest),
+        ("/embed", None),  # embedding_server's requests wait for a place, TEI's do not
+        ("/embeddings_image", None),
+    ],
+)
+def test_a_path_has_a_sample_of_the_requests_that_its_bodies_make(path: str, kind: type | None) -> None:
+    """None if that depends on the body, or if the route has no example."""
+    sample = REAL.find("POST", path).endpoint.sample
+    assert sample is None if kind is None else isinstance(sample, kind)
+
+
+def test_the_example_of_every_product_is_a_sample() -> None:
+    """No path of a real server fails when its sample is made."""
+    samples = [endpoint.sample for endpoint in REAL if endpoint.method == "POST"]
+    assert sum(sample is not None for sample in samples) > 100

@@ -67,6 +67,9 @@ class RemoteEngine:
             if self._running == 0:
                 self._idle.set()
 
+    def check_busy(self, request: Request, caller: Caller) -> None:
+        """Does nothing: the engine's process knows its load, and `answer` asks it."""
+
     def readiness(self) -> dict[str, str]:
         states = {} if self._link.state is None else self._link.state.readiness
         return dict(states) if self._link.is_up else dict.fromkeys(states, "stalled")

@@ -54,16 +54,19 @@ class Admission:
 
     async def enter(self, *, patient: bool = False) -> None:
         """Takes a place; `leave` returns it. Raises ShuttingDown while draining, Overloaded if no place is free."""
-        timeout_s = self._patience_s if patient else self._queue_timeout_s
         if self._draining:
             raise ShuttingDown()
         if self._has_place():
             self.under_way += 1
             self._empty.clear()
-        elif timeout_s and self._may_wait(patient):
-            await self._wait(timeout_s, patient)
         else:
-            raise self._full()
+            self._check_may_wait(patient)
+            await self._wait(self._patience_s if patient else self._queue_timeout_s, patient)
+
+    def check(self) -> None:
+        """Raises Overloaded if `enter` would refuse a request that is not patient at once."""
+        if not self._draining and not self._has_place():
+            self._check_may_wait(patient=False)
 
     def leave(self) -> None:
         """Returns a place: to the request that has waited longest, if any."""
@@ -89,12 +92,13 @@ class Admission:
         self.refuse()
         await self._empty.wait()
 
-    def _may_wait(self, patient: bool) -> bool:
+    def _check_may_wait(self, patient: bool) -> None:
         """Each kind has its own room, so that neither takes the other's, and all waiting requests have a limit."""
-        if len(self._waiting) >= self._most_waiting:
-            return False
-        alike = sum(each is patient for each in self._waiting.values())
-        return alike < (MAX_PATIENT if patient else self._room)
+        timeout_s = self._patience_s if patient else self._queue_timeout_s
+        if not timeout_s or len(self._waiting) >= self._most_waiting:
+            raise self._full()
+        if sum(each is patient for each in self._waiting.values()) >= (MAX_PATIENT if patient else self._room):
+            raise self._full()
 
     async def _wait(self, timeout_s: float, patient: bool) -> None:
         loop = asyncio.get_running_loop()

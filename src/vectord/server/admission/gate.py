@@ -84,6 +84,11 @@ def request_id(headers: Mapping[str, str]) -> str:
     return os.urandom(16).hex()
 
 
+def client_of(address: str, key: Key | None) -> str:
+    """The name of a client in shares and limits: its key's, or its address."""
+    return address if key is None or key.shared else key.name
+
+
 def caller_of(
     headers: Mapping[str, str], address: str, key: Key | None = None, name: str | None = None, route: str = ""
 ) -> Caller:
@@ -97,7 +102,7 @@ def caller_of(
     if lane not in (None, "interactive", "bulk"):
         raise InvalidField(INVALID_LANE, field=LANE, header=LANE)
     return Caller(
-        client=address if key is None or key.shared else key.name,
+        client=client_of(address, key),
         named=key is not None and not key.shared,
         lane=(key.lane if key is not None else None) or cast("Lane | None", lane),
         request_id=name or request_id(headers),

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,10 +39,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import zstandard
 
-from vectord.errors import NotAcceptable
+from vectord.errors import NotAcceptable, Overloaded
 from vectord.observability.exchange import Steps
 from vectord.observability.tracing import TRACEPARENT
-from vectord.products.common.dialect import Call, Rendered
+from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import (
     ARROW,
     OCTETS,
@@ -97,6 +98,7 @@ SCORE_KIND = "x-vectord-score-kind"
 QUERY_TRUNCATED = "x-vectord-query-truncated"
 SERVER_TIMING = "server-timing"
 
+MAX_REFUSALS = 1024  # rendered ones that are kept, of at most a few kB each
 MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with more than 4 kB of headers
 NO_LENGTH = TextLength(0, 0)
 
@@ -256,6 +258,25 @@ def server_timing(steps: Steps, timings: Timings | None) -> str:
 
 
 # --- rendering and sending -------------------------------------------------------------------------------------
+
+
+class RefusalResponses:
+    """The responses of a flood: one for each client, product and limit is rendered in a second. Event loop only."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._rendered: dict[tuple[object, ...], Rendered] = {}
+
+    def render(self, error: Overloaded, render: RenderError, client: str) -> Rendered:
+        """The response for `error`, or for an earlier one of the same second: then its numbers are that old."""
+        second = int(time.monotonic())
+        if second != self._second or len(self._rendered) >= MAX_REFUSALS:
+            self._second = second
+            self._rendered.clear()
+        key = client, render, type(error), error.template, error.limit
+        if (rendered := self._rendered.get(key)) is None:
+            rendered = self._rendered[key] = render(error)
+        return rendered
 
 
 class Responder:

@@ -2,6 +2,8 @@
 
     headers -> endpoint -> admission -> body -> product -> parse -> engine.answer -> render -> send
 
+A busy engine refuses a request before its body is read, or, on a path of several products, before it is parsed.
+
 Runs on the event loop, in the task that the ASGI server creates for each request. The product renders errors; an
 unexpected exception becomes status 500 and is logged under the request id.
 """
@@ -17,12 +19,12 @@ from typing import Any, overload
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import VectordError
+from vectord.errors import Overloaded, VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
-from vectord.schema import ANYONE, Caller, ModelInfo, Result
+from vectord.schema import ANYONE, Caller, ModelInfo, Request, Result
 from vectord.server.admission.keys import presented_key
-from vectord.server.http.answer import Responder, Send, negotiated
+from vectord.server.http.answer import RefusalResponses, Responder, Send, negotiated
 from vectord.server.http.hardening.body import (
     Body,
     BodyRoom,
@@ -62,6 +64,7 @@ class HttpHandler:
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit)
+        self._refusals = RefusalResponses()
         self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
         self._guards = Guards(
             max_inputs=engine.models().limits.max_inputs_per_request,
@@ -106,7 +109,10 @@ class HttpHandler:
             return Outcome(None)
         except (Exception, asyncio.CancelledError) as cause:  # run.py cancels requests that outlast the shutdown
             record.dialect = dialect
-            return Outcome(render(self._pipeline.failed(record, cause)))
+            error = self._pipeline.failed(record, cause)
+            if isinstance(error, Overloaded):
+                return Outcome(self._refusals.render(error, render, record.client))
+            return Outcome(render(error))
 
     async def _respond(
         self,
@@ -142,9 +148,13 @@ class HttpHandler:
         if endpoint.error is not None:
             raise endpoint.error
         self._pipeline.check_running()
+        # A small body has arrived with its headers, and the refusal should have the form of its product.
+        checks_early = endpoint.dialect is not None or body.declared_bytes > PARSE_ON_LOOP_BYTES
+        if checks_early:
+            self._check_busy(endpoint.sample, record)
         choice = await self._choose(endpoint, record, body)
         record.dialect = choice.dialect.name
-        work = self._converse(choice, found, record, body, receive)
+        work = self._converse(choice, found, record, body, receive, None if checks_early else choice.sample)
         return await self._or_error(work, record, choice.dialect.name, choice.render_error)
 
     async def _choose(self, endpoint: Endpoint, record: RequestRecord, body: Body) -> Choice:
@@ -160,11 +170,23 @@ class HttpHandler:
 
         return choose() if len(content) <= CHOOSE_ON_LOOP_BYTES else await asyncio.to_thread(choose)
 
+    def _check_busy(self, sample: Request | None, record: RequestRecord) -> None:
+        """Raises Overloaded if the engine would refuse every request of this type."""
+        if sample is not None:
+            self._engine.check_busy(sample, record.caller())
+
     async def _converse(
-        self, choice: Choice, found: Found, record: RequestRecord, body: Body, receive: Receive
+        self,
+        choice: Choice,
+        found: Found,
+        record: RequestRecord,
+        body: Body,
+        receive: Receive,
+        unchecked: Request | None,
     ) -> Outcome:
-        """From the body to the response of one product."""
+        """From the body to the response of one product. unchecked: a request for `_check_busy`."""
         body_read_s = time.perf_counter()
+        self._check_busy(unchecked, record)
         if found.endpoint.dialect is None:  # the body selected the product
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
+import orjson
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect, Rendered, RenderError, Route
+from vectord.products.common.dialect import Dialect, Incoming, Rendered, RenderError, Route
+from vectord.schema import Request
 from vectord.server.admission.keys import NO_SUCH_PATH
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
@@ -40,7 +43,7 @@ class Page:
     limited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """One product's route on a path."""
 
@@ -52,8 +55,16 @@ class Choice:
     def render_error(self) -> RenderError:
         return self.fallback or self.route.render_error or self.dialect.render_error
 
+    @cached_property
+    def sample(self) -> Request | None:
+        """The request that the route's example makes; None for a route without an example."""
+        if self.route.example is None:
+            return None
+        path = {match[1]: "m" for match in _placeholder.finditer(self.route.path)}
+        return self.route.parse(Incoming(body=orjson.dumps(self.route.example), path=path)).request
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One method of one path: a page, one route, several routes, or the error of a path that is not served.
 
@@ -77,6 +88,13 @@ class Endpoint:
     def dialect(self) -> str | None:
         """The product that answers; None if the body selects it, or if there is none."""
         return self.choices[0].dialect.name if len(self.choices) == 1 else None
+
+    @cached_property
+    def sample(self) -> Request | None:
+        """A request of the type that every body on this path makes; None if that depends on the body."""
+        samples = [choice.sample for choice in self.choices]
+        kinds = {(type(sample), getattr(sample, "waits", False)) for sample in samples}
+        return samples[0] if len(kinds) == 1 else None
 
     @property
     def admin(self) -> bool:
