@@ -489,8 +489,9 @@ class ServerConfig:
     )
     health_of: str | None = setting(
         None,
-        "API whose version and figures /health reports, for clients that compare them. Default: those of this server.",
-        choices=("smart_embedder", "llamacpp"),
+        "API whose version and figures /health reports, or whose answer GET / gives, for clients that compare them. "
+        "Default: those of this server.",
+        choices=("smart_embedder", "llamacpp", "ollama"),
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 

@@ -11,7 +11,7 @@ from tests.server.fakes import EMBED, FakeEngine
 from vectord.config import ServerConfig
 from vectord.config.declared import DIALECTS
 from vectord.config.settings import SETTINGS
-from vectord.products.common.dialect import load_dialects
+from vectord.products.common.dialect import get_route, load_dialects
 from vectord.server.http.app import create_app
 
 
@@ -99,7 +99,19 @@ async def test_ping_has_no_body() -> None:
 def test_every_choice_of_health_of_has_values_of_its_own() -> None:
     """A setting without effect is refused."""
     (choices,) = [setting.choices for setting in SETTINGS if setting.name == "health_of"]
-    assert set(choices) == {one.name for one in load_dialects(DIALECTS) if one.original_health is not None}
+    dialects = load_dialects(DIALECTS)
+    assert set(choices) == {one.name for one in dialects if one.original_health or get_route(one.name, "/")}
+
+
+async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
+    """Scripts look for it. A browser still gets the console, and the answer is JSON while no model answers."""
+    engine = FakeEngine()
+    served = create_app(engine, load_dialects(DIALECTS), ServerConfig(health_of="ollama"))
+    assert (await call(served, "GET", "/")).body == b"Ollama is running"
+    assert b"<html" in (await call(served, "GET", "/", headers={"accept": "text/html"})).body
+    engine.states = {"a": "failed"}
+    reply = await call(served, "GET", "/")
+    assert (reply.status, reply.json["name"]) == (503, "vectord")
 
 
 @pytest.mark.parametrize("health_of", [None, "smart_embedder"])

@@ -249,6 +249,12 @@ class Dialect:
 # --- the products by name -------------------------------------------------------------------------------------
 
 
+def get_route(name: str | None, path: str) -> Route | None:
+    """The route of this dialect for a GET of `path`, if it has one."""
+    routes = (route for dialect in all_dialects() if dialect.name == name for route in dialect.routes)
+    return next((route for route in routes if (route.method, route.path) == ("GET", path)), None)
+
+
 def load_dialects(names: Sequence[str]) -> list[Dialect]:
     """The dialects of these names, in this order. Raises ConfigError, which lists all names, for an unknown name."""
     modules = _modules()

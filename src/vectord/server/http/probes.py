@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from vectord.engine.client import EngineClient
-from vectord.products.common.dialect import Rendered, all_dialects
+from vectord.products.common.dialect import Incoming, Rendered, all_dialects, get_route
 from vectord.products.common.models import ready_models
 from vectord.schema import ANYONE, ModelList
 from vectord.server.http.routing import Page
@@ -34,7 +34,7 @@ def probe_pages(
     engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, health_of: str | None = None
 ) -> Sequence[Page]:
     """visible: from a request's headers to the models that its sender may see, None for all. health_of: a dialect with
-    `original_health`, whose values /health reports; None: this server's own."""
+    `original_health` or a GET /, whose values /health and / report; None: this server's own."""
     probes = Probes(engine, shutdown, version, visible, health_of)
     return (
         Page(
@@ -107,9 +107,11 @@ class Probes:
     def front(self, headers: Mapping[str, str]) -> Rendered:
         if prefers_html(headers):
             return console(headers)
-        states = self._states(self._seen_by(headers))
-        body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": states}
-        return _json(body, 200 if self._is_ready(self._engine.models()) else 503)
+        ready, seen = self._is_ready(self._engine.models()), self._seen_by(headers)
+        if ready and (route := get_route(self._health_of, "/")) is not None:
+            return route.parse(Incoming()).answered(seen)
+        body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": self._states(seen)}
+        return _json(body, 200 if ready else 503)
 
     def _seen_by(self, headers: Mapping[str, str]) -> ModelList:
         return self._engine.models(replace(ANYONE, models=self._visible(headers)))
