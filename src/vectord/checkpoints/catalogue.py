@@ -131,6 +131,7 @@ _ms_marco = partial(_reranker, model_type="bert", max_tokens=512)
 # JinaBERT, although config.json says bert: ALiBi instead of a position table, and a gated MLP.
 _jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean")
 _jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192)
+_jina_v2_reranker = partial(_reranker, model_type="xlm-roberta")
 _E5_PROMPTS = {"query": "query: ", "document": "passage: "}
 _e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS)
 _nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS)
@@ -275,6 +276,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
     # Jina
+    _jina_v2_reranker("jinaai/jina-reranker-v2-base-multilingual"),
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
     _jina("jinaai/jina-embeddings-v2-base-en", dimensions=768),
     _jina("jinaai/jina-embeddings-v2-base-code", dimensions=768),

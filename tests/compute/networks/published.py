@@ -131,6 +131,20 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "a model of 2019": ("bert", {**BERT, **OLD, "num_labels": 2, "_num_labels": 2}),
     "nghuyong/ernie-3.0-base-zh": ("ernie", {**BERT, "task_type_vocab_size": 3, "use_task_id": True}),
     "BAAI/bge-m3": ("xlm_roberta", {**BERT, "output_past": True, "bos_token_id": 0, "eos_token_id": 2}),
+    "jinaai/jina-reranker-v2-base-multilingual": (
+        "xlm_roberta",
+        {
+            **BERT,
+            "auto_map": {
+                "AutoModelForSequenceClassification": "modeling_xlm_roberta.XLMRobertaForSequenceClassification"
+            },
+            "architectures": ["XLMRobertaForSequenceClassification"],
+            "emb_pooler": None,
+            "position_embedding_type": "absolute",
+            "truncate_dim": None,
+            "use_flash_attn": True,
+        },
+    ),
     "BAAI/bge-reranker-v2-m3": ("xlm_roberta", {**BERT, "layer_norm_eps": 1e-5, "problem_type": None}),
     "sentence-transformers/all-distilroberta-v1": ("roberta", {**BERT, "layer_norm_eps": 1e-5}),
     "dangvantuan/sentence-camembert-large": ("camembert", {**BERT, "output_past": True}),

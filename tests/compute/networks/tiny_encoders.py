@@ -137,6 +137,7 @@ CASES: dict[str, Case] = {
     "ernie": _case("Ernie", use_task_id=True),
     "gte": _case("Gte"),
     "jina_bert_v2": Case(write_jina_bert, jina_states, {"architecture": "jina_bert_v2"}),
+    "jina_embeddings_v3": _case("JinaEmbeddingsV3", type_vocab_size=1),
     "modernbert": _case("ModernBert"),
     "mpnet": _case("MPNet", max_position_embeddings=130),
     "mt5": _case("MT5", "EncoderModel"),

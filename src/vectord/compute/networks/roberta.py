@@ -1,6 +1,7 @@
-"""`model_type: roberta`, `xlm-roberta` and `camembert`: BGE-M3, multilingual E5, BGE rerankers.
+"""`model_type: roberta`, `xlm-roberta`, `camembert` and `jina_embeddings_v3`: BGE-M3, multilingual E5, BGE rerankers.
 
-The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py.
+The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py and jina_embeddings_v3; and those of
+Jina's own code for xlm-roberta (jina-reranker-v2, jina-colbert-v2), which has rotary positions in some models.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless
+from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
+from vectord.compute.networks.rotary import read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -24,13 +26,53 @@ HEAD = encoder.HeadNames(
 )
 
 
-HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
+# Of Jina's own code.
+JINA_NAMES = encoder.LayerNames(
+    prefix="encoder.layers",
+    attention="mixer.Wqkv",
+    attention_out="mixer.out_proj",
+    attention_norm="norm1",
+    mlp=("mlp.fc1",),
+    down="mlp.fc2",
+    output_norm="norm2",
+)
+JINA_V3_NAMES = replace(encoder.TRANSFORMERS_NAMES, mlp=("mlp.fc1",), down="mlp.fc2", mlp_bias=True)
+ROTARY = "jina_embeddings_v3"
+
+HARMLESS: Mapping[str, Harmless] = {
+    **encoder.HARMLESS,
+    **harmless("speed and memory only", "use_flash_attn use_reentrant"),
+    **harmless(
+        "of adapters, which the model has none of", "lora_alpha lora_dropout_p lora_main_params_trainable lora_rank"
+    ),
+    **harmless("no layer after the pooling", "emb_pooler", None),
+    **harmless("only with rotary positions", "rotary_emb_base"),
+}
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
-    facts.require(config, "position_embedding_type", "absolute")
-    return encoder.read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=_first_position(config))
+    spec, weights = _spec(config), _body(weights)
+    names = JINA_V3_NAMES if config["model_type"] == ROTARY else NAMES
+    is_jinas = f"{JINA_NAMES.prefix}.0.{JINA_NAMES.attention}.weight" in weights
+    rotary = None
+    if _is_rotary(config):
+        if names is NAMES and not is_jinas:
+            raise ModelUnavailable(
+                "config.json: position_embedding_type rotary is supported in Jina's checkpoints only"
+            )
+        theta = facts.number(config, "rotary_emb_base", 20_000.0 if names is JINA_V3_NAMES else 10_000.0)
+        turns = read_plain_rotary(config, theta=theta, positions=spec.max_tokens)
+        rotary = rotary_table(weights, turns, spec.head_size, spec.max_tokens)
+    return encoder.read_encoder(
+        spec,
+        weights,
+        ops,
+        JINA_NAMES if is_jinas else names,
+        norm="emb_ln" if is_jinas else "embeddings.LayerNorm",
+        first_position=None if rotary else _first_position(config),
+        rotary=rotary,
+    )
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -49,11 +91,19 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     spec, first = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
+    if _is_rotary(config):
+        return spec
     if spec.max_tokens <= first:
         raise ModelUnavailable(
             f"config.json: max_position_embeddings {spec.max_tokens} leaves no room after pad_token_id {first - 1}"
         )
     return replace(spec, max_tokens=spec.max_tokens - first)
+
+
+def _is_rotary(config: Mapping[str, Any]) -> bool:
+    if config["model_type"] == ROTARY:
+        return True
+    return facts.choice(config, "position_embedding_type", ("absolute", "rotary"), "absolute") == "rotary"
 
 
 def _first_position(config: Mapping[str, Any]) -> int:
