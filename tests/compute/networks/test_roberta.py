@@ -75,7 +75,7 @@ def test_states_equal_transformers(positions: str, family: str, tmp_path: Path) 
 def test_rotary_positions_without_jinas_tensors_are_refused(tmp_path: Path) -> None:
     """Other checkpoints may rotate in another way."""
     folder = change_config(write_tiny(tmp_path, "XLMRoberta"), position_embedding_type="rotary")
-    with pytest.raises(ModelUnavailable, match="Jina's checkpoints"):
+    with pytest.raises(ModelUnavailable, match="xlm-roberta-flash's tensors"):
         numpy_answer(CASES["xlm_roberta"].spec(folder), TEXTS)
 
 

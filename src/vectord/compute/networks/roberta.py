@@ -1,7 +1,7 @@
 """`model_type: roberta`, `xlm-roberta`, `camembert` and `jina_embeddings_v3`: BGE-M3, multilingual E5, BGE rerankers.
 
 The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py and jina_embeddings_v3; and those of
-Jina's own code for xlm-roberta (jina-reranker-v2, jina-colbert-v2), which has rotary positions in some models.
+xlm-roberta-flash, the own code of some models, which has rotary positions in some of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HEAD = encoder.HeadNames(
 )
 
 
-# Of Jina's own code.
-JINA_NAMES = encoder.LayerNames(
+# Of xlm-roberta-flash.
+FLASH_NAMES = encoder.LayerNames(
     prefix="encoder.layers",
     attention="mixer.Wqkv",
     attention_out="mixer.out_proj",
@@ -36,7 +36,7 @@ JINA_NAMES = encoder.LayerNames(
     down="mlp.fc2",
     output_norm="norm2",
 )
-JINA_V3_NAMES = replace(encoder.TRANSFORMERS_NAMES, mlp=("mlp.fc1",), down="mlp.fc2", mlp_bias=True)
+TRANSFORMERS_NAMES = replace(encoder.TRANSFORMERS_NAMES, mlp=("mlp.fc1",), down="mlp.fc2", mlp_bias=True)
 ROTARY = "jina_embeddings_v3"
 
 HARMLESS: Mapping[str, Harmless] = {
@@ -53,23 +53,23 @@ HARMLESS: Mapping[str, Harmless] = {
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
-    names = JINA_V3_NAMES if config["model_type"] == ROTARY else NAMES
-    is_jinas = f"{JINA_NAMES.prefix}.0.{JINA_NAMES.attention}.weight" in weights
+    names = TRANSFORMERS_NAMES if config["model_type"] == ROTARY else NAMES
+    is_flash = f"{FLASH_NAMES.prefix}.0.{FLASH_NAMES.attention}.weight" in weights
     rotary = None
     if _is_rotary(config):
-        if names is NAMES and not is_jinas:
+        if names is NAMES and not is_flash:
             raise ModelUnavailable(
-                "config.json: position_embedding_type rotary is supported in Jina's checkpoints only"
+                "config.json: position_embedding_type rotary is supported with xlm-roberta-flash's tensors only"
             )
-        theta = facts.number(config, "rotary_emb_base", 20_000.0 if names is JINA_V3_NAMES else 10_000.0)
+        theta = facts.number(config, "rotary_emb_base", 20_000.0 if names is TRANSFORMERS_NAMES else 10_000.0)
         turns = read_plain_rotary(config, theta=theta, positions=spec.max_tokens)
         rotary = rotary_table(weights, turns, spec.head_size, spec.max_tokens)
     return encoder.read_encoder(
         spec,
         weights,
         ops,
-        JINA_NAMES if is_jinas else names,
-        norm="emb_ln" if is_jinas else "embeddings.LayerNorm",
+        FLASH_NAMES if is_flash else names,
+        norm="emb_ln" if is_flash else "embeddings.LayerNorm",
         first_position=None if rotary else _first_position(config),
         rotary=rotary,
     )
