@@ -248,7 +248,7 @@ class Engine:
             return
         try:
             for admission in self._admissions(request):
-                admission.check()
+                admission.check(caller.client)
             self._check_wait(caller)
         except Overloaded as busy:
             self._observe(RequestEnded(caller=caller, operation=_operation(request), error=type(busy).__name__))
@@ -268,8 +268,9 @@ class Engine:
                 if isinstance(request, MultiRequest):
                     check_multi(request, task)
                 for admission in self._admissions(request):
-                    await admission.enter(patient=isinstance(request, EmbedRequest) and request.waits)
-                    places.callback(admission.leave)
+                    waits = isinstance(request, EmbedRequest) and request.waits
+                    await admission.enter(caller.client, patient=waits)
+                    places.callback(admission.leave, caller.client)
             except BaseException as error:
                 self._report_failure("", request, task, error)
                 raise

@@ -439,6 +439,42 @@ async def test_patient_and_ordinary_requests_wait_in_rooms_of_their_own() -> Non
         await waiter
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, 60.0], ids=["refused", "waiting"])
+async def test_a_client_that_floods_the_places_keeps_no_other_out(timeout_s: float) -> None:
+    """Clients with fewer than a sixteenth of the places get a quarter more, ahead of the waiting list."""
+    admission = Admission(64, queue_timeout_s=timeout_s)
+    for _ in range(64):
+        await admission.enter("flood")
+    waiting = [asyncio.create_task(admission.enter("flood")) for _ in range(64 if timeout_s else 0)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        admission.check("flood")
+    for client in ("ann", "ben", "cat", "dan"):
+        for _ in range(4):
+            admission.check(client)
+            await admission.enter(client)
+        with pytest.raises(Overloaded):
+            await admission.enter(client)
+    assert admission.under_way == 80
+    with pytest.raises(Overloaded):
+        await admission.enter("eve")
+    for client in ("ann", "flood"):
+        admission.leave(client)
+    await admission.enter("ann")
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_limit_of_few_places_is_exact() -> None:
+    """A quarter of them is less than one."""
+    admission = Admission(3)
+    for _ in range(3):
+        await admission.enter("flood")
+    with pytest.raises(Overloaded):
+        await admission.enter("ann")
+
+
 async def test_waiting_requests_of_both_kinds_count_among_max_concurrent_requests() -> None:
     """With max_running_requests, no more are in the server than max_concurrent_requests."""
     admission = Admission(3, queue_timeout_s=60.0, patience_s=60.0, max_running_requests=1)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, ShuttingDown, TimedOut, VectordError
 
@@ -20,12 +21,21 @@ T = TypeVar("T")
 MEMORY = 0.95  # weight of the past per batch: about 20 batches, one or two seconds on a busy CPU
 MAX_QUEUED_TOKENS = 2**25  # the longest queue: 256 MiB of ids, 25 min of MiniLM on two cores
 MAX_PATIENT = 64  # patient requests that may wait, even with fewer places: each holds its body
+FEW, EXTRA = 16, 4  # fractions of the places: fewer than these are few for a client; how many more such clients get
 MIN_RETRY_AFTER_S = 1.0
 SHUT_DOWN = "The server has shut down."
 
 
+class Waiting(NamedTuple):
+    client: str
+    patient: bool
+
+
 class Admission:
-    """Places for active requests, and a waiting list. First come, first served."""
+    """Places for active requests, and a waiting list. First come, first served.
+
+    One client cannot keep others out: when all places are taken, a client that has few of them gets an extra one.
+    """
 
     def __init__(
         self,
@@ -42,49 +52,55 @@ class Admission:
         places = min(max_running_requests or max_concurrent_requests, max_concurrent_requests)
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
+        self._few = max(1, places // FEW)
+        self._extra = places // EXTRA
+        self._places_of: Counter[str] = Counter()  # by client
         self._most_waiting = self._room + (MAX_PATIENT if max_running_requests is None else 0)
         self.under_way = 0
         self._running = running
         self._queue_timeout_s = queue_timeout_s
         self._patience_s = patience_s
-        self._waiting: dict[asyncio.Future[None], bool] = {}  # in order: patient; done when the request has a place
+        self._waiting: dict[asyncio.Future[None], Waiting] = {}  # in order; done when the request has a place
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def enter(self, *, patient: bool = False) -> None:
+    async def enter(self, client: str = "", *, patient: bool = False) -> None:
         """Takes a place; `leave` returns it. Raises ShuttingDown while draining, Overloaded if no place is free."""
         if self._draining:
             raise ShuttingDown()
-        if self._has_place():
-            self.under_way += 1
-            self._empty.clear()
+        if self._has_place(client):
+            self._take(client)
         else:
             self._check_may_wait(patient)
-            await self._wait(self._patience_s if patient else self._queue_timeout_s, patient)
+            await self._wait(self._patience_s if patient else self._queue_timeout_s, Waiting(client, patient))
 
-    def check(self) -> None:
+    def check(self, client: str = "") -> None:
         """Raises Overloaded if `enter` would refuse a request that is not patient at once."""
-        if not self._draining and not self._has_place():
+        if not self._draining and not self._has_place(client):
             self._check_may_wait(patient=False)
 
-    def leave(self) -> None:
+    def leave(self, client: str = "") -> None:
         """Returns a place: to the request that has waited longest, if any."""
         self.under_way -= 1
+        self._places_of[client] -= 1
+        if not self._places_of[client]:
+            del self._places_of[client]
         self.admit_waiting()
         if not self.under_way:
             self._empty.set()
 
     def admit_waiting(self) -> None:
         """Gives free places to waiting requests. Called when `running` may have changed."""
-        while self._waiting and self._has_place() and (place := self._next_waiting()) is not None:
-            self.under_way += 1
+        while (place := self._first_waiting()) is not None and self._has_place(self._waiting[place].client):
+            self._take(self._waiting.pop(place).client)
             place.set_result(None)
 
     def refuse(self) -> None:
         """Refuse new and waiting requests from now on."""
         self._draining = True
-        while (place := self._next_waiting()) is not None:
+        while (place := self._first_waiting()) is not None:
+            del self._waiting[place]
             place.set_exception(ShuttingDown())
 
     async def drain(self) -> None:
@@ -97,13 +113,13 @@ class Admission:
         timeout_s = self._patience_s if patient else self._queue_timeout_s
         if not timeout_s or len(self._waiting) >= self._most_waiting:
             raise self._full()
-        if sum(each is patient for each in self._waiting.values()) >= (MAX_PATIENT if patient else self._room):
+        if sum(each.patient is patient for each in self._waiting.values()) >= (MAX_PATIENT if patient else self._room):
             raise self._full()
 
-    async def _wait(self, timeout_s: float, patient: bool) -> None:
+    async def _wait(self, timeout_s: float, waiting: Waiting) -> None:
         loop = asyncio.get_running_loop()
         place = loop.create_future()
-        self._waiting[place] = patient
+        self._waiting[place] = waiting
         timer = loop.call_later(timeout_s, self._give_up, place, timeout_s)
         try:
             await place
@@ -112,7 +128,7 @@ class Admission:
             if (
                 not place.cancelled() and place.exception() is None
             ):  # it received the place just before it was cancelled
-                self.leave()
+                self.leave(waiting.client)
             raise
         finally:
             timer.cancel()
@@ -130,17 +146,23 @@ class Admission:
                 )
             )
 
-    def _has_place(self) -> bool:
+    def _has_place(self, client: str) -> bool:
         if self.under_way < self.max_concurrent_requests:
             return True
-        return self._running is not None and self.under_way - self._running() < self.max_concurrent_requests
+        surplus = self.under_way - self.max_concurrent_requests - (self._running() if self._running is not None else 0)
+        return surplus < 0 or (surplus < self._extra and self._places_of[client] < self._few)
 
-    def _next_waiting(self) -> asyncio.Future[None] | None:
+    def _take(self, client: str) -> None:
+        self.under_way += 1
+        self._places_of[client] += 1
+        self._empty.clear()
+
+    def _first_waiting(self) -> asyncio.Future[None] | None:
         while self._waiting:
             place = next(iter(self._waiting))
-            del self._waiting[place]
-            if not place.done():  # not cancelled
+            if not place.done():
                 return place
+            del self._waiting[place]  # cancelled
         return None
 
     def _full(self) -> Overloaded:
