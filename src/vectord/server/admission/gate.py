@@ -8,12 +8,12 @@ Also reads the client of a request: its id, its address, and the options in its 
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from random import Random
 from typing import TypeAlias, cast
 
 from vectord.config import ServerConfig
@@ -39,6 +39,7 @@ INVALID_TIMEOUT = "{header} must be a whole number of milliseconds."
 
 MAX_HOPS = 32  # addresses of X-Forwarded-For that are read, from its end
 _MAX_TIMEOUT_DIGITS = 9
+_ids = Random()  # noqa: S311 - no secrets; os.urandom would let another thread take the interpreter
 _safe_id = re.compile(r"[A-Za-z0-9._:/+=@~-]{1,128}")
 
 
@@ -81,7 +82,7 @@ def request_id(headers: Mapping[str, str]) -> str:
     given = headers.get(REQUEST_ID)
     if given is not None and _safe_id.fullmatch(given):
         return given
-    return os.urandom(16).hex()
+    return f"{_ids.getrandbits(128):032x}"
 
 
 def client_of(address: str, key: Key | None) -> str:
