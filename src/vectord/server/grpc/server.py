@@ -30,6 +30,8 @@ from vectord.server.pipeline import RequestPipeline, Shutdown
 
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
 IDLE_S = 300  # how long a connection without calls stays open
+HANDSHAKE_S = 10.0  # for TLS and HTTP/2's first frames; 120 by grpc's default
+KEEPALIVE_S = 60  # after which a silent peer is asked whether it is there, and the time for its reply
 MIN_DRAIN_S = 0.25  # how long new calls still get UNAVAILABLE during shutdown
 SEND_S = 1.0  # time to send responses after the last result
 MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default; services.py limits how many messages are received at once
@@ -96,6 +98,9 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         # Identity only, as in TEI. With grpcio 1.81, 800 kB of gzip become 800 MB before the size is checked.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_connection_idle_ms", IDLE_S * 1000),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_S * 1000),
         ("grpc.so_reuseport", 0),  # otherwise a second server would get half of the connections
     )
 

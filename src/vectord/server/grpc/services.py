@@ -21,7 +21,7 @@ import grpc
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import MalformedBody, Overloaded, VectordError
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
@@ -43,6 +43,7 @@ from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREA
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
 from vectord.server.http.answer import result_headers
 from vectord.server.http.hardening.body import BodyRoom
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.pipeline import RequestPipeline
 
@@ -58,6 +59,7 @@ SINGLE_GRACE_S = 2.0  # 4 MiB in this time are 17 Mbit/s; applies only if other 
 STREAM_GRACE_S = 10.0
 SINGLE_TIMEOUT_S = 60.0
 READ_ON_LOOP_BYTES = 2**14  # larger messages are decoded in a thread
+TOO_MUCH_METADATA = "A call may have at most {limit} metadata entries."
 RANK_NAMES: Mapping[str, str] = {"passages": "text"}
 
 
@@ -82,6 +84,8 @@ class Services:
         path = details.method if details.method in self._handlers else ""
         headers, keys = headers_of(details.invocation_metadata), self._pipeline.gate.keys
         try:
+            if len(details.invocation_metadata) > MAX_HEADERS:
+                raise PayloadTooLarge(TOO_MUCH_METADATA, limit=MAX_HEADERS)
             keys.require(keys.lookup(headers), headers)
             self._pipeline.check_running()
         except Exception as error:

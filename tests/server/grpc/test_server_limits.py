@@ -1,0 +1,103 @@
+"""The limits of a connection and of a call, which correspond to HTTP's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
+from grpc import StatusCode
+from tests.attack.grpc_frames import PING, PREFACE, SETTINGS, frame
+from tests.server.grpc.fakes import FakeEngine, Live, live
+
+from vectord.server.grpc import server
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS
+
+EMBED = "/tei.v1.Embed/Embed"
+
+
+async def refusal(running: Live, text: str = "abc", **options: object) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await running.call(EMBED, pb.EmbedRequest(inputs=text), **options)
+    return caught.value
+
+
+@pytest.mark.parametrize(("settings", "size"), [({}, server.MAX_MESSAGE_BYTES), ({"payload_limit": 20_000}, 20_000)])
+async def test_the_size_of_a_message_is_limited(settings: dict[str, int], size: int) -> None:
+    """By payload_limit, and by gRPC's own default."""
+    engine = FakeEngine()
+    async with live(engine, **settings) as running:
+        assert (await refusal(running, "a" * size)).code() is StatusCode.RESOURCE_EXHAUSTED
+        assert engine.running == 0
+        assert (await running.call(EMBED, pb.EmbedRequest(inputs="abc"))).embeddings[0] == 3
+
+
+async def test_the_size_of_metadata_is_limited() -> None:
+    """By header_limit_bytes, as HTTP's headers."""
+    async with live(header_limit_bytes=2048) as running:
+        error = await refusal(running, metadata=[("x-large", "v" * 3000)])
+        assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert (await running.call(EMBED, pb.EmbedRequest(inputs="abc"))).embeddings[0] == 3
+
+
+async def test_the_number_of_metadata_entries_is_limited() -> None:
+    """As that of HTTP's headers."""
+    async with live() as running:
+        error = await refusal(running, metadata=[(f"x-{number}", "v") for number in range(MAX_HEADERS + 1)])
+        assert error.code() is StatusCode.INVALID_ARGUMENT
+        assert error.details() == "Input validation error: A call may have at most 256 metadata entries."
+
+
+async def test_concurrent_calls_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all; a further one is refused at once, and one after them is answered."""
+    monkeypatch.setattr(server, "MAX_CALLS", 2)
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running:
+        calls = [running.call(EMBED, pb.EmbedRequest(inputs="abc")) for _ in range(2)]
+        for _ in calls:
+            await engine.entered.acquire()
+        assert (await refusal(running)).code() is StatusCode.RESOURCE_EXHAUSTED
+        engine.gate.set()
+        assert [(await call).embeddings[0] for call in calls] == [3, 3]
+        assert (await running.call(EMBED, pb.EmbedRequest(inputs="abc"))).embeddings[0] == 3
+
+
+async def test_streams_of_a_connection_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A further call of the connection waits until one has ended."""
+    monkeypatch.setattr(server, "MAX_STREAMS", 2)
+    engine = FakeEngine()
+    async with live(engine) as running:
+        await running.call(EMBED, pb.EmbedRequest(inputs="abc"))  # the client knows the limit from now on
+        await engine.entered.acquire()
+        engine.gate.clear()
+        calls = [running.call(EMBED, pb.EmbedRequest(inputs="abc")) for _ in range(3)]
+        for _ in range(2):
+            await engine.entered.acquire()
+        assert engine.running == 2
+        engine.gate.set()
+        assert [(await call).embeddings[0] for call in calls] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE[:10]], ids=["nothing", "half a preface"])
+async def test_a_silent_connection_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After HANDSHAKE_S."""
+    monkeypatch.setattr(server, "HANDSHAKE_S", 0.1)
+    async with live() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(sent)
+        await reader.read()  # to its end
+        writer.close()
+
+
+async def test_a_flood_of_pings_ends_its_connection() -> None:
+    """HTTP/2's error ENHANCE_YOUR_CALM."""
+    async with live() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(PREFACE + frame(SETTINGS) + frame(PING, payload=b"a" * 8) * 100)
+        assert b"too_many_pings" in await reader.read()
+        writer.close()
