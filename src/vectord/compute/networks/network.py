@@ -120,8 +120,8 @@ def _architecture(spec: ModelSpec) -> ModuleType:
 
 def _refuse_unknown_class(spec: ModelSpec, config: Settings) -> None:
     """Raise ModelUnavailable if `architectures` names a class of the model's own code that we do not implement."""
-    listed, prefixes = config.get("architectures"), _CLASS_PREFIXES.get(spec.architecture.replace("-", "_"))
-    if not config.get("auto_map") or not isinstance(listed, list) or not listed or prefixes is None:
+    listed, prefixes = config.get("architectures"), _CLASS_PREFIXES[spec.architecture.replace("-", "_")]
+    if not config.get("auto_map") or not isinstance(listed, list) or not listed:
         return
     name = str(listed[0])[:80]
     known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
