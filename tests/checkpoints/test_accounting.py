@@ -79,6 +79,14 @@ def test_known_keys_are_accepted(folder: Path, config: dict[str, Any]) -> None:
     assert spec_of(folder).outputs == {"dense", "tokens"}
 
 
+def test_a_key_with_control_characters_stays_on_one_line(folder: Path) -> None:
+    """Else a model's file could write lines of its own into the log."""
+    write_json(folder / "sentence_bert_config.json", {"key\nERROR \x1b[31m": 1})
+    with pytest.raises(ModelUnavailable, match=r"json: key\\nERROR \\x1b\[31m 1 is not supported") as caught:
+        spec_of(folder)
+    assert str(caught.value).isprintable()
+
+
 TOKENIZERS: dict[str, dict[str, Any]] = {  # tokenizer_config.json of published models
     "BAAI/bge-base-en-v1.5": {
         "clean_up_tokenization_spaces": True,

@@ -29,9 +29,10 @@ def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
     for key, value in settings.unread().items():
         known = harmless.get(key)
         if value is not None and (known is None or not known.accepts(value)):
+            name = repr(key)[1:-1][:80]  # on one line: a key may contain any character
             raise ModelUnavailable(
-                f"{settings.path}: {key[:80]} {repr(value)[:80]} is not supported and could change the results; "
-                f"{OPTION} {key[:80]} ignores it"
+                f"{settings.path}: {name} {repr(value)[:80]} is not supported and could change the results; "
+                f"{OPTION} {name} ignores it"
             )
 
 

@@ -127,7 +127,7 @@ def _refuse_unknown_class(spec: ModelSpec, config: Settings) -> None:
     known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
     if not known and "architectures" not in config.allowed:
         raise ModelUnavailable(
-            f"{config.path}: the class {name} is in the model's own code (auto_map), which is never "
+            f"{config.path}: the class {repr(name)[1:-1]} is in the model's own code (auto_map), which is never "
             f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
         )
 
