@@ -161,6 +161,7 @@ def test_every_command_selects_the_product_of_its_section() -> None:
 
 TRIED = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
 NO_CLIENTS = {
+    "tests/clients/test_infinity_suite.py",
     "tests/clients/test_llama_cpp_suite.py",
     "tests/clients/test_ollama_suite.py",
     "tests/clients/test_vllm_suite.py",
