@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+.PHONY: help serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
   bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock sbom
 
 PYTHON ?= python3
@@ -109,6 +109,9 @@ bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server
 
 bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure the server, sentence-transformers and infinity, which it installs
 	@.venv-dev/bin/python -m bench peers $(ARGS)
+
+bench-library: $(SERVE_ENV) $(DEV_ENV) ## Measure vectord.Embedder, sentence-transformers and fastembed in one process each
+	@.venv-dev/bin/python -m bench library $(ARGS)
 
 bench-wire: $(DEV_ENV) ## Measure the CPU time of each dialect, from request bytes to response bytes
 	@.venv-dev/bin/python -m bench wire $(ARGS)

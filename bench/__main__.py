@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, console, fairness, large, overload, peers, precision, run, static, wire
+from bench import bulk, console, fairness, large, library, overload, peers, precision, run, static, wire
 from bench.child import REPOSITORY
 from bench.corpus import make_corpus
 from bench.machine import conditions
@@ -91,6 +91,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "peers":
         compared = peers.measure(subject, options.rounds, options.texts)
         return peers.rows(compared), compared.rounds
+    if options.measure == "library":
+        called = library.measure(subject, options.rounds, options.texts)
+        return library.rows(called, options.texts), called.rounds
     if options.measure == "static":
         tables = static.measure(subject, options.models[0], options.rounds, options.texts)
         return static.rows(tables), tables
@@ -119,13 +122,15 @@ def _options() -> argparse.Namespace:
             "console",
             "precision",
             "static",
+            "library",
         ),
         help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "fairness: single requests during a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
-        "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec",
+        "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec; "
+        "library: vectord.Embedder next to sentence-transformers and fastembed",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")

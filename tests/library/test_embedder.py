@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -20,7 +21,9 @@ from tests.models import MAX_TOKENS, WIDTH, write_bert
 
 from vectord import Embedder
 from vectord.checkpoints.hub import resolve
-from vectord.config import DEFAULT_MODEL
+from vectord.compute.backends.base import Answers, TokenBatch
+from vectord.compute.backends.fake import FakeBackend
+from vectord.config import DEFAULT_MODEL, EngineConfig
 from vectord.engine.queue.admission import Speed
 from vectord.errors import InputTooLong, ModelUnavailable, ShuttingDown
 from vectord.library.embedder import TEXTS_PER_REQUEST
@@ -198,6 +201,57 @@ def test_threads_share_one_embedder(embedder: Embedder) -> None:
             np.testing.assert_allclose(vectors, embedder.embed(own), atol=1e-5)
 
 
+def test_callers_share_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of several threads that wait for the device run in one forward pass."""
+    first, queued, sizes = threading.Event(), threading.Event(), []
+    forward = FakeBackend.forward
+
+    def waiting(backend: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
+        sizes.append(len(batch.texts.cu_seqlens) - 1)
+        first.set()
+        assert queued.wait(60)
+        return forward(backend, batch, stream)
+
+    async def queued_texts(embedder: Embedder) -> int:
+        (runner,) = embedder._engine._runners()
+        return runner.queued()[0]
+
+    with Embedder(str(folder), backend="fake") as made, ThreadPoolExecutor(9) as pool:
+        sizes.clear()
+        monkeypatch.setattr(FakeBackend, "forward", waiting)
+        calls = [pool.submit(made.embed, "the first text")]
+        assert first.wait(60)
+        calls += [pool.submit(made.embed, f"text {i}") for i in range(8)]
+        while made._run(queued_texts(made)) < 8:
+            assert not calls[-1].done()
+        queued.set()
+        assert [call.result().shape for call in calls] == [(WIDTH,)] * 9
+    assert sizes == [1, 8]
+
+
+async def test_no_number_of_calls_is_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More calls wait at once than a server takes: all are answered."""
+    opened, forward = threading.Event(), FakeBackend.forward
+
+    def waiting(backend: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
+        assert opened.wait(60)
+        return forward(backend, batch, stream)
+
+    async def calls_under_way(embedder: Embedder) -> int:
+        return embedder._engine.gauges().under_way
+
+    many = EngineConfig().max_concurrent_requests + 1
+    with Embedder(str(folder), backend="fake") as made:
+        monkeypatch.setattr(FakeBackend, "forward", waiting)
+        calls = [asyncio.ensure_future(made.aembed("a")) for _ in range(many)]
+        try:
+            while await made._arun(calls_under_way(made)) < many:
+                assert not any(call.done() for call in calls)
+        finally:
+            opened.set()
+        assert {vector.shape for vector in await asyncio.gather(*calls)} == {(WIDTH,)}
+
+
 async def test_calls_on_an_event_loop(embedder: Embedder) -> None:
     """The twins answer as the blocking calls, and the loop continues meanwhile."""
     vectors, ranked = await asyncio.gather(embedder.aembed(TEXTS), embedder.arerank("hello world", TEXTS))
@@ -263,10 +317,11 @@ def test_a_model_that_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:
         Embedder(str(tmp_path))
 
 
-def test_a_program_may_end_without_closing(folder: Path) -> None:
-    """The models are unloaded at the end of the program, without a message."""
+@pytest.mark.parametrize("program", ["e = {made}; print(e.embed('a').shape)", "print({made}.embed('a').shape)"])
+def test_a_program_may_end_without_closing(program: str, folder: Path) -> None:
+    """The models are unloaded when the program ends or no longer uses them, without a message."""
     made = f"Embedder({str(folder)!r}, backend='fake', pooling='mean')"
-    code = f"from vectord import Embedder; e = {made}; print(e.embed('a').shape)"
+    code = f"from vectord import Embedder; {program.format(made=made)}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout.strip(), done.stderr) == (f"({WIDTH},)", "")
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -145,7 +146,12 @@ class Embedder:
         config = Config(
             model=ModelConfig(models=names, revision=revision, offline=offline, pooling=pooling),
             device=DeviceConfig(device=device, dtype=dtype, backend=backend, num_threads=threads),
-            engine=EngineConfig(cache_bytes=cache_bytes, max_queue_wait_s=math.inf, max_client_batch_size=sys.maxsize),
+            engine=EngineConfig(  # the limits protect a server
+                cache_bytes=cache_bytes,
+                max_queue_wait_s=math.inf,
+                max_client_batch_size=sys.maxsize,
+                max_concurrent_requests=sys.maxsize,
+            ),
         )
         sources = open_models(config)
         self._loop = asyncio.new_event_loop()
@@ -154,8 +160,7 @@ class Embedder:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
-        # At the end of the program, and before pools of threads end, which closing uses: atexit would be too late.
-        threading._register_atexit(_close_once, self._finalizer)  # type: ignore[attr-defined]
+        _at_exit(partial(_close_once, self._finalizer))
         try:
             self._run(_start(self._engine))
         except BaseException:
@@ -370,7 +375,14 @@ def _close_once(finalizer: weakref.finalize[Any, Any]) -> None:
 
 def _close_later(*parts: Any) -> None:
     """For an Embedder that was not closed: the garbage collector may run in a thread that closing waits for."""
-    threading.Thread(target=_close, args=parts, name="vectord-close").start()
+    thread = threading.Thread(target=_close, args=parts, name="vectord-close")
+    thread.start()
+    _at_exit(thread.join)
+
+
+def _at_exit(call: Callable[[], None]) -> None:
+    """Before pools of threads end, which closing uses: atexit would be too late."""
+    threading._register_atexit(call)  # type: ignore[attr-defined]
 
 
 def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine) -> None:
