@@ -243,13 +243,13 @@ async def test_no_number_of_calls_is_too_large(folder: Path, monkeypatch: pytest
     many = EngineConfig().max_concurrent_requests + 1
     with Embedder(str(folder), backend="fake") as made:
         monkeypatch.setattr(FakeBackend, "forward", waiting)
-        calls = [asyncio.ensure_future(made.aembed("a")) for _ in range(many)]
+        calls = [asyncio.ensure_future(made.arerank("a", ["b"])) for _ in range(many)]
         try:
             while await made._arun(calls_under_way(made)) < many:
                 assert not any(call.done() for call in calls)
         finally:
             opened.set()
-        assert {vector.shape for vector in await asyncio.gather(*calls)} == {(WIDTH,)}
+        assert {len(ranked) for ranked in await asyncio.gather(*calls)} == {1}
 
 
 async def test_calls_on_an_event_loop(embedder: Embedder) -> None:
