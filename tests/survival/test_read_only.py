@@ -14,7 +14,10 @@ import httpx
 import pytest
 from tests.real_server import wait_for
 
+from vectord.cluster.processes.supervisor import SHARED_MEMORY
+
 NOBODY = 65534
+BARE = {"HOME": "/nonexistent"} | {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
 # Remounts everything read-only in a separate mount namespace, then drops root.
 ALONE = r"""
 mount --make-rprivate /
@@ -28,6 +31,11 @@ PROBE = "import os, sys; sys.exit(os.geteuid() != 65534 or any(os.access(p, os.W
 
 def alone(*command: str) -> list[str]:
     return ["unshare", "--mount", "--", "sh", "-c", ALONE, "sh", *command]
+
+
+def read_only(*command: str) -> list[str]:
+    """As root, whom a read-only file system stops too."""
+    return ["unshare", "--mount", "--", "sh", "-c", ALONE.rpartition("exec")[0] + 'exec "$@"', "sh", *command]
 
 
 def cannot() -> str | None:
@@ -48,9 +56,8 @@ def test_it_serves_without_root_home_or_writable_folders(tmp_path: Path) -> None
     if (reason := cannot()) is not None:
         pytest.skip(reason)
     log = tmp_path / "log"
-    bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     command = alone(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0")
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=bare) as process:
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=BARE) as process:
         try:
             url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
@@ -66,4 +73,24 @@ def test_it_serves_without_root_home_or_writable_folders(tmp_path: Path) -> None
     assert re.search(rf"Uid:\s+{NOBODY}\s+{NOBODY}\s+{NOBODY}", status)
     assert len(answer.json()["data"][0]["embedding"]) == 384
     assert not [path for path in files if "(deleted)" in path and "memfd" not in path], "a file that was written"
+    assert "Read-only" not in log.read_text()
+
+
+def test_front_ends_serve_on_a_read_only_file_system(tmp_path: Path) -> None:
+    """The socket of their engine lies in shared memory, and is removed at the end."""
+    if (reason := cannot()) is not None:
+        pytest.skip(reason)
+    before = set(Path(SHARED_MEMORY).glob("vectord-*"))
+    log = tmp_path / "log"
+    command = read_only(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0", "--front-ends", "2")
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=BARE) as process:
+        try:
+            url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
+            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
+            answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
+        finally:
+            process.terminate()
+        assert process.wait(timeout=30) == 0, log.read_text()
+    assert len(answer.json()["data"][0]["embedding"]) == 384
+    assert set(Path(SHARED_MEMORY).glob("vectord-*")) <= before
     assert "Read-only" not in log.read_text()

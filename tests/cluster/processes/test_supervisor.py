@@ -20,6 +20,10 @@ import httpx
 import pytest
 from tests.real_server import running, wait_for
 
+from vectord.cluster.processes import supervisor
+from vectord.config import Config, ServerConfig
+from vectord.errors import ConfigError
+
 FAKE = ("--backend", "fake")
 SEVERAL = ("--front-ends", "2", *FAKE)
 
@@ -225,6 +229,16 @@ def test_an_invalid_configuration_is_one_line_and_exit_code_2(options: list[str]
     ended = started(*options)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("vectord:")]
     assert (ended.returncode, len(lines)) == (2, 1), ended.stderr
+
+
+def test_without_a_folder_for_the_socket_the_start_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a read-only file system without shared memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(supervisor, "SHARED_MEMORY", str(tmp_path / "neither"))
+    with pytest.raises(ConfigError, match=r"no folder for a socket .* mount one"):
+        supervisor.supervise(Config(server=ServerConfig(port=0)))
 
 
 def test_a_port_in_use_is_an_error_before_the_start() -> None:

@@ -35,7 +35,7 @@ FIRST_PAUSE_S = 0.1  # before a restart; doubles each time
 LONGEST_PAUSE_S = 30.0
 STABLE_S = 60.0  # a process that ran this long is restarted after the first pause again
 KILL_DELAY_S = 5.0  # after shutdown_timeout_secs
-
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - for mkdtemp
 _log = logging.getLogger("vectord.cluster.processes")
 
 
@@ -43,13 +43,21 @@ def supervise(config: Config) -> int:
     """Serve until a signal. Returns the exit code. Raises ConfigError if the port is not available."""
     if os.name != "posix":
         raise ConfigError("front_ends: several processes need a POSIX system")
-    listener = bind(config.server.host, config.server.port)
-    folder = Path(tempfile.mkdtemp(prefix="vectord-"))  # 0700
+    folder = _private_folder()
     try:
+        listener = bind(config.server.host, config.server.port)
         compose.warn_if_open(config.server)
         return asyncio.run(Supervisor(config, listener, _engine_socket(folder / ENGINE)).run())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _private_folder() -> Path:
+    """For the socket, of mode 0700. A read-only container can still write to SHARED_MEMORY. Raises ConfigError."""
+    for parent in (None, SHARED_MEMORY):
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="vectord-", dir=parent))
+    raise ConfigError(f"front_ends: no folder for a socket can be made in TMPDIR, /tmp or {SHARED_MEMORY}; mount one")
 
 
 def _engine_socket(path: Path) -> socket.socket:
