@@ -35,6 +35,7 @@ from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
+from vectord.server.batches.store import BatchStore
 from vectord.server.http.app import create_app
 from vectord.server.http.listener import bind, certificate_of
 
@@ -97,8 +98,15 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
+    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing, open_batches(config.server))
     return Composition(app, engine, metrics, buckets)
+
+
+def open_batches(config: ServerConfig) -> BatchStore | None:
+    """Raises ConfigError."""
+    if config.batch_dir is None:
+        return None
+    return BatchStore(config.batch_dir, config.batch_disk_limit, round(config.batch_retention_hours * 3600))
 
 
 def _count_rate_limited(engine: Engine, exchange: Exchange) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.server.fakes import EMBED, FakeEngine
 
+from vectord.compose import open_batches
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
@@ -47,7 +48,7 @@ async def live(
     Raises TimeoutError after PATIENCE_S, so that a broken server fails the test.
     """
     config = ServerConfig(**{"port": 0, "shutdown_timeout_secs": 5.0, **settings})
-    app = create_app(engine or FakeEngine(), dialects, config, metrics, tracer=tracer)
+    app = create_app(engine or FakeEngine(), dialects, config, metrics, tracer=tracer, batches=open_batches(config))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     listening = asyncio.Event()

@@ -442,6 +442,17 @@ class ServerConfig:
     payload_limit: int = setting(
         32 * 2**20, "Most bytes in a request body, before and after decompression; 413 above.", limits=(1024, 2**40)
     )
+    batch_dir: str | None = setting(
+        None,
+        "Folder for the files and batches of OpenAI's Batch API, whose routes exist only with it. One server may use "
+        "it at a time.",
+    )
+    batch_disk_limit: int = setting(
+        10 * 2**30, "Most bytes in batch_dir; a file has at most payload_limit.", limits=(2**20, 2**50)
+    )
+    batch_retention_hours: float = setting(
+        168.0, "Hours until a file of batch_dir is deleted, unless it expires earlier.", limits=(1, 100_000)
+    )
     max_connections: int | None = setting(
         None,
         "Most HTTP connections of a process; beyond it only probes are answered. Default: as many as it has file "

@@ -29,6 +29,7 @@ from vectord.errors import (
 from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
+from vectord.products.common.batches import BatchResult
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.gate import Gate, caller_of, client_of, request_id
 from vectord.server.admission.keys import Key
@@ -91,7 +92,7 @@ class RequestRecord:
         """Raises InvalidField for an invalid header."""
         return caller_of(self.headers, self.address, self.key, self.request_id, self.route)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result | BatchResult) -> None:
         """Called for each result; a gRPC stream has many."""
         self.model = getattr(result, "model", None)
         usage = getattr(result, "usage", None)
@@ -148,7 +149,7 @@ class RequestPipeline:
         if self.shutdown.begun:
             raise ShuttingDown
 
-    async def account(self, record: RequestRecord, result: Result) -> None:
+    async def account(self, record: RequestRecord, result: Result | BatchResult) -> None:
         """Count a result of the engine, and subtract its tokens from the key's quota."""
         record.add(result)
         await self.gate.limits.spend(record.key, result)

@@ -43,6 +43,8 @@ def supervise(config: Config) -> int:
     """Serve until a signal. Returns the exit code. Raises ConfigError if the port is not available."""
     if os.name != "posix":
         raise ConfigError("front_ends: several processes need a POSIX system")
+    if config.server.batch_dir is not None:
+        raise ConfigError("batch_dir: files and batches need a single process; set front_ends to 1")
     folder = _private_folder()
     try:
         listener = bind(config.server.host, config.server.port)

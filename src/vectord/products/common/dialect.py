@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import msgspec
 
 from vectord import products
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
+from vectord.products.common.batches import BatchRequest, BatchResult
 from vectord.products.common.body import decode
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
 
@@ -49,6 +50,7 @@ class Incoming:
 
     body: bytes = b""
     path: Mapping[str, str] = field(default_factory=dict)  # values of the path's {placeholders}
+    query: str = ""  # of the URL, as sent
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
     models: Sequence[ModelInfo] = ()  # the served models, the default first
     guards: Guards = Guards()
@@ -60,6 +62,7 @@ class Rendered:
 
     body: bytes
     status: int = 200
+    file: BinaryIO | None = None  # sent in place of the body, in pieces, and closed
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
 
@@ -77,7 +80,7 @@ class Call:
     binary: whether the result's vectors may be sent as bytes instead; False if `render` scales or checks them.
     """
 
-    request: Request
+    request: Request | BatchRequest
     render: Render
     names: Names = field(default_factory=dict)
     part_names: Callable[[int], Names] | None = None
@@ -89,7 +92,7 @@ class Call:
             return error.named(self.names)
         return error.named(self.part_names(error.part))
 
-    def answered(self, result: Result) -> Rendered:
+    def answered(self, result: Result | BatchResult) -> Rendered:
         """The response for `result`. Errors, also those of single inputs, get the field names of this body."""
         if isinstance(result, EmbedResult) and result.failures:
             failures = {index: self.named(error) for index, error in result.failures.items()}
@@ -115,6 +118,7 @@ class Route:
         first that finds one of its keys, else the first. A sign is a key that few products'
         bodies have ("output_dtype").
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
+    form: the body is multipart/form-data, not JSON.
     public: needs no key. admin: needs the operator's key; on a shared path this holds for every route.
     """
 
@@ -127,6 +131,7 @@ class Route:
     example: Any = None
     keys: frozenset[str] = frozenset()
     signs: frozenset[str] = frozenset()
+    form: bool = False
     public: bool = False
     admin: bool = False
     render_error: RenderError | None = None  # None: the product's
@@ -236,6 +241,7 @@ class Dialect:
     title: str
     routes: tuple[Route, ...]
     render_error: RenderError
+    batch_routes: tuple[Route, ...] = ()  # further routes of a server that stores files and batches
     rate: Rate | None = None  # the product's own limit, on its own routes
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product

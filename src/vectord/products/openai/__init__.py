@@ -34,6 +34,7 @@ from vectord.products.common.inputs import (
 from vectord.products.common.models import ListedModels, ModelItem, listed_models, model_item
 from vectord.products.common.usage import TokenUsage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items, list_answer, read_encoding
+from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
 ROUTES = Routes()
@@ -242,6 +243,7 @@ DIALECT = Dialect(
     name="openai",
     title="OpenAI",
     routes=tuple(ROUTES),
+    batch_routes=tuple(BATCH_ROUTES),
     render_error=render_error,
     prefix="/v1/",
     # Other servers and gateways, whose paths clients have built in.

@@ -92,6 +92,11 @@ class Keys:
         key = self._index.get(self._blinded(digest))
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 
+    def named(self, name: str) -> Key | None:
+        """The key with this name, if it has not been removed."""
+        current = () if self._file is None else self._file.current()
+        return next((key for key in (*self._configured, *current) if key.name == name), None)
+
     def names(self) -> Sequence[str]:
         """The names of the keys that the file has now."""
         return [] if self._file is None else [key.name for key in self._file.current()]

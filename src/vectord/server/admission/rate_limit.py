@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from vectord.config import ServerConfig
 from vectord.errors import RateLimited
+from vectord.products.common.batches import BatchResult
 from vectord.products.common.dialect import Dialect, Rate
 from vectord.schema import Result, Usage
 from vectord.server.admission.buckets import Draw, LocalBuckets, Refusal, TokenBuckets, with_debt
@@ -57,17 +58,17 @@ class RateLimits:
         draws = [] if self._everywhere is None else [Draw(self._everywhere, f"address:{address}")]
         if dialect is not None:
             draws += self._dialect_draws(address, key, dialect)
-        if key is not None and key.tokens_per_minute is not None:
-            draws.append(Draw(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0))
-        if key is not None and key.requests_per_minute is not None:
-            draws.append(Draw(_per_minute(key.requests_per_minute), f"key:{key.name}:requests"))
-        await self._draw(draws)
+        await self._draw([*draws, *_key_draws(key)])
+
+    async def check_key(self, key: Key | None) -> None:
+        """Count one request that has no connection of its own. Raises RateLimited."""
+        await self._draw(list(_key_draws(key)))
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """Count the request for the dialect that its body selected. Raises RateLimited."""
         await self._draw(list(self._dialect_draws(address, key, dialect)))
 
-    async def spend(self, key: Key | None, result: Result) -> None:
+    async def spend(self, key: Key | None, result: Result | BatchResult) -> None:
         """Subtract the tokens of a result from its key's quota."""
         usage = getattr(result, "usage", None)
         if key is not None and key.tokens_per_minute is not None and isinstance(usage, Usage) and usage.tokens:
@@ -106,6 +107,13 @@ def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | No
     if burst is not None:
         rates = {name: replace(rate, burst=burst) for name, rate in rates.items()} | per_key
     return None, rates
+
+
+def _key_draws(key: Key | None) -> Iterator[Draw]:
+    if key is not None and key.tokens_per_minute is not None:
+        yield Draw(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0)
+    if key is not None and key.requests_per_minute is not None:
+        yield Draw(_per_minute(key.requests_per_minute), f"key:{key.name}:requests")
 
 
 def _per_minute(amount: int) -> Rate:

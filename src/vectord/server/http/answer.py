@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ import zstandard
 from vectord.errors import NotAcceptable, Overloaded
 from vectord.observability.exchange import Steps
 from vectord.observability.tracing import TRACEPARENT
+from vectord.products.common.batches import BatchRequest, BatchResult
 from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import (
     ARROW,
@@ -112,6 +114,7 @@ NO_BODY = (204, 304)  # statuses whose responses have neither body nor Content-L
 LINGER_BODIES = 4  # times the body limit
 LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
+FILE_PIECE_BYTES = 2**18
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
 
 
@@ -154,7 +157,7 @@ def _as_octets(call: Call, named: str | None) -> Call:
     return replace(call, request=request, render=partial(render_octets, precision))
 
 
-def _dtype_of(request: Request) -> str:
+def _dtype_of(request: Request | BatchRequest) -> str:
     """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
     requested = getattr(request, "precisions", ("float",))
     for name, precision in PRECISIONS.items():
@@ -208,7 +211,7 @@ def _quality(text: str) -> float:
 # --- headers ---------------------------------------------------------------------------------------------------
 
 
-def result_headers(result: Result) -> dict[str, str]:
+def result_headers(result: Result | BatchResult) -> dict[str, str]:
     headers = _lengths_of(result)
     if isinstance(result, EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult):
         headers[FINGERPRINT] = result.fingerprint
@@ -219,8 +222,8 @@ def result_headers(result: Result) -> dict[str, str]:
     return headers
 
 
-def _lengths_of(result: Result) -> dict[str, str]:
-    if isinstance(result, ModelList | DecodeResult | Statistics):
+def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
+    if isinstance(result, ModelList | DecodeResult | Statistics | BatchResult):
         return {}
     if isinstance(result, EmbedResult) and result.lengths:
         return length_headers(*result.lengths.values())
@@ -294,7 +297,7 @@ class Responder:
         self._backpressure = backpressure
         self._threads = asyncio.Semaphore(THREADS)
 
-    async def render(self, call: Call, result: Result) -> Rendered:
+    async def render(self, call: Call, result: Result | BatchResult) -> Rendered:
         """The response. The caller must call `send`, which releases its memory in WriteBackpressure.
 
         Raises Overloaded for a large one while clients have too many unread bytes, and the errors of `call`.
@@ -317,7 +320,7 @@ class Responder:
         scope: Mapping[str, Any],
         record: RequestRecord,
         rendered: Rendered,
-        result: Result | None,
+        result: Result | BatchResult | None,
         body: Body,
         send: Send,
     ) -> None:
@@ -326,6 +329,8 @@ class Responder:
             with suppress(OSError):
                 await self._send(scope, record, rendered, result, body, send)
         finally:
+            if rendered.file is not None:
+                rendered.file.close()
             if result is not None and count_numbers(result) > SMALL_NUMBERS:
                 self._backpressure.give_back(len(rendered.body))
 
@@ -334,7 +339,7 @@ class Responder:
         scope: Mapping[str, Any],
         record: RequestRecord,
         rendered: Rendered,
-        result: Result | None,
+        result: Result | BatchResult | None,
         body: Body,
         send: Send,
     ) -> None:
@@ -346,10 +351,11 @@ class Responder:
         if record.span is not None:
             headers[TRACEPARENT] = record.span.traceparent
         content = await self._compressed(rendered, headers, record.headers.get("accept-encoding"))
-        if content:
+        n_bytes = len(content) if rendered.file is None else os.fstat(rendered.file.fileno()).st_size
+        if n_bytes:
             headers["content-type"] = rendered.content_type
         if rendered.status not in NO_BODY:
-            headers["content-length"] = str(len(content))
+            headers["content-length"] = str(n_bytes)
         lingers = self._closing_headers(scope, record, body, headers)
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
@@ -358,6 +364,9 @@ class Responder:
             await send({"type": "http.response.body", "body": content, "more_body": True})
             await _linger(body, LINGER_BODIES * self._body_limit_bytes)
             content = b""
+        if rendered.file is not None and record.method != "HEAD":
+            while piece := await asyncio.to_thread(rendered.file.read, FILE_PIECE_BYTES):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": content})
 
     async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
@@ -398,7 +407,7 @@ async def _linger(body: Body, limit_bytes: int) -> None:
         return
 
 
-def count_numbers(result: Result) -> int:
+def count_numbers(result: Result | BatchResult) -> int:
     """How many numbers the vectors of a result have. Scores and sparse vectors are always small and count as 0."""
     if isinstance(result, EmbedResult):
         matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -21,8 +22,11 @@ from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Keys
+from vectord.server.batches.runner import BatchRunner
+from vectord.server.batches.store import BatchStore
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.incoming import guards_of
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
 from vectord.server.pages.console import console_pages
@@ -89,25 +93,34 @@ def create_app(
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     gate: Gate | None = None,
     tracer: Tracing | None = None,
+    batches: BatchStore | None = None,
 ) -> Starlette:
     """The ASGI app over `engine`. `lifespan` starts and closes the engine; requests are answered from the beginning.
 
     dialects: in order of precedence; metrics: None serves no /metrics; gate: None creates one from `config`, which
-    raises ConfigError. run.py and grpc/ read app.state.
+    raises ConfigError; batches: None serves no routes of stored files and batches. run.py and grpc/ read app.state.
     """
     shutdown = Shutdown()
     gate = gate or Gate(config, dialects)
     pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
     backpressure = WriteBackpressure(config.payload_limit)
+    if batches is not None:
+        dialects = [replace(dialect, routes=dialect.routes + dialect.batch_routes) for dialect in dialects]
     table = build_table(engine, dialects, shutdown, metrics, config, gate.keys)
+
+    runner = None
+    if batches is not None:
+        runner = BatchRunner(batches, engine, table, gate, guards_of(engine, config))
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
         async with lifespan(), aclosing(gate.limits):
             gate.limits.open()
-            yield
+            async with nullcontext() if runner is None else runner.running():
+                yield
 
-    handler: ASGIApp = HttpHandler(engine, table, config, pipeline, backpressure)
+    answer_batch = None if runner is None else runner.answer
+    handler: ASGIApp = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch)
     if config.cors_allow_origin:
         handler = with_cors(handler, config.cors_allow_origin)
     app = App(handler, live)

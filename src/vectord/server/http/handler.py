@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypeAlias
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import Overloaded, VectordError
 from vectord.observability.exchange import Steps
-from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
-from vectord.schema import ANYONE, Caller, ModelInfo, Request, Result
+from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
+from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
+from vectord.schema import Caller, Request, Result
 from vectord.server.admission.keys import presented_key
 from vectord.server.http.answer import RefusalResponses, Responder, Send, negotiated
 from vectord.server.http.hardening.body import (
@@ -36,8 +36,11 @@ from vectord.server.http.hardening.body import (
 )
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.incoming import LazyModelList, guards_of
 from vectord.server.http.routing import Choice, Endpoint, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
+
+AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
 
 CHOOSE_ON_LOOP_BYTES = 2**20  # 2 ms to check the shape of a body and select its product
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
@@ -48,7 +51,7 @@ class Outcome:
     """rendered: None if the client disconnected; result: None for an error or a page."""
 
     rendered: Rendered | None
-    result: Result | None = None
+    result: Result | BatchResult | None = None
 
 
 class HttpHandler:
@@ -59,23 +62,17 @@ class HttpHandler:
         config: ServerConfig,
         pipeline: RequestPipeline,
         backpressure: WriteBackpressure,
+        batches: AnswerBatch | None = None,
     ) -> None:
+        """batches: answers the routes of stored files and batches; None: there are none."""
         self._engine = engine
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit)
         self._refusals = RefusalResponses()
         self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
-        self._guards = Guards(
-            max_inputs=engine.models().limits.max_inputs_per_request,
-            max_text_chars=config.max_text_chars,
-            max_sentences=config.max_sentences_per_request,
-            max_sentence_chars=config.max_sentence_chars,
-            max_total_chars=config.max_total_chars_per_request,
-            max_passages=config.max_rerank_passages,
-            max_rerank_text_chars=config.max_rerank_text_chars,
-            max_rerank_total_chars=config.max_rerank_total_chars,
-        )
+        self._guards = guards_of(engine, config)
+        self._batches = batches
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -154,12 +151,16 @@ class HttpHandler:
             self._check_busy(endpoint.sample, record)
         choice = await self._choose(endpoint, record, body)
         record.dialect = choice.dialect.name
-        work = self._converse(choice, found, record, body, receive, None if checks_early else choice.sample)
+        sample = None if checks_early else choice.sample
+        work = self._converse(choice, found, scope, record, body, receive, sample)
         return await self._or_error(work, record, choice.dialect.name, choice.render_error)
 
     async def _choose(self, endpoint: Endpoint, record: RequestRecord, body: Body) -> Choice:
         """Reads the body, which selects the product if several have this path."""
         if endpoint.method in ("GET", "HEAD"):
+            return endpoint.choose(b"")
+        if endpoint.form:
+            await body.read(self._room)
             return endpoint.choose(b"")
         check_media_type(record.headers)
         content = await body.read(self._room)
@@ -179,6 +180,7 @@ class HttpHandler:
         self,
         choice: Choice,
         found: Found,
+        scope: Mapping[str, Any],
         record: RequestRecord,
         body: Body,
         receive: Receive,
@@ -190,11 +192,13 @@ class HttpHandler:
         if found.endpoint.dialect is None:  # the body selected the product
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()
-        call = negotiated(await self._parse(choice.route, found, record, body, caller), record.headers)
-        body.release()
+        query = scope.get("query_string", b"").decode("latin-1")
+        call = negotiated(await self._parse(choice.route, found, query, record, body, caller), record.headers)
+        if not isinstance(call.request, StoreFile):  # its content counts until it is on the disk
+            body.release()
         parsed_s = time.perf_counter()
         try:
-            result = await cancel_on_disconnect(self._engine.answer(call.request, caller), receive)
+            result = await cancel_on_disconnect(self._answer(call.request, caller), receive)
         except VectordError as error:
             raise call.named(error) from error.__cause__
         await self._pipeline.account(record, result)
@@ -203,40 +207,25 @@ class HttpHandler:
         record.steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
         return Outcome(rendered, result)
 
-    async def _parse(self, route: Route, found: Found, record: RequestRecord, body: Body, caller: Caller) -> Call:
+    def _answer(self, request: Request | BatchRequest, caller: Caller) -> Awaitable[Result | BatchResult]:
+        if isinstance(request, BatchRequest):
+            assert self._batches is not None, "its routes exist only with it"
+            return self._batches(request, caller)
+        return self._engine.answer(request, caller)
+
+    async def _parse(
+        self, route: Route, found: Found, query: str, record: RequestRecord, body: Body, caller: Caller
+    ) -> Call:
         models = LazyModelList(self._engine, caller)
         incoming = Incoming(
-            body=body.content, path=found.values, headers=record.headers, models=models, guards=self._guards
+            body=body.content,
+            path=found.values,
+            query=query,
+            headers=record.headers,
+            models=models,
+            guards=self._guards,
         )
         if len(body.content) <= PARSE_ON_LOOP_BYTES:
             return route.parse(incoming)
         models.load()
         return await asyncio.to_thread(route.parse, incoming)
-
-
-class LazyModelList(Sequence[ModelInfo]):
-    """The models that the caller may use, the default first. Asks the engine at first use. For one request."""
-
-    def __init__(self, engine: EngineClient, caller: Caller = ANYONE) -> None:
-        self._engine = engine
-        self._caller = caller
-
-    @cached_property
-    def _models(self) -> Sequence[ModelInfo]:
-        return self._engine.models(self._caller).models
-
-    def load(self) -> None:
-        """Ask now, on the event loop, before a thread reads the list."""
-        len(self)
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    @overload
-    def __getitem__(self, index: int) -> ModelInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ModelInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> ModelInfo | Sequence[ModelInfo]:
-        return self._models[index]

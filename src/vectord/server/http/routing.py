@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.products.common.batches import BatchRequest
 from vectord.products.common.dialect import Dialect, Incoming, Rendered, RenderError, Route
 from vectord.schema import Request
 from vectord.server.admission.keys import NO_SUCH_PATH
@@ -57,11 +58,12 @@ class Choice:
 
     @cached_property
     def sample(self) -> Request | None:
-        """The request that the route's example makes; None for a route without an example."""
+        """The engine's request that the route's example makes; None for a route without such an example."""
         if self.route.example is None:
             return None
         path = {match[1]: "m" for match in _placeholder.finditer(self.route.path)}
-        return self.route.parse(Incoming(body=orjson.dumps(self.route.example), path=path)).request
+        request = self.route.parse(Incoming(body=orjson.dumps(self.route.example), path=path)).request
+        return None if isinstance(request, BatchRequest) else request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,10 @@ class Endpoint:
     @property
     def admin(self) -> bool:
         return any(choice.route.admin for choice in self.choices)
+
+    @property
+    def form(self) -> bool:
+        return bool(self.choices) and self.choices[0].route.form
 
     @property
     def open_page(self) -> Page | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from vectord.products.common.batches import BatchRequest
 from vectord.products.common.dialect import Dialect, Incoming, Route
 from vectord.schema import EmbedRequest, Request, RerankRequest, SimilarityRequest, TokenizeRequest
 from vectord.server.http.routing import Table
@@ -65,7 +66,7 @@ def _operation(route: Route, body: bytes) -> dict[str, Any]:
     return {"operation": type(request).__name__.removesuffix("Request").lower(), "outputs": outputs, "places": places}
 
 
-def _texts(request: Request) -> dict[str, Any]:
+def _texts(request: Request | BatchRequest) -> dict[str, Any]:
     match request:
         case EmbedRequest() | TokenizeRequest():
             return {"texts": list(request.inputs)}

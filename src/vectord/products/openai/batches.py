@@ -1,0 +1,240 @@
+"""OpenAI's files and batches. The routes exist on servers with `--batch-dir`; server/batches answers their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from vectord.errors import InvalidField, MissingField
+from vectord.products.common.batches import (
+    Batch,
+    BatchRequest,
+    CancelBatch,
+    CreateBatch,
+    DeletedFile,
+    DeleteFile,
+    ListBatches,
+    ListedBatches,
+    ListedFiles,
+    ListFiles,
+    OpenedFile,
+    OpenFile,
+    ShowBatch,
+    ShowFile,
+    StoredFile,
+    StoreFile,
+)
+from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.form import FormPart, read_form
+from vectord.products.common.vectors import dump_json
+
+ENDPOINTS = ("/v1/embeddings", "/v1/rerank")  # OpenAI has no reranker; the body selects the product, as on that path
+WINDOW_S = 24 * 3600
+EXPIRY_S = (3600, 30 * 24 * 3600)  # least and largest `expires_after[seconds]`
+MAX_NAME_CHARACTERS = 256
+MAX_QUERY_FIELDS = 16
+
+Metadata = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
+    msgspec.Meta(max_length=16),
+]
+
+
+class BatchBody(msgspec.Struct):
+    input_file_id: Annotated[str, msgspec.Meta(max_length=64)]
+    endpoint: Annotated[str, msgspec.Meta(max_length=64, description=f"one of {', '.join(ENDPOINTS)}")]
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+
+
+class FileObject(msgspec.Struct, tag_field="object", tag="file"):
+    id: str
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+
+
+class BatchObject(msgspec.Struct, tag_field="object", tag="batch"):
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: Literal["24h"]
+    status: str
+    request_counts: dict[str, int]
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+
+ROUTES = Routes()
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def parse_upload(incoming: Incoming) -> Call:
+    form = read_form(incoming.headers.get("content-type", ""), incoming.body)
+    if _text(form, "purpose") != "batch":
+        raise InvalidField("{field} must be `batch`: other purposes are not supported.", field="purpose")
+    unknown = set(form) - {"purpose", "file", "expires_after[anchor]", "expires_after[seconds]"}
+    if unknown:
+        raise InvalidField("The form has an unknown field; it may have `file`, `purpose` and `expires_after`.")
+    if _text(form, "expires_after[anchor]", "created_at") != "created_at":
+        raise InvalidField("{field} must be `created_at`.", field="expires_after[anchor]")
+    file = form.get("file")
+    if file is None:
+        raise MissingField("{field} is required.", field="file")
+    name = "".join(sign for sign in (file.filename or "")[:MAX_NAME_CHARACTERS] if sign.isprintable())
+    store = StoreFile(name=name or "upload.jsonl", content=file.content, expires_after_s=_expiry_s(form))
+    return Call(store, _render(file_object))
+
+
+def _text(form: Mapping[str, FormPart], field: str, default: str | None = None) -> str:
+    part = form.get(field)
+    if part is None:
+        if default is None:
+            raise MissingField("{field} is required.", field=field)
+        return default
+    return part.content[:64].decode("utf-8", "replace")
+
+
+def _expiry_s(form: Mapping[str, FormPart]) -> int | None:
+    text = _text(form, "expires_after[seconds]", "")
+    return _number(text, "expires_after[seconds]", *EXPIRY_S) if text else None
+
+
+def _number(text: str, field: str, least: int, largest: int) -> int:
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    if not is_number or not least <= int(text) <= largest:
+        raise InvalidField("{field} must be a number from {least} to {limit}.", field=field, least=least, limit=largest)
+    return int(text)
+
+
+def _query(incoming: Incoming) -> Mapping[str, str]:
+    try:
+        return dict(parse_qsl(incoming.query, max_num_fields=MAX_QUERY_FIELDS))
+    except ValueError:
+        raise InvalidField("The query of the URL must have at most {limit} fields.", limit=MAX_QUERY_FIELDS) from None
+
+
+def parse_list_files(incoming: Incoming) -> Call:
+    query = _query(incoming)
+    if query.get("order", "desc") not in ("asc", "desc"):
+        raise InvalidField("{field} must be `asc` or `desc`.", field="order")
+    request = ListFiles(
+        after=query.get("after"),
+        limit=_number(query.get("limit", "10000"), "limit", 1, 10_000),
+        newest_first=query.get("order") != "asc",
+        purpose=query.get("purpose"),
+    )
+    return Call(request, _render(_listed))
+
+
+def parse_list_batches(incoming: Incoming) -> Call:
+    query = _query(incoming)
+    limit = _number(query.get("limit", "20"), "limit", 1, 100)
+    return Call(ListBatches(after=query.get("after"), limit=limit), _render(_listed))
+
+
+@ROUTES.post(
+    "/v1/batches",
+    body=BatchBody,
+    answer=BatchObject,
+    summary="Create a batch of requests from a file",
+    example={"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"},
+    keys=["input_file_id"],
+)
+def parse_create_batch(body: BatchBody, incoming: Incoming) -> Call:
+    if body.endpoint not in ENDPOINTS:
+        raise InvalidField("{field} must be one of {endpoints}.", field="endpoint", endpoints=", ".join(ENDPOINTS))
+    request = CreateBatch(
+        input_file_id=body.input_file_id, endpoint=body.endpoint, window_s=WINDOW_S, metadata=body.metadata
+    )
+    return Call(request, _render(batch_object))
+
+
+# --- responses ------------------------------------------------------------------------------------------------
+
+
+def file_object(file: StoredFile) -> dict[str, Any]:
+    """A body of FileObject."""
+    return {**msgspec.to_builtins(file), "object": "file", "status": "processed"}
+
+
+def batch_object(batch: Batch) -> dict[str, Any]:
+    """A body of BatchObject and further fields of OpenAI's."""
+    fields = msgspec.to_builtins(batch)
+    del fields["ending"]
+    errors = {"object": "list", "data": fields["errors"]} if batch.errors else None
+    return {**fields, "object": "batch", "completion_window": "24h", "errors": errors}
+
+
+def _listed(result: ListedFiles | ListedBatches) -> dict[str, Any]:
+    items: Sequence[StoredFile | Batch] = result.items
+    return {
+        "object": "list",
+        "data": [batch_object(item) if isinstance(item, Batch) else file_object(item) for item in items],
+        "first_id": items[0].id if items else None,
+        "last_id": items[-1].id if items else None,
+        "has_more": result.has_more,
+    }
+
+
+def _deleted(result: DeletedFile) -> dict[str, Any]:
+    return {"id": result.id, "object": "file", "deleted": True}
+
+
+def _render(made: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Rendered]:
+    return lambda result: Rendered(body=dump_json(made(result)))
+
+
+def _render_content(result: OpenedFile) -> Rendered:
+    return Rendered(body=b"", file=result.file, content_type="application/octet-stream")
+
+
+# --- routes ---------------------------------------------------------------------------------------------------
+
+
+def _by_id(
+    request: Callable[..., BatchRequest], placeholder: str, render: Callable[[Any], Rendered]
+) -> Callable[[Incoming], Call]:
+    return lambda incoming: Call(request(id=incoming.path[placeholder]), render)
+
+
+ROUTES.add(
+    Route(
+        method="POST",
+        path="/v1/files",
+        parse=parse_upload,
+        summary="Store a file of requests for a batch",
+        answer=FileObject,
+        form=True,
+    )
+)
+for _method, _path, _parse, _summary, _answer in (
+    ("GET", "/v1/files", parse_list_files, "List stored files", None),
+    ("GET", "/v1/files/{file_id}", _by_id(ShowFile, "file_id", _render(file_object)), "Show one file", FileObject),
+    ("GET", "/v1/files/{file_id}/content", _by_id(OpenFile, "file_id", _render_content), "Download a file", None),
+    ("DELETE", "/v1/files/{file_id}", _by_id(DeleteFile, "file_id", _render(_deleted)), "Delete a file", None),
+    ("GET", "/v1/batches", parse_list_batches, "List batches", None),
+    (
+        "GET",
+        "/v1/batches/{batch_id}",
+        _by_id(ShowBatch, "batch_id", _render(batch_object)),
+        "Show one batch",
+        BatchObject,
+    ),
+    (
+        "POST",
+        "/v1/batches/{batch_id}/cancel",
+        _by_id(CancelBatch, "batch_id", _render(batch_object)),
+        "Cancel a batch",
+        BatchObject,
+    ),
+):
+    ROUTES.add(Route(method=_method, path=_path, parse=_parse, summary=_summary, answer=_answer))

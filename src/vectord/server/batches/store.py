@@ -1,0 +1,335 @@
+"""The folder of `--batch-dir`: files, batches, and the results of unfinished batches. Survives kill -9 at any moment.
+
+    LOCK                            held by the process that uses the folder
+    OWNER/file-ID                   content of a file
+    OWNER/file-ID.json              its record, written after the content; content without a record is deleted at start
+    OWNER/batch_ID.json             the record of a batch, replaced as a whole
+    OWNER/batch_ID.results          results of an unfinished batch, in the order of its lines
+
+OWNER is a key's name in hexadecimal digits, or "shared" for clients without a key of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from vectord.errors import ConfigError, InvalidField, InvalidRequest, NoSuchRoute, PayloadTooLarge
+from vectord.products.common.batches import Batch, Ending, Purpose, StoredFile, read_result_line, unanswered_line
+
+MAX_FILES = 1000  # of one owner
+MAX_BATCHES = 1000  # of one owner, ended ones included
+MAX_ACTIVE = 100  # unfinished batches of one owner
+SHARED = "shared"
+RECORD, RESULTS, PART = ".json", ".results", ".part"
+
+NO_SUCH_FILE = "There is no file with this id."
+NO_SUCH_BATCH = "There is no batch with this id."
+DISK_LIMIT = "The stored files would exceed the {limit} bytes of --batch-disk-limit; delete files first."
+TOO_MANY_FILES = "A client may store {limit} files; delete some first."
+TOO_MANY_BATCHES = "A client may have {limit} unfinished batches."
+TOO_MANY_RECORDS = "A client may have {limit} batches, which are deleted some time after their end; try again later."
+IN_USE = "The file is the input of an unfinished batch; cancel it first."
+ENDING_CODES: dict[Ending, tuple[str, str]] = {
+    "expired": ("batch_expired", "The request was not answered before the end of the completion window."),
+    "cancelled": ("batch_cancelled", "The batch was cancelled before the request was answered."),
+    "failed": ("batch_failed", "The batch failed before the request was answered."),
+}
+
+Item = TypeVar("Item", StoredFile, Batch)
+_safe_id = re.compile(r"(file-|batch_)[0-9a-f]{32}")
+
+
+class DiskFull(Exception):
+    """The results of a batch do not fit into --batch-disk-limit."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """One owner's records, the oldest first."""
+
+    owner: str  # a key's name; "": clients without a key of their own
+    folder: Path
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+
+class BatchStore:
+    """Records are in memory, too. Call every method on one thread at a time."""
+
+    def __init__(self, folder: str, limit_bytes: int, retention_s: int) -> None:
+        """Raises ConfigError if the folder cannot be used, or another server uses it."""
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        self._limit_bytes = limit_bytes
+        self._retention_s = retention_s
+        self._root = Path(folder)
+        self._shelves: dict[str, Shelf] = {}
+        self.used_bytes = 0
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = (self._root / "LOCK").open("ab")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ConfigError(f"--batch-dir: another server uses {folder!r}") from None
+        except OSError as problem:
+            raise ConfigError(f"--batch-dir: {folder!r} cannot be used: {problem.strerror}") from None
+        try:
+            for path in sorted(self._root.iterdir()):
+                if path.is_dir():
+                    self._load(path)
+        except BaseException:
+            self.close()
+            raise
+        self.sweep()
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def shelves(self) -> Sequence[Shelf]:
+        return list(self._shelves.values())
+
+    def shelf(self, owner: str) -> Shelf:
+        name = owner.encode().hex() or SHARED
+        if name not in self._shelves:
+            self._shelves[name] = Shelf(owner, self._root / name)
+        return self._shelves[name]
+
+    # --- files ---
+
+    def add_file(self, shelf: Shelf, name: str, content: bytes, expires_after_s: int | None) -> StoredFile:
+        """Raises PayloadTooLarge or InvalidRequest beyond the limits."""
+        if len(shelf.files) >= MAX_FILES:
+            raise InvalidRequest(TOO_MANY_FILES, limit=MAX_FILES, given=len(shelf.files) + 1)
+        if self.used_bytes + len(content) > self._limit_bytes:
+            raise PayloadTooLarge(DISK_LIMIT, limit=self._limit_bytes, given=self.used_bytes + len(content))
+        file = self._new_file(f"file-{os.urandom(16).hex()}", name, "batch", len(content), expires_after_s)
+        shelf.folder.mkdir(mode=0o700, exist_ok=True)
+        _replace(shelf.path(file.id), content)
+        self._record_file(shelf, file)
+        return file
+
+    def file(self, shelf: Shelf, id: str, field: str = "file_id") -> StoredFile:
+        """Raises NoSuchRoute, also for files of other owners."""
+        return _found(shelf.files, id, NO_SUCH_FILE, field)
+
+    def open_file(self, shelf: Shelf, id: str) -> BinaryIO:
+        return shelf.path(self.file(shelf, id).id).open("rb")
+
+    def delete_file(self, shelf: Shelf, id: str) -> None:
+        """Raises NoSuchRoute, or InvalidRequest for the input of an unfinished batch."""
+        file = self.file(shelf, id)
+        if any(batch.input_file_id == id for batch in shelf.batches.values() if not batch.ended):
+            raise InvalidRequest(IN_USE)
+        del shelf.files[id]
+        self.used_bytes -= file.bytes
+        shelf.path(id + RECORD).unlink(missing_ok=True)  # first: content without a record is deleted at start
+        shelf.path(id).unlink(missing_ok=True)
+
+    def _new_file(
+        self, id: str, name: str, purpose: Purpose, n_bytes: int, expires_after_s: int | None = None
+    ) -> StoredFile:
+        now = int(time.time())
+        expires_at = now + min(expires_after_s or self._retention_s, self._retention_s)
+        return StoredFile(id=id, bytes=n_bytes, created_at=now, expires_at=expires_at, filename=name, purpose=purpose)
+
+    def _record_file(self, shelf: Shelf, file: StoredFile) -> None:
+        _replace(shelf.path(file.id + RECORD), msgspec.json.encode(file))
+        shelf.files[file.id] = file
+        self.used_bytes += file.bytes
+
+    # --- batches ---
+
+    def add_batch(
+        self, shelf: Shelf, input_file_id: str, endpoint: str, window_s: int, metadata: dict[str, str] | None
+    ) -> Batch:
+        """Raises NoSuchRoute, or InvalidRequest beyond the limits."""
+        if self.file(shelf, input_file_id, "input_file_id").purpose != "batch":
+            raise InvalidField("{field} must be a file with the purpose `batch`.", field="input_file_id")
+        active = sum(not batch.ended for batch in shelf.batches.values())
+        if active >= MAX_ACTIVE:
+            raise InvalidRequest(TOO_MANY_BATCHES, limit=MAX_ACTIVE, given=active + 1)
+        if len(shelf.batches) >= MAX_BATCHES:
+            raise InvalidRequest(TOO_MANY_RECORDS, limit=MAX_BATCHES, given=len(shelf.batches) + 1)
+        now = int(time.time())
+        batch = Batch(
+            id=f"batch_{os.urandom(16).hex()}",
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            status="validating",
+            created_at=now,
+            expires_at=now + window_s,
+            metadata=metadata,
+        )
+        self.save(shelf, batch)
+        return batch
+
+    def batch(self, shelf: Shelf, id: str) -> Batch:
+        """Raises NoSuchRoute, also for batches of other owners."""
+        return _found(shelf.batches, id, NO_SUCH_BATCH, "batch_id")
+
+    def save(self, shelf: Shelf, batch: Batch) -> None:
+        _replace(shelf.path(batch.id + RECORD), msgspec.json.encode(batch))
+        shelf.batches[batch.id] = batch
+
+    def input_lines(self, shelf: Shelf, batch: Batch) -> Iterator[tuple[int, bytes]]:
+        """(number from 1, line) of the input, without empty lines."""
+        with shelf.path(batch.input_file_id).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+
+    def recover(self, shelf: Shelf, batch: Batch, custom_ids: Sequence[str]) -> int:
+        """How many lines have a result. Counts them in the batch, and removes what a crash damaged after them."""
+        path = shelf.path(batch.id + RESULTS)
+        batch.request_counts.completed = batch.request_counts.failed = 0
+        answered = end = 0
+        with path.open("a+b") as file:
+            self.used_bytes -= 2 * file.tell()
+            file.seek(0)
+            for custom_id, line in zip(custom_ids, file, strict=False):
+                result = read_result_line(line)
+                if result is None or result.custom_id != custom_id:
+                    break
+                self.count(batch, result.succeeded)
+                answered += 1
+                end += len(line)
+            file.truncate(end)
+        self.used_bytes += 2 * end
+        return answered
+
+    def open_results(self, shelf: Shelf, batch: Batch) -> BinaryIO:
+        """For `add_result`."""
+        return shelf.path(batch.id + RESULTS).open("ab", buffering=0)
+
+    def add_result(self, results: BinaryIO, batch: Batch, line: bytes, *, succeeded: bool) -> None:
+        """The line is in the kernel when this returns. Raises DiskFull or OSError."""
+        if self.used_bytes + 2 * len(line) > self._limit_bytes:  # the output file is written before the results go
+            raise DiskFull
+        if results.write(line) != len(line):
+            raise DiskFull
+        self.used_bytes += 2 * len(line)
+        self.count(batch, succeeded)
+
+    def count(self, batch: Batch, succeeded: bool) -> None:
+        if succeeded:
+            batch.request_counts.completed += 1
+        else:
+            batch.request_counts.failed += 1
+
+    def finish(self, shelf: Shelf, batch: Batch, custom_ids: Sequence[str]) -> None:
+        """Write the output and the error file, and set the status to `batch.ending`. Can be repeated after a crash."""
+        assert batch.ending is not None
+        answered = self.recover(shelf, batch, custom_ids)
+        results = shelf.path(batch.id + RESULTS)
+        output_id = _result_id(batch, "output")
+        error_id = _result_id(batch, "errors")
+        output, errors = shelf.path(output_id + PART), shelf.path(error_id + PART)
+        with results.open("rb") as lines, output.open("wb") as succeeded, errors.open("wb") as failed:
+            for line in lines:
+                result = read_result_line(line)
+                assert result is not None
+                (succeeded if result.succeeded else failed).write(line)
+            for index in range(answered, len(custom_ids)):
+                code, message = ENDING_CODES[batch.ending]
+                failed.write(unanswered_line(custom_ids[index], request_id(batch, index), code, message))
+                self.count(batch, succeeded=False)
+            for file in (succeeded, failed):
+                file.flush()
+                os.fsync(file.fileno())
+        batch.output_file_id = self._deliver(shelf, output, f"{batch.id}_output.jsonl")
+        batch.error_file_id = self._deliver(shelf, errors, f"{batch.id}_error.jsonl")
+        setattr(batch, f"{batch.ending}_at", int(time.time()))
+        batch.status = batch.ending
+        self.save(shelf, batch)
+        self.used_bytes -= 2 * results.stat().st_size
+        results.unlink()
+
+    def _deliver(self, shelf: Shelf, part: Path, name: str) -> str | None:
+        """The id of the new file; None for an empty one, which is deleted."""
+        id, n_bytes = part.name.removesuffix(PART), part.stat().st_size
+        if n_bytes == 0:
+            part.unlink()
+            return None
+        part.replace(shelf.path(id))
+        if (old := shelf.files.get(id)) is not None:  # a crash interrupted an earlier call
+            self.used_bytes -= old.bytes
+        self._record_file(shelf, self._new_file(id, name, "batch_output", n_bytes))
+        return id
+
+    # --- age ---
+
+    def sweep(self) -> None:
+        """Delete expired files, and batches some time after their end."""
+        now = time.time()
+        for shelf in self._shelves.values():
+            needed = {batch.input_file_id for batch in shelf.batches.values() if not batch.ended}
+            for file in [file for file in shelf.files.values() if file.expires_at <= now and file.id not in needed]:
+                self.delete_file(shelf, file.id)
+            for batch in list(shelf.batches.values()):
+                if batch.ended and batch.expires_at + self._retention_s <= now:
+                    del shelf.batches[batch.id]
+                    shelf.path(batch.id + RECORD).unlink(missing_ok=True)
+
+    def _load(self, folder: Path) -> None:
+        try:
+            owner = "" if folder.name == SHARED else bytes.fromhex(folder.name).decode()
+        except ValueError:
+            raise ConfigError(f"--batch-dir: {str(folder)!r} is not a folder of this server") from None
+        shelf = self._shelves[folder.name] = Shelf(owner, folder)
+        files, batches = [], []
+        try:
+            for path in folder.glob("*" + RECORD):
+                if path.name.startswith("file-"):
+                    files.append(msgspec.json.decode(path.read_bytes(), type=StoredFile))
+                else:
+                    batches.append(msgspec.json.decode(path.read_bytes(), type=Batch))
+        except (msgspec.MsgspecError, OSError, UnicodeDecodeError):
+            raise ConfigError(f"--batch-dir: {str(path)!r} is damaged; delete it to start") from None
+        shelf.files = {file.id: file for file in sorted(files, key=lambda file: file.created_at)}
+        shelf.batches = {batch.id: batch for batch in sorted(batches, key=lambda batch: batch.created_at)}
+        for path in folder.iterdir():
+            if path.suffix == RESULTS:
+                self.used_bytes += 2 * path.stat().st_size
+            elif path.suffix == PART or (path.suffix != RECORD and path.name not in shelf.files):
+                path.unlink()  # unfinished when the server was killed
+        self.used_bytes += sum(file.bytes for file in shelf.files.values())
+
+
+def request_id(batch: Batch, index: int) -> str:
+    """Of one line, from 0."""
+    return f"{batch.id.replace('batch_', 'batch_req_')}-{index}"
+
+
+def _result_id(batch: Batch, kind: str) -> str:
+    """The same after a crash, so that a repeated `finish` replaces its files."""
+    return f"file-{blake2b(f'{batch.id} {kind}'.encode(), digest_size=16).hexdigest()}"
+
+
+def _found(items: dict[str, Item], id: str, message: str, field: str) -> Item:
+    found = items.get(id) if _safe_id.fullmatch(id) else None
+    if found is None:
+        raise NoSuchRoute(message, field=field)
+    return found
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file as a whole: after a crash it has the old content or the new."""
+    part = path.with_name(path.name + PART)
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

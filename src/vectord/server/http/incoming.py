@@ -1,0 +1,53 @@
+"""What products read of a server besides a request: its limits and the served models. For handler.py and batches/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
+
+from vectord.config import ServerConfig
+from vectord.engine.client import EngineClient
+from vectord.products.common.dialect import Guards
+from vectord.schema import ANYONE, Caller, ModelInfo
+
+
+def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
+    return Guards(
+        max_inputs=engine.models().limits.max_inputs_per_request,
+        max_text_chars=config.max_text_chars,
+        max_sentences=config.max_sentences_per_request,
+        max_sentence_chars=config.max_sentence_chars,
+        max_total_chars=config.max_total_chars_per_request,
+        max_passages=config.max_rerank_passages,
+        max_rerank_text_chars=config.max_rerank_text_chars,
+        max_rerank_total_chars=config.max_rerank_total_chars,
+    )
+
+
+class LazyModelList(Sequence[ModelInfo]):
+    """The models that the caller may use, the default first. Asks the engine at first use. For one request."""
+
+    def __init__(self, engine: EngineClient, caller: Caller = ANYONE) -> None:
+        self._engine = engine
+        self._caller = caller
+
+    @cached_property
+    def _models(self) -> Sequence[ModelInfo]:
+        return self._engine.models(self._caller).models
+
+    def load(self) -> None:
+        """Ask now, on the event loop, before a thread reads the list."""
+        len(self)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @overload
+    def __getitem__(self, index: int) -> ModelInfo: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ModelInfo]: ...
+
+    def __getitem__(self, index: int | slice) -> ModelInfo | Sequence[ModelInfo]:
+        return self._models[index]

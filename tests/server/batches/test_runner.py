@@ -1,0 +1,311 @@
+"""Batches over a fake engine: what they send to it, and every way in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.fakes import FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.errors import ConfigError, InferenceFailed, InvalidRequest, NoSuchRoute, Overloaded, PayloadTooLarge
+from vectord.products.common.batches import (
+    Batch,
+    CancelBatch,
+    CreateBatch,
+    DeleteFile,
+    OpenedFile,
+    OpenFile,
+    ShowBatch,
+    ShowFile,
+    StoredFile,
+    StoreFile,
+)
+from vectord.products.common.dialect import Guards, load_dialects
+from vectord.products.common.errors import render_any
+from vectord.schema import Caller
+from vectord.server.admission.gate import Gate
+from vectord.server.batches import store as store_module
+from vectord.server.batches.runner import CONCURRENT_LINES, BatchRunner
+from vectord.server.batches.store import BatchStore
+from vectord.server.http.routing import Table
+
+ENDPOINT = "/v1/embeddings"
+HOUR_S = 3600
+ANYONE = Caller(client="192.0.2.1")
+ANN = Caller(client="ann", named=True)
+
+
+def lines(count: int) -> bytes:
+    rows = ({"custom_id": f"r{i}", "method": "POST", "url": ENDPOINT, "body": {"input": "a"}} for i in range(count))
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, engine: FakeEngine | None = None, gate: Gate | None = None, limit_bytes: int = 2**20
+) -> AsyncIterator[BatchRunner]:
+    table = Table(load_dialects(("openai",)), (), render_any)
+    store = BatchStore(str(folder), limit_bytes, HOUR_S)
+    runner = BatchRunner(store, engine or FakeEngine(), table, gate or Gate(ServerConfig()), Guards())
+    async with asyncio.timeout(20), runner.running():
+        yield runner
+
+
+async def create(runner: BatchRunner, content: bytes, caller: Caller = ANYONE, window_s: int = HOUR_S) -> str:
+    file = await runner.answer(StoreFile(name="in", content=content), caller)
+    assert isinstance(file, StoredFile)
+    request = CreateBatch(input_file_id=file.id, endpoint=ENDPOINT, window_s=window_s)
+    batch = await runner.answer(request, caller)
+    assert isinstance(batch, Batch)
+    return batch.id
+
+
+async def shown(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> Batch:
+    batch = await runner.answer(ShowBatch(id=id), caller)
+    assert isinstance(batch, Batch)
+    return batch
+
+
+async def ended(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> Batch:
+    while not (batch := await shown(runner, id, caller)).ended:
+        await asyncio.sleep(0.005)
+    return batch
+
+
+async def rows(runner: BatchRunner, file_id: str | None, caller: Caller = ANYONE) -> list[Any]:
+    if file_id is None:
+        return []
+    opened = await runner.answer(OpenFile(id=file_id), caller)
+    assert isinstance(opened, OpenedFile)
+    with opened.file as file:
+        return [json.loads(line) for line in file]
+
+
+def codes(errors: Sequence[Any]) -> set[str | None]:
+    return {row["error"] and row["error"]["code"] for row in errors}
+
+
+async def test_lines_run_in_the_bulk_lane_a_few_at_a_time(tmp_path):
+    """So that interactive requests come first, and a batch holds few places of the server."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        id = await create(runner, lines(30))
+        for _ in range(CONCURRENT_LINES):
+            await engine.entered.acquire()
+        assert engine.running == CONCURRENT_LINES
+        engine.gate.set()
+        assert (await ended(runner, id)).status == "completed"
+    assert {(caller.lane, caller.client, caller.named) for caller in engine.callers} == {("bulk", "batches", False)}
+
+
+async def test_a_cancelled_batch_keeps_its_results(tmp_path):
+    """Unanswered lines are in the error file, and requests in progress are cancelled."""
+    engine = FakeEngine()
+    async with running(tmp_path, engine) as runner:
+        first = await create(runner, lines(3))
+        await ended(runner, first)
+        engine.gate.clear()
+        id = await create(runner, lines(20))
+        await engine.entered.acquire()
+        while engine.running == 0:
+            await asyncio.sleep(0)
+        cancelling = await runner.answer(CancelBatch(id=id), ANYONE)
+        assert isinstance(cancelling, Batch)
+        batch = await ended(runner, id)
+        assert (batch.status, batch.request_counts.failed) == ("cancelled", 20)
+        errors = await rows(runner, batch.error_file_id)
+        assert [row["custom_id"] for row in errors] == [f"r{index}" for index in range(20)]
+        assert codes(errors) == {"batch_cancelled"}
+        assert engine.running == 0
+
+
+async def test_lines_expire_at_the_end_of_the_window(tmp_path):
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        batch = await ended(runner, await create(runner, lines(3), window_s=0))
+        assert batch.status == "expired"
+        assert codes(await rows(runner, batch.error_file_id)) == {"batch_expired"}
+
+
+async def test_a_busy_server_delays_a_line_and_a_failure_is_its_result(tmp_path):
+    """Overloaded is retried; an error of the model is not."""
+    engine = FakeEngine()
+    engine.error = Overloaded("busy", retry_after_s=0.01)
+    async with running(tmp_path, engine) as runner:
+        id = await create(runner, lines(1))
+        while len(engine.callers) < 3:
+            await asyncio.sleep(0.005)
+        assert not (await shown(runner, id)).ended
+        engine.error = InferenceFailed("The model failed.")
+        batch = await ended(runner, id)
+        assert (batch.status, batch.request_counts.failed) == ("completed", 1)
+        (row,) = await rows(runner, batch.error_file_id)
+        assert row["response"]["status_code"] == 500
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"id": "cut o', b"\0" * 50 + b"\n"], ids=["none", "cut-off", "zeros"])
+async def test_a_restart_continues_after_the_last_complete_result(tmp_path, damage):
+    """Lines with a complete result are not sent again; a damaged end is removed."""
+    engine = FakeEngine()
+    async with running(tmp_path, engine) as runner:
+        id = await create(runner, lines(40))
+        while (await shown(runner, id)).request_counts.completed < 5:
+            await asyncio.sleep(0)
+        engine.gate.clear()
+        answered = (await shown(runner, id)).request_counts.completed
+    (log,) = tmp_path.glob("*/*.results")
+    answered = log.read_bytes().count(b"\n")
+    assert 5 <= answered < 40
+    with log.open("ab") as file:
+        file.write(damage)
+    second = FakeEngine()
+    async with running(tmp_path, second) as runner:
+        batch = await ended(runner, id)
+        assert batch.request_counts.completed == 40
+        names = [row["custom_id"] for row in await rows(runner, batch.output_file_id)]
+    assert names == [f"r{index}" for index in range(40)]
+    assert len(second.callers) == 40 - answered
+
+
+async def test_finishing_can_be_repeated(tmp_path, monkeypatch):
+    """A crash between the output file and the record of the batch leaves one output file."""
+    real = BatchStore.save
+
+    def crash(self: BatchStore, shelf: Any, batch: Batch) -> None:
+        if batch.ended:
+            raise OSError("crash")
+        real(self, shelf, batch)
+
+    monkeypatch.setattr(BatchStore, "save", crash)
+    async with running(tmp_path) as runner:
+        id = await create(runner, lines(3))
+        while not list(tmp_path.glob("*/*_output*")) and len(list(tmp_path.glob("*/file-*.json"))) < 2:
+            await asyncio.sleep(0.005)
+    monkeypatch.undo()
+    async with running(tmp_path) as runner:
+        batch = await ended(runner, id)
+        assert [row["custom_id"] for row in await rows(runner, batch.output_file_id)] == ["r0", "r1", "r2"]
+    assert len(list(tmp_path.glob("*/file-*.json"))) == 2
+
+
+async def test_results_beyond_the_disk_limit_fail_the_batch(tmp_path):
+    """The results so far are delivered; a new file is refused."""
+    content = lines(100)
+    async with running(tmp_path, limit_bytes=len(content) + 4000) as runner:
+        batch = await ended(runner, await create(runner, content))
+        assert batch.status == "failed"
+        assert [fault.code for fault in batch.errors] == ["storage_full"]
+        good, bad = await rows(runner, batch.output_file_id), await rows(runner, batch.error_file_id)
+        assert 0 < len(good) < 100
+        assert [row["custom_id"] for row in good + bad] == [f"r{index}" for index in range(100)]
+        with pytest.raises(PayloadTooLarge):
+            await create(runner, content)
+
+
+async def test_a_batch_of_a_removed_key_fails(tmp_path):
+    """Its key is looked up for each line, so that it has the key's present rights."""
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[keys]]\nname = "bob"\nsha256 = "{sha256(b"bob").hexdigest()}"\n')
+    file.chmod(0o600)
+    engine = FakeEngine()
+    async with running(tmp_path / "d", engine, Gate(ServerConfig(api_keys_file=str(file)))) as runner:
+        batch = await ended(runner, await create(runner, lines(2), ANN), ANN)
+        assert [fault.code for fault in batch.errors] == ["invalid_api_key"]
+        with pytest.raises(NoSuchRoute):
+            await shown(runner, batch.id)
+    assert engine.callers == []
+
+
+async def test_a_batch_has_the_models_and_the_quota_of_its_key(tmp_path):
+    """The key's models apply to each line, and its tokens are spent."""
+    file = tmp_path / "keys.toml"
+    limits = 'models = ["only"]\ntokens_per_minute = 1000000\n'
+    file.write_text(f'[[keys]]\nname = "ann"\nsha256 = "{sha256(b"ann").hexdigest()}"\n{limits}')
+    file.chmod(0o600)
+    engine, gate, spent = FakeEngine(), Gate(ServerConfig(api_keys_file=str(file))), []
+    real = gate.limits.spend
+
+    async def spend(key: Any, result: Any) -> None:
+        spent.append(key.name)
+        await real(key, result)
+
+    gate.limits.spend = spend  # type: ignore[method-assign]
+    async with running(tmp_path / "d", engine, gate) as runner:
+        assert (await ended(runner, await create(runner, lines(2), ANN), ANN)).status == "completed"
+    assert {(caller.client, caller.models) for caller in engine.callers} == {("ann", frozenset({"only"}))}
+    assert spent == ["ann", "ann"]
+
+
+async def test_files_and_batches_are_deleted_by_age(tmp_path, monkeypatch):
+    """After the retention, also on the disk."""
+    async with running(tmp_path) as runner:
+        await ended(runner, await create(runner, lines(2)))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3 * HOUR_S)
+    async with running(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["LOCK"]
+
+
+async def test_counts_are_limited(tmp_path, monkeypatch):
+    """Files, unfinished batches and records of each client, and lines of a batch."""
+    monkeypatch.setattr(store_module, "MAX_FILES", 2)
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        monkeypatch.setattr(store_module, "MAX_ACTIVE", 1)
+        await create(runner, lines(2))
+        with pytest.raises(InvalidRequest, match="1 unfinished"):
+            await create(runner, lines(2))
+        with pytest.raises(InvalidRequest, match="2 files"):
+            await create(runner, lines(2))
+        engine.gate.set()
+    monkeypatch.setattr("vectord.server.batches.runner.MAX_LINES", 3)
+    async with running(tmp_path / "other") as runner:
+        batch = await ended(runner, await create(runner, lines(4)))
+        assert [fault.code for fault in batch.errors] == ["too_many_requests"]
+
+
+async def test_the_input_of_an_unfinished_batch_stays(tmp_path):
+    """Deleting it is refused, and an id that is a path is unknown."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        id = await create(runner, lines(2))
+        with pytest.raises(InvalidRequest, match="unfinished"):
+            await runner.answer(DeleteFile(id=(await shown(runner, id)).input_file_id), ANYONE)
+        for path in ("../LOCK", "file-" + "0" * 32, "", "file-" + "é" * 32):
+            with pytest.raises(NoSuchRoute):
+                await runner.answer(ShowFile(id=path), ANYONE)
+        engine.gate.set()
+
+
+def test_a_folder_has_one_server(tmp_path):
+    """A second one does not start, nor one whose folder has a damaged record."""
+    first = BatchStore(str(tmp_path), 2**20, HOUR_S)
+    with pytest.raises(ConfigError, match="another server"):
+        BatchStore(str(tmp_path), 2**20, HOUR_S)
+    first.close()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "batch_1.json").write_text("{")
+    with pytest.raises(ConfigError, match="damaged"):
+        BatchStore(str(tmp_path), 2**20, HOUR_S)
+
+
+def test_files_are_private(tmp_path):
+    """Other users of the machine cannot read them."""
+    store = BatchStore(str(tmp_path / "d"), 2**20, HOUR_S)
+    store.add_file(store.shelf("ann"), "in", b"secret", None)
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "d").rglob("*") if path.is_dir()} == {0}
+    assert (tmp_path / "d").stat().st_mode & 0o077 == 0
+    store.close()
