@@ -101,6 +101,16 @@ def test_a_batch_reranks(ann):
     assert len(result["response"]["body"]["results"]) == 2
 
 
+def test_the_example_of_the_page_runs(url, capsys):
+    """docs/bulk.md, with the test's address and key."""
+    page = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text("utf-8")
+    code = page.split("## OpenAI's Batch API")[1].split("```python\n")[1].split("```")[0]
+    exec(
+        code.replace("http://localhost:8000/v1", url).replace('"none"', '"bob"').replace("sleep(1)", "sleep(0.02)"), {}
+    )
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["text-0", "text-1"]
+
+
 @pytest.mark.parametrize(
     ("content", "code", "number"),
     [
@@ -140,8 +150,8 @@ def test_keys_see_their_own_files_and_batches_only(ann, bob):
     ):
         with pytest.raises(openai.NotFoundError):
             call()
-    assert list(bob.files.list()) == []
-    assert list(bob.batches.list()) == []
+    assert batch.input_file_id not in [each.id for each in bob.files.list()]
+    assert batch.id not in [each.id for each in bob.batches.list()]
     assert batch.id in [each.id for each in ann.batches.list()]
     assert ended(ann, batch.id).status == "completed"
 
@@ -276,6 +286,7 @@ def test_an_upload_must_be_a_form(kind):
         {"endpoint": "/v1/chat/completions"},
         {"completion_window": "1h"},
         {"input_file_id": None},
+        {"output_expires_after": {"anchor": "created_at", "seconds": 3600}},
         {"metadata": {"a" * 65: ""}},
         {"metadata": {str(index): "" for index in range(17)}},
     ],

@@ -48,6 +48,9 @@ class BatchBody(msgspec.Struct):
     endpoint: Annotated[str, msgspec.Meta(max_length=64, description=f"one of {', '.join(ENDPOINTS)}")]
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
+    output_expires_after: Annotated[Any, msgspec.Meta(description="not supported: --batch-retention-hours applies")] = (
+        None
+    )
 
 
 class FileObject(msgspec.Struct, tag_field="object", tag="file"):
@@ -152,6 +155,8 @@ def parse_list_batches(incoming: Incoming) -> Call:
 def parse_create_batch(body: BatchBody, incoming: Incoming) -> Call:
     if body.endpoint not in ENDPOINTS:
         raise InvalidField("{field} must be one of {endpoints}.", field="endpoint", endpoints=", ".join(ENDPOINTS))
+    if body.output_expires_after is not None:
+        raise InvalidField("{field} is not supported: --batch-retention-hours applies.", field="output_expires_after")
     request = CreateBatch(
         input_file_id=body.input_file_id, endpoint=body.endpoint, window_s=WINDOW_S, metadata=body.metadata
     )
