@@ -23,7 +23,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.http.app import create_app
-from vectord.server.http.handler import LazyModelList
+from vectord.server.http.incoming import LazyModelList
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
 DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
