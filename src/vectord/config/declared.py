@@ -230,8 +230,8 @@ class EngineConfig:
     max_client_batch_size: int = setting(2048, "Most inputs in a request.", limits=(1, 200_000))
     max_concurrent_requests: int = setting(
         4096,
-        "Most requests in the server at once, queued ones included; further ones are refused. From 4 on, clients with "
-        "fewer than a sixteenth of them may exceed it, together by a quarter.",
+        "Most requests in the server at once, queued ones included; further ones are refused. From 4 on, and without "
+        "max_running_requests, clients with fewer than a sixteenth of them may exceed it, together by a quarter.",
         limits=(1, 1_000_000),
     )
     max_running_requests: int | None = setting(

@@ -467,7 +467,12 @@ async def test_a_client_that_floods_the_places_keeps_no_other_out(timeout_s: flo
 
 
 async def test_a_limit_of_few_places_is_exact() -> None:
-    """A quarter of them is less than one."""
+    """A quarter of them is less than one; and a limit of what runs at once is always exact."""
+    running = Admission(64, max_running_requests=8)
+    for _ in range(8):
+        await running.enter("flood")
+    with pytest.raises(Overloaded):
+        await running.enter("ann")
     admission = Admission(3)
     for _ in range(3):
         await admission.enter("flood")

@@ -53,7 +53,7 @@ class Admission:
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
         self._few = max(1, places // FEW)
-        self._extra = places // EXTRA
+        self._extra = places // EXTRA if max_running_requests is None else 0  # what runs at once is exact
         self._places_of: Counter[str] = Counter()  # by client
         self._most_waiting = self._room + (MAX_PATIENT if max_running_requests is None else 0)
         self.under_way = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -207,13 +208,13 @@ async def test_pipelined_requests_are_not_read_ahead() -> None:
 
 
 async def test_an_offered_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """Java's HTTP client offers h2c with each first request; it is served as HTTP/1.1 without a log line."""
+    """Java's HTTP client offers h2c with each first request; it is served as HTTP/1.1 without a warning."""
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAAAAMAAAAA"}
     async with live() as running, connected(running) as client:
         for body in ("one", "two", "Upgrade: three"):
             client.send(post({"input": body}, headers=offer))
             assert (await client.reply()).json["inputs"] == [body]
-    assert [record for record in caplog.records if record.name != "vectord.start"] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # --- clients that take their time --------------------------------------------------------------------------------
