@@ -257,3 +257,9 @@ def test_each_line_of_the_log_names_its_process(tmp_path: Path) -> None:
         httpx.post(f"{url}/embed", json={"inputs": "a"})
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert {line.get("process") for line in lines} >= {"engine", "front-end-1", "front-end-2"}
+
+
+def test_stored_batches_need_a_single_process(tmp_path: Path) -> None:
+    """Several front-ends would each run them."""
+    with pytest.raises(ConfigError, match="front_ends"):
+        supervisor.supervise(Config(server=ServerConfig(port=0, batch_dir=str(tmp_path), front_ends=2)))
