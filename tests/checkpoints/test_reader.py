@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_a_broken_folder_names_the_problem(says: str, folder: Path) -> None:
     """Missing, truncated, huge, deep or absurd files: one sentence that names the file."""
     BROKEN[says](write_sentence_model(folder))
     assert says.removesuffix(" is") in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "tokenizer_config.json", "1_Pooling/config.json"])
+def test_a_pipe_is_refused(name: str, folder: Path) -> None:
+    """It would never end, and must not count as a missing file."""
+    write_sentence_model(folder)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert f"{name}: not a regular file" in refusal(folder)
 
 
 @pytest.mark.parametrize("levels", [10, 100, 300, 400, 500, 700, 900, 950, 990, 2000])

@@ -144,7 +144,7 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[M
     Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
     """
     path = folder / "modules.json"
-    if not path.is_file():
+    if not path.exists():
         return ()
     listed = read_json(path)
     if router.is_router(listed):
@@ -160,7 +160,7 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[M
 def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
     """Return the module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
     path = folder / "modules.json"
-    if not path.is_file() or not router.is_router(read_json(path)):
+    if not path.exists() or not router.is_router(read_json(path)):
         return None
     return _module(path, router.read_routes(folder)["query"][0], allowed)
 

@@ -61,11 +61,14 @@ def unread_settings(path: Path, fields: Mapping[str, Any]) -> Settings:
 
 def read_settings(path: Path, *, optional: bool = False, allowed: Collection[str] = ()) -> Settings:
     """Return the settings in the file; empty ones if it is `optional` and missing. Raises as `read_json_object`."""
-    return Settings(path, {} if optional and not path.is_file() else read_json_object(path), allowed)
+    return Settings(path, {} if optional and not path.exists() else read_json_object(path), allowed)
 
 
 def read_bytes(path: Path, limit_bytes: int) -> bytes:
-    """Return the whole file. Raises ModelUnavailable: unreadable, or more than `limit_bytes`."""
+    """Return the whole file. Raises ModelUnavailable: unreadable, more than `limit_bytes`, or a pipe or device, which
+    might never end."""
+    if path.exists() and not path.is_file():
+        raise ModelUnavailable(f"{path}: not a regular file")
     try:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
