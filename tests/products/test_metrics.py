@@ -54,6 +54,7 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
         "NoSuchRoute",
         "MethodNotAllowed",
         "StartError",
+        "HubUnreachable",
         "ConfigError",
         "ModelUnavailable",
         "VectordError",

@@ -110,5 +110,5 @@ async def test_redis_disconnects_during_requests(monkeypatch: pytest.MonkeyPatch
             assert await drawing is None
         redis.values.clear()
         await ask(one, "when it is back")
-        await until(lambda: len(redis.values) == 1)
+        await until(lambda: len(redis.values) >= 1)  # and what was still on its way
         await buckets.close()

@@ -407,16 +407,17 @@ class Engine:
 
     def _check_wait(self, caller: Caller) -> None:
         """Raises Overloaded if every model is too busy for even one token."""
-        for served in self._registry.models:
+        models = self._registry.models
+        for served in models:
             if served.runner is None:
                 return
             try:
                 served.runner.check_wait(caller)
-            except Overloaded as error:
-                busy = error
+            except Overloaded:
+                if served is models[-1]:
+                    raise
             else:
                 return
-        raise busy
 
     def _report_queue(self) -> None:
         self._admission.admit_waiting()

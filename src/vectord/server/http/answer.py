@@ -40,7 +40,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import zstandard
 
-from vectord.errors import NotAcceptable, Overloaded
+from vectord.errors import NotAcceptable, Overloaded, VectordError
 from vectord.observability.exchange import Steps
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.batches import BatchRequest, BatchResult
@@ -270,8 +270,10 @@ class RefusalResponses:
         self._second = 0
         self._rendered: dict[tuple[object, ...], Rendered] = {}
 
-    def render(self, error: Overloaded, render: RenderError, client: str) -> Rendered:
-        """The response for `error`, or for an earlier one of the same second: then its numbers are that old."""
+    def render(self, error: VectordError, render: RenderError, client: str) -> Rendered:
+        """The response for `error`; of a refusal, that of an earlier one of the same second, with its numbers."""
+        if not isinstance(error, Overloaded):
+            return render(error)
         second = int(time.monotonic())
         if second != self._second or len(self._rendered) >= MAX_REFUSALS:
             self._second = second

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import Overloaded, VectordError
+from vectord.errors import VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
 from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
@@ -106,10 +106,8 @@ class HttpHandler:
             return Outcome(None)
         except (Exception, asyncio.CancelledError) as cause:  # run.py cancels requests that outlast the shutdown
             record.dialect = dialect
-            error = self._pipeline.failed(record, cause)
-            if isinstance(error, Overloaded):
-                return Outcome(self._refusals.render(error, render, record.client))
-            return Outcome(render(error))
+            # No name for the error here: with its traceback it would keep this frame, and so the body, in a cycle.
+            return Outcome(self._refusals.render(self._pipeline.failed(record, cause), render, record.client))
 
     async def _respond(
         self,
