@@ -23,7 +23,8 @@ from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
 from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedResult, Sparse, TextLength, Usage
-from vectord.server.http.answer import negotiated, result_headers
+from vectord.server.http.negotiation import negotiated
+from vectord.server.results import result_headers
 
 TEXTS = ["a happy person", "", "word " * 400]
 KINDS = frozenset({"dense", "sparse", "colbert"})

@@ -46,7 +46,8 @@ from vectord.schema import (
     TokenizeResult,
     Usage,
 )
-from vectord.server.http.answer import negotiated, result_headers
+from vectord.server.http.negotiation import negotiated
+from vectord.server.results import result_headers
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"

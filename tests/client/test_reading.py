@@ -19,7 +19,8 @@ from vectord.client.requests import HttpReply
 from vectord.products.common.dialect import Incoming, Rendered
 from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
-from vectord.server.http.answer import negotiated, result_headers
+from vectord.server.http.negotiation import negotiated
+from vectord.server.results import result_headers
 
 TEXTS = ["abba", "b", "the same the same"]
 KINDS = ("dense", "sparse", "colbert", "tokens")

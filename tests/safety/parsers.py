@@ -40,10 +40,10 @@ from vectord.server.admission.gate import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys
 from vectord.server.grpc.requests import METHODS, Method
 from vectord.server.grpc.streams import RankStream
-from vectord.server.http.answer import negotiated
 from vectord.server.http.app import build_table
 from vectord.server.http.hardening.body import check_media_type, check_shape
 from vectord.server.http.hardening.decompression import decompress
+from vectord.server.http.negotiation import negotiated
 from vectord.server.pipeline import Shutdown
 from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder

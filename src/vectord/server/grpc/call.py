@@ -21,9 +21,9 @@ from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.schema import ANYONE, Caller, Result, TokenizeResult
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.grpc.requests import ParsedMessage
-from vectord.server.http.answer import SMALL_NUMBERS, THREADS, count_numbers
 from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestRecord
+from vectord.server.results import RENDERING_THREADS, SMALL_NUMBERS, count_numbers
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc has no types
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -117,7 +117,7 @@ class ResponseWriter:
     def __init__(self, backpressure: WriteBackpressure) -> None:
         self._backpressure = backpressure
         self._unread_bytes = 0
-        self._threads = asyncio.Semaphore(THREADS)
+        self._threads = asyncio.Semaphore(RENDERING_THREADS)
 
     async def write(self, message: ParsedMessage, result: Result) -> bytes:
         """The bytes of the response. Raises Overloaded for a large one while clients have too many unread bytes."""

@@ -41,11 +41,11 @@ from vectord.server.grpc.call import (
 )
 from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREAM, Method, ParsedMessage
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
-from vectord.server.http.answer import result_headers
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.pipeline import RequestPipeline
+from vectord.server.results import result_headers
 
 T = TypeVar("T")
 Messages: TypeAlias = AsyncIterator[bytes]

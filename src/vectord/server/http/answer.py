@@ -1,114 +1,47 @@
-"""Builds and sends the response of one request: content negotiation, headers, rendering, compression.
+"""Renders, compresses and sends the response of one HTTP request. Called by handler.py, on the event loop.
 
-Called by handler.py; gRPC sends the same `result_headers` as metadata.
-
-The Accept header can select one of these formats for vectors. Otherwise the response has the product's own format:
-
-    application/octet-stream             one matrix; a parameter such as `;dtype=float16` selects float32, float16, int8
-                                         or ubinary; the default is the body's int8 or ubinary, else float32
-    application/vnd.apache.arrow.stream  one column per kind of vector
-
-These headers describe a result, the same for every product:
-
-    x-vectord-tokens-seen       tokens of all inputs together
-    x-vectord-tokens-kept       tokens after truncation, which the model processed
-    x-vectord-truncated         number of truncated inputs
-    x-vectord-truncated-inputs  their indexes from 0, comma separated, the first 100; absent if there are none
-    x-vectord-fingerprint       the vector space; vectors of different spaces cannot be compared
-    x-vectord-score-kind        logit, probability, cosine, maxsim, dot or weighted
-    x-vectord-query-truncated   "true" if a rerank query was truncated; absent otherwise
-    server-timing               milliseconds per step: `parse` (body to request), `tokenize`, `queue` (until the first
-                                forward pass), `inference` (from there to the end of the last one), `render` (result
-                                to body)
-
-If several models read the same inputs, each with its own tokenizer, tokens are summed over the models, and an input
-counts as truncated if any model truncated it.
+negotiation.py selects the format and the compression, server/results.py makes the headers of the result.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import zstandard
 
-from vectord.errors import NotAcceptable, Overloaded, VectordError
-from vectord.observability.exchange import Steps
+from vectord.errors import Overloaded, VectordError
 from vectord.observability.tracing import TRACEPARENT
-from vectord.products.common.batches import BatchRequest, BatchResult
+from vectord.products.common.batches import BatchResult
 from vectord.products.common.dialect import Call, Rendered, RenderError
-from vectord.products.common.vectors import (
-    ARROW,
-    OCTETS,
-    PRECISIONS,
-    Dtype,
-    check_arrow,
-    check_octets,
-    render_arrow,
-    render_octets,
-    render_row_by_row,
-)
-from vectord.schema import (
-    ClassifyResult,
-    DecodeResult,
-    DocumentsRequest,
-    DocumentsResult,
-    EmbedRequest,
-    EmbedResult,
-    ModelList,
-    MultiResult,
-    Request,
-    RerankResult,
-    Result,
-    SimilarityResult,
-    Statistics,
-    TextLength,
-    Timings,
-)
+from vectord.products.common.vectors import render_row_by_row
+from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.http.hardening.body import Body
 from vectord.server.http.hardening.decompression import GZIP
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.negotiation import Coding, coding_for
 from vectord.server.pipeline import RequestRecord, Shutdown
-
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-Coding: TypeAlias = Literal["zstd", "gzip"]
-
-MAX_ACCEPT_LENGTH = 1024  # of Accept and Accept-Encoding; a longer header counts as absent
-
-JSON_ONLY = "This response is JSON only, because its vectors are scaled for JSON."
-NOT_AS_ARROW = f"Documents are returned as JSON or as {OCTETS}."
-UNKNOWN_DTYPE = f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}."
-SEVERAL_PRECISIONS = (
-    f"{OCTETS} has one of {', '.join(PRECISIONS)}; select it with Accept: {OCTETS};dtype=..., or accept JSON."
+from vectord.server.results import (
+    RENDERING_THREADS,
+    SERVER_TIMING,
+    SMALL_NUMBERS,
+    count_numbers,
+    result_headers,
+    server_timing,
 )
 
-TOKENS_SEEN = "x-vectord-tokens-seen"
-TOKENS_KEPT = "x-vectord-tokens-kept"
-TRUNCATED = "x-vectord-truncated"
-TRUNCATED_INPUTS = "x-vectord-truncated-inputs"
-FINGERPRINT = "x-vectord-fingerprint"
-SCORE_KIND = "x-vectord-score-kind"
-QUERY_TRUNCATED = "x-vectord-query-truncated"
-SERVER_TIMING = "server-timing"
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 MAX_REFUSALS = 1024  # rendered ones that are kept, of at most a few kB each
-MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with more than 4 kB of headers
-NO_LENGTH = TextLength(0, 0)
-
-SMALL_NUMBERS = 2**14  # 180 kB of JSON; such responses are not counted in WriteBackpressure
 RENDER_ON_LOOP_NUMBERS = 2**18  # 7 ms
 BYTES_PER_NUMBER = 16  # a float32 in JSON with its comma (12; 1 in 1,000 has more), and in its array (4)
-THREADS = 2  # more would not be faster, because of the GIL
-
 NO_BODY = (204, 304)  # statuses whose responses have neither body nor Content-Length
 # How much of a refused upload is still read, so that its client sees the response and not a connection reset.
 LINGER_BODIES = 4  # times the body limit
@@ -116,151 +49,6 @@ LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
 FILE_PIECE_BYTES = 2**18
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
-
-
-# --- content negotiation -----------------------------------------------------------------------------------
-
-
-def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
-    """`call`, rendered in the format that the client prefers.
-
-    Raises NotAcceptable, before anything is computed, if that format cannot represent the vectors.
-    """
-    if not isinstance(call.request, EmbedRequest | DocumentsRequest):
-        return call
-    # `max` returns the first of several entries with the same quality.
-    preferred = max(accepted(headers.get("accept")), key=lambda entry: entry.quality, default=None)
-    if preferred is None or not preferred.quality or preferred.name not in (OCTETS, ARROW):
-        return call
-    if not call.binary:
-        raise NotAcceptable(JSON_ONLY, field="accept")
-    return _as_arrow(call) if preferred.name == ARROW else _as_octets(call, preferred.parameters.get("dtype"))
-
-
-def _as_arrow(call: Call) -> Call:
-    if isinstance(call.request, DocumentsRequest):
-        raise NotAcceptable(NOT_AS_ARROW, field="accept")
-    check_arrow()
-    return replace(call, render=render_arrow)
-
-
-def _as_octets(call: Call, named: str | None) -> Call:
-    """named: the dtype in the header; None: as in the body."""
-    dtype = named or _dtype_of(call.request)
-    if dtype not in PRECISIONS:
-        raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
-    precision = cast("Dtype", dtype)
-    request = call.request
-    assert isinstance(request, EmbedRequest | DocumentsRequest)
-    check_octets(request, precision)
-    request = replace(request, precisions=(PRECISIONS[precision],))
-    return replace(call, request=request, render=partial(render_octets, precision))
-
-
-def _dtype_of(request: Request | BatchRequest) -> str:
-    """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
-    requested = getattr(request, "precisions", ("float",))
-    for name, precision in PRECISIONS.items():
-        if (precision,) == requested:
-            return name
-    raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
-
-
-class Accepted(NamedTuple):
-    """One entry of an Accept or Accept-Encoding header, in lower case. quality: from 0 to 1."""
-
-    name: str
-    quality: float
-    parameters: Mapping[str, str]
-
-
-def accepted(header: str | None) -> Sequence[Accepted]:
-    """The entries of an Accept or Accept-Encoding header, in order."""
-    return _entries(header) if header and len(header) <= MAX_ACCEPT_LENGTH else ()
-
-
-@functools.lru_cache(maxsize=256)
-def _entries(header: str) -> Sequence[Accepted]:
-    entries = []
-    for part in header.lower().split(","):
-        name, *pieces = (piece.strip() for piece in part.split(";"))
-        parameters = dict(map(_parameter, pieces))
-        entries.append(Accepted(name, _quality(parameters.get("q", "1")), parameters))
-    return entries
-
-
-def quality_of(name: str, header: str | None, default: float = 0.0) -> float:
-    """The quality of a media type or coding in its header, 0 to 1; `default` if the header does not name it."""
-    return next((entry.quality for entry in accepted(header) if entry.name == name), default)
-
-
-def _parameter(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name.strip(), value.strip().strip('"')
-
-
-def _quality(text: str) -> float:
-    """The quality as a number; an invalid one counts as 1."""
-    try:
-        quality = float(text)
-    except ValueError:
-        return 1.0
-    return quality if 0 <= quality <= 1 else 1.0
-
-
-# --- headers ---------------------------------------------------------------------------------------------------
-
-
-def result_headers(result: Result | BatchResult) -> dict[str, str]:
-    headers = _lengths_of(result)
-    if isinstance(result, EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult):
-        headers[FINGERPRINT] = result.fingerprint
-    if isinstance(result, RerankResult | ClassifyResult):
-        headers[SCORE_KIND] = result.kind
-    if isinstance(result, RerankResult) and result.query.truncated:
-        headers[QUERY_TRUNCATED] = "true"
-    return headers
-
-
-def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
-    if isinstance(result, ModelList | DecodeResult | Statistics | BatchResult):
-        return {}
-    if isinstance(result, EmbedResult) and result.lengths:
-        return length_headers(*result.lengths.values())
-    if isinstance(result, RerankResult) and result.usage.further_tokens:  # a query that is not part of every pair
-        return length_headers(result.usage.lengths, query=result.query)
-    return length_headers(result.usage.lengths)
-
-
-def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:
-    """by_model: for each model, the lengths of all inputs; query: of a query that is not part of every pair."""
-    seen, kept = query.seen, query.kept
-    truncated = set()
-    for lengths in by_model:
-        for index, length in enumerate(lengths):
-            seen += length.seen
-            kept += length.kept
-            if length.truncated:
-                truncated.add(index)
-    headers = {TOKENS_SEEN: str(seen), TOKENS_KEPT: str(kept), TRUNCATED: str(len(truncated))}
-    if truncated:
-        headers[TRUNCATED_INPUTS] = ",".join(map(str, sorted(truncated)[:MAX_INDICES]))
-    return headers
-
-
-def server_timing(steps: Steps, timings: Timings | None) -> str:
-    """timings: None for a result without a forward pass, such as a list of models."""
-    parse = f"parse;dur={steps.parse_s * 1000:.3f}"
-    render = f"render;dur={steps.render_s * 1000:.3f}"
-    if timings is None:
-        return f"{parse}, {render}"
-    return (
-        f"{parse}, tokenize;dur={timings.tokenizing_s * 1000:.3f}, queue;dur={timings.waiting_s * 1000:.3f}, "
-        f"inference;dur={timings.computing_s * 1000:.3f}, {render}"
-    )
-
-
-# --- rendering and sending -------------------------------------------------------------------------------------
 
 
 class RefusalResponses:
@@ -297,7 +85,7 @@ class Responder:
         self._body_limit_bytes = body_limit_bytes
         self._shutdown = shutdown
         self._backpressure = backpressure
-        self._threads = asyncio.Semaphore(THREADS)
+        self._threads = asyncio.Semaphore(RENDERING_THREADS)
 
     async def render(self, call: Call, result: Result | BatchResult) -> Rendered:
         """The response. The caller must call `send`, which releases its memory in WriteBackpressure.
@@ -409,30 +197,7 @@ async def _linger(body: Body, limit_bytes: int) -> None:
         return
 
 
-def count_numbers(result: Result | BatchResult) -> int:
-    """How many numbers the vectors of a result have. Scores and sparse vectors are always small and count as 0."""
-    if isinstance(result, EmbedResult):
-        matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]
-        return sum(matrix.size for matrix in matrices)
-    if isinstance(result, DocumentsResult):
-        return sum(rows.size for document in result.documents for rows in document.vectors.values())
-    if isinstance(result, MultiResult):
-        return sum(map(count_numbers, result.results))
-    return 0
-
-
 # --- compression -----------------------------------------------------------------------------------------------
-
-
-def coding_for(accept_encoding: str | None) -> Coding | None:
-    """The preferred coding that an Accept-Encoding header accepts, by name or by `*`; None if it accepts neither."""
-    if quality_of("zstd", accept_encoding):  # only by name: a client that sends * may not support zstd
-        return "zstd"
-    return "gzip" if accepts_gzip(accept_encoding) else None
-
-
-def accepts_gzip(accept_encoding: str | None) -> bool:
-    return quality_of("gzip", accept_encoding, default=quality_of("*", accept_encoding)) > 0
 
 
 async def compressed(body: bytes, coding: Coding) -> bytes:

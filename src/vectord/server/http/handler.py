@@ -24,7 +24,7 @@ from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
 from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, Request, Result
 from vectord.server.admission.keys import presented_key
-from vectord.server.http.answer import RefusalResponses, Responder, Send, negotiated
+from vectord.server.http.answer import RefusalResponses, Responder, Send
 from vectord.server.http.hardening.body import (
     Body,
     BodyRoom,
@@ -37,6 +37,7 @@ from vectord.server.http.hardening.body import (
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import LazyModelList, guards_of
+from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 

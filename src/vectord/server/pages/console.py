@@ -15,7 +15,7 @@ import orjson
 
 from vectord.errors import NoSuchRoute
 from vectord.products.common.dialect import Rendered
-from vectord.server.http.answer import quality_of
+from vectord.server.http.negotiation import quality_of
 from vectord.server.http.routing import Page
 from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
 

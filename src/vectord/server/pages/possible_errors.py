@@ -30,9 +30,9 @@ from vectord.server.admission.buckets import Draw
 from vectord.server.admission.gate import LANE, caller_of
 from vectord.server.admission.keys import KEY_NOT_ADMIN, KEY_UNKNOWN, NO_SUCH_PATH, NOT_THE_ADMIN_KEY
 from vectord.server.admission.rate_limit import rate_limited
-from vectord.server.http.answer import UNKNOWN_DTYPE
 from vectord.server.http.hardening.body import NOT_JSON, too_slow
 from vectord.server.http.hardening.decompression import too_large
+from vectord.server.http.negotiation import UNKNOWN_DTYPE
 from vectord.server.http.routing import Choice, Endpoint
 
 EXAMPLE_RATE = Rate(3600, period_s=60, burst=60)

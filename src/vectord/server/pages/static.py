@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from vectord.products.common.dialect import Rendered
-from vectord.server.http.answer import accepts_gzip
+from vectord.server.http.negotiation import accepts_gzip
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 SAFETY_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}

@@ -1,0 +1,140 @@
+"""Content negotiation: the format of the vectors (Accept) and the compression of a response (Accept-Encoding).
+
+The Accept header can select one of these formats for vectors. Otherwise the response has the product's own format:
+
+    application/octet-stream             one matrix; a parameter such as `;dtype=float16` selects float32, float16, int8
+                                         or ubinary; the default is the body's int8 or ubinary, else float32
+    application/vnd.apache.arrow.stream  one column per kind of vector
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+from vectord.errors import NotAcceptable
+from vectord.products.common.batches import BatchRequest
+from vectord.products.common.dialect import Call
+from vectord.products.common.vectors import (
+    ARROW,
+    OCTETS,
+    PRECISIONS,
+    Dtype,
+    check_arrow,
+    check_octets,
+    render_arrow,
+    render_octets,
+)
+from vectord.schema import DocumentsRequest, EmbedRequest, Request
+
+Coding: TypeAlias = Literal["zstd", "gzip"]
+
+MAX_ACCEPT_LENGTH = 1024  # of Accept and Accept-Encoding; a longer header counts as absent
+
+JSON_ONLY = "This response is JSON only, because its vectors are scaled for JSON."
+NOT_AS_ARROW = f"Documents are returned as JSON or as {OCTETS}."
+UNKNOWN_DTYPE = f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}."
+SEVERAL_PRECISIONS = (
+    f"{OCTETS} has one of {', '.join(PRECISIONS)}; select it with Accept: {OCTETS};dtype=..., or accept JSON."
+)
+
+
+def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
+    """`call`, rendered in the format that the client prefers.
+
+    Raises NotAcceptable, before anything is computed, if that format cannot represent the vectors.
+    """
+    if not isinstance(call.request, EmbedRequest | DocumentsRequest):
+        return call
+    # `max` returns the first of several entries with the same quality.
+    preferred = max(accepted(headers.get("accept")), key=lambda entry: entry.quality, default=None)
+    if preferred is None or not preferred.quality or preferred.name not in (OCTETS, ARROW):
+        return call
+    if not call.binary:
+        raise NotAcceptable(JSON_ONLY, field="accept")
+    return _as_arrow(call) if preferred.name == ARROW else _as_octets(call, preferred.parameters.get("dtype"))
+
+
+def _as_arrow(call: Call) -> Call:
+    if isinstance(call.request, DocumentsRequest):
+        raise NotAcceptable(NOT_AS_ARROW, field="accept")
+    check_arrow()
+    return replace(call, render=render_arrow)
+
+
+def _as_octets(call: Call, named: str | None) -> Call:
+    """named: the dtype in the header; None: as in the body."""
+    dtype = named or _dtype_of(call.request)
+    if dtype not in PRECISIONS:
+        raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
+    precision = cast("Dtype", dtype)
+    request = call.request
+    assert isinstance(request, EmbedRequest | DocumentsRequest)
+    check_octets(request, precision)
+    request = replace(request, precisions=(PRECISIONS[precision],))
+    return replace(call, request=request, render=partial(render_octets, precision))
+
+
+def _dtype_of(request: Request | BatchRequest) -> str:
+    """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
+    requested = getattr(request, "precisions", ("float",))
+    for name, precision in PRECISIONS.items():
+        if (precision,) == requested:
+            return name
+    raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
+
+
+class Accepted(NamedTuple):
+    """One entry of an Accept or Accept-Encoding header, in lower case. quality: from 0 to 1."""
+
+    name: str
+    quality: float
+    parameters: Mapping[str, str]
+
+
+def accepted(header: str | None) -> Sequence[Accepted]:
+    """The entries of an Accept or Accept-Encoding header, in order."""
+    return _entries(header) if header and len(header) <= MAX_ACCEPT_LENGTH else ()
+
+
+@functools.lru_cache(maxsize=256)
+def _entries(header: str) -> Sequence[Accepted]:
+    entries = []
+    for part in header.lower().split(","):
+        name, *pieces = (piece.strip() for piece in part.split(";"))
+        parameters = dict(map(_parameter, pieces))
+        entries.append(Accepted(name, _quality(parameters.get("q", "1")), parameters))
+    return entries
+
+
+def quality_of(name: str, header: str | None, default: float = 0.0) -> float:
+    """The quality of a media type or coding in its header, 0 to 1; `default` if the header does not name it."""
+    return next((entry.quality for entry in accepted(header) if entry.name == name), default)
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name.strip(), value.strip().strip('"')
+
+
+def _quality(text: str) -> float:
+    """The quality as a number; an invalid one counts as 1."""
+    try:
+        quality = float(text)
+    except ValueError:
+        return 1.0
+    return quality if 0 <= quality <= 1 else 1.0
+
+
+def coding_for(accept_encoding: str | None) -> Coding | None:
+    """The preferred coding that an Accept-Encoding header accepts, by name or by `*`; None if it accepts neither."""
+    if quality_of("zstd", accept_encoding):  # only by name: a client that sends * may not support zstd
+        return "zstd"
+    return "gzip" if accepts_gzip(accept_encoding) else None
+
+
+def accepts_gzip(accept_encoding: str | None) -> bool:
+    return quality_of("gzip", accept_encoding, default=quality_of("*", accept_encoding)) > 0

@@ -1,0 +1,121 @@
+"""The headers and the size of a result, which do not depend on the transport: gRPC sends the headers as metadata.
+
+They are the same for every product:
+
+    x-vectord-tokens-seen       tokens of all inputs together
+    x-vectord-tokens-kept       tokens after truncation, which the model processed
+    x-vectord-truncated         number of truncated inputs
+    x-vectord-truncated-inputs  their indexes from 0, comma separated, the first 100; absent if there are none
+    x-vectord-fingerprint       the vector space; vectors of different spaces cannot be compared
+    x-vectord-score-kind        logit, probability, cosine, maxsim, dot or weighted
+    x-vectord-query-truncated   "true" if a rerank query was truncated; absent otherwise
+    server-timing               milliseconds per step: `parse` (body to request), `tokenize`, `queue` (until the first
+                                forward pass), `inference` (from there to the end of the last one), `render` (result
+                                to body)
+
+If several models read the same inputs, each with its own tokenizer, tokens are summed over the models, and an input
+counts as truncated if any model truncated it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vectord.observability.exchange import Steps
+from vectord.products.common.batches import BatchResult
+from vectord.schema import (
+    ClassifyResult,
+    DecodeResult,
+    DocumentsResult,
+    EmbedResult,
+    ModelList,
+    MultiResult,
+    RerankResult,
+    Result,
+    SimilarityResult,
+    Statistics,
+    TextLength,
+    Timings,
+)
+
+TOKENS_SEEN = "x-vectord-tokens-seen"
+TOKENS_KEPT = "x-vectord-tokens-kept"
+TRUNCATED = "x-vectord-truncated"
+TRUNCATED_INPUTS = "x-vectord-truncated-inputs"
+FINGERPRINT = "x-vectord-fingerprint"
+SCORE_KIND = "x-vectord-score-kind"
+QUERY_TRUNCATED = "x-vectord-query-truncated"
+SERVER_TIMING = "server-timing"
+
+MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with more than 4 kB of headers
+NO_LENGTH = TextLength(0, 0)
+
+SMALL_NUMBERS = 2**14  # 180 kB of JSON; such responses are rendered at once and not counted in WriteBackpressure
+RENDERING_THREADS = 2  # per transport, for larger ones; more would not be faster, because of the GIL
+
+
+# --- headers ---------------------------------------------------------------------------------------------------
+
+
+def result_headers(result: Result | BatchResult) -> dict[str, str]:
+    headers = _lengths_of(result)
+    if isinstance(result, EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult):
+        headers[FINGERPRINT] = result.fingerprint
+    if isinstance(result, RerankResult | ClassifyResult):
+        headers[SCORE_KIND] = result.kind
+    if isinstance(result, RerankResult) and result.query.truncated:
+        headers[QUERY_TRUNCATED] = "true"
+    return headers
+
+
+def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
+    if isinstance(result, ModelList | DecodeResult | Statistics | BatchResult):
+        return {}
+    if isinstance(result, EmbedResult) and result.lengths:
+        return length_headers(*result.lengths.values())
+    if isinstance(result, RerankResult) and result.usage.further_tokens:  # a query that is not part of every pair
+        return length_headers(result.usage.lengths, query=result.query)
+    return length_headers(result.usage.lengths)
+
+
+def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:
+    """by_model: for each model, the lengths of all inputs; query: of a query that is not part of every pair."""
+    seen, kept = query.seen, query.kept
+    truncated = set()
+    for lengths in by_model:
+        for index, length in enumerate(lengths):
+            seen += length.seen
+            kept += length.kept
+            if length.truncated:
+                truncated.add(index)
+    headers = {TOKENS_SEEN: str(seen), TOKENS_KEPT: str(kept), TRUNCATED: str(len(truncated))}
+    if truncated:
+        headers[TRUNCATED_INPUTS] = ",".join(map(str, sorted(truncated)[:MAX_INDICES]))
+    return headers
+
+
+def server_timing(steps: Steps, timings: Timings | None) -> str:
+    """timings: None for a result without a forward pass, such as a list of models."""
+    parse = f"parse;dur={steps.parse_s * 1000:.3f}"
+    render = f"render;dur={steps.render_s * 1000:.3f}"
+    if timings is None:
+        return f"{parse}, {render}"
+    return (
+        f"{parse}, tokenize;dur={timings.tokenizing_s * 1000:.3f}, queue;dur={timings.waiting_s * 1000:.3f}, "
+        f"inference;dur={timings.computing_s * 1000:.3f}, {render}"
+    )
+
+
+# --- size ------------------------------------------------------------------------------------------------------
+
+
+def count_numbers(result: Result | BatchResult) -> int:
+    """How many numbers the vectors of a result have. Scores and sparse vectors are always small and count as 0."""
+    if isinstance(result, EmbedResult):
+        matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]
+        return sum(matrix.size for matrix in matrices)
+    if isinstance(result, DocumentsResult):
+        return sum(rows.size for document in result.documents for rows in document.vectors.values())
+    if isinstance(result, MultiResult):
+        return sum(map(count_numbers, result.results))
+    return 0
