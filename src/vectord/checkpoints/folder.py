@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints import catalogue, router
-from vectord.checkpoints.accounting import OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
+from vectord.checkpoints.config_keys import OPTION, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
 from vectord.errors import ModelUnavailable

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from vectord.checkpoints.accounting import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.checkpoint import find_weight_files
+from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
@@ -58,7 +58,7 @@ def read_spec(
     """Return all facts of the model in `located.folder`.
 
     pooling, default_prompt_name: replace the model's own; task: the use of the model, auto for its intended one.
-    allow_unknown: keys of configuration files that may be unknown (accounting.py).
+    allow_unknown: keys of configuration files that may be unknown (config_keys.py).
     Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
     name or a task that the model does not have.
     """

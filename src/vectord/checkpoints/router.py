@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.accounting import SPARSE_TABLE, refuse_unread
 from vectord.checkpoints.checkpoint import find_weights, tensor_shape
+from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
 from vectord.checkpoints.files.read import read_json_object, read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
 from vectord.errors import ModelUnavailable

@@ -14,8 +14,8 @@ import string
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vectord.checkpoints.accounting import harmless, refuse_unread
 from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec

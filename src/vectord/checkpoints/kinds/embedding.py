@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vectord.checkpoints.accounting import POOLING, SPLADE_POOLING, refuse_unread
 from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.config_keys import POOLING, SPLADE_POOLING, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.router import read_query_weights

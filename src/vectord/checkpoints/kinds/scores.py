@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.accounting import LOGIT_SCORE, refuse_unread
+from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids

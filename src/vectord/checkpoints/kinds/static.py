@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from vectord.checkpoints.accounting import harmless, refuse_unread
 from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.kinds.embedding import matryoshka_of
 from vectord.checkpoints.spec import ModelSpec, Pooling, StaticTable

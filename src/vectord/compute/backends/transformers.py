@@ -28,8 +28,8 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from vectord.checkpoints.accounting import CONFIG, Harmless, harmless, one_of, refuse_unread
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output

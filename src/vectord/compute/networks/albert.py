@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.accounting import Harmless, harmless
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import WORDS
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection

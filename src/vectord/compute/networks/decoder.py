@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table

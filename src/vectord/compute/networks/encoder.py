@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import Turns

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.transformer import Transformer

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary, read_sliding

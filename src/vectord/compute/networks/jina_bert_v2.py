@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES, body, classifier, masked_lm
 from vectord.compute.networks.encoder import LayerNames, read_encoder, read_spec

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.checkpoints.spec import Pooling
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.accounting import Harmless
+from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, read_sliding

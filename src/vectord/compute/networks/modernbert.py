@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.accounting import Harmless
+from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.roberta import HEAD

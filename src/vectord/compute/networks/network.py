@@ -14,8 +14,8 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, cast
 
-from vectord.checkpoints.accounting import CONFIG, OPTION, refuse_unread
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vectord.checkpoints.accounting import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.mpnet import buckets
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
