@@ -210,7 +210,7 @@ def _brief(names: Sequence[str]) -> str:
 
 
 def _gives(entry: Entry) -> str:
-    return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.outputs)
+    return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.kinds)
 
 
 def _model_row(entry: Entry) -> str:

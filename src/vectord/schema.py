@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ Lane: TypeAlias = Literal["interactive", "bulk"]
 DeviceState: TypeAlias = Literal["ready", "stalled", "lost"]  # stalled: in part; lost: until the model loads again
 InputKind: TypeAlias = Literal["query", "document"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # the vectors of a text
+VECTOR_KINDS: frozenset[VectorKind] = frozenset(get_args(VectorKind))
+AnswerKind: TypeAlias = Literal[VectorKind, "scores"]  # all that models compute
 Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
 # logit: any number; probability: 0 to 1; cosine: -1 to 1; maxsim: a sum or mean of cosines; dot: any number
 ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot", "weighted"]

@@ -10,8 +10,9 @@ from typing import get_args
 
 import pytest
 
-from vectord.checkpoints.catalogue import CATALOGUE, Entry, ModelTask, OutputKind, find, other_names
+from vectord.checkpoints.catalogue import CATALOGUE, Entry, ModelTask, find, other_names
 from vectord.checkpoints.spec import Pooling
+from vectord.schema import AnswerKind
 
 # model_type of every architecture with a network, and of static models
 ARCHITECTURES = {
@@ -103,12 +104,12 @@ def test_an_entrys_facts_are_consistent(entry: Entry) -> None:
     """ModelTask, outputs, dimensions and pooling fit each other."""
     assert entry.model_type in ARCHITECTURES
     assert entry.task in get_args(ModelTask)
-    assert entry.outputs
-    assert set(entry.outputs) <= set(get_args(OutputKind))
-    assert (entry.outputs == ("scores",)) == (entry.task != "embed")
-    assert (entry.pooling is not None) == ("dense" in entry.outputs)
+    assert entry.kinds
+    assert set(entry.kinds) <= set(get_args(AnswerKind))
+    assert (entry.kinds == ("scores",)) == (entry.task != "embed")
+    assert (entry.pooling is not None) == ("dense" in entry.kinds)
     assert entry.pooling in (None, *get_args(Pooling))
-    assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.outputs))
+    assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.kinds))
 
 
 @every_entry
@@ -124,7 +125,7 @@ def test_matryoshka_dimensions_end_at_the_full_length(entry: Entry) -> None:
     dimensions = list(entry.matryoshka or ())
     assert dimensions == sorted(set(dimensions))
     assert dimensions == [] or (dimensions[0] >= 32 and dimensions[-1] == entry.dimensions)
-    assert dimensions == [] or "dense" in entry.outputs
+    assert dimensions == [] or "dense" in entry.kinds
 
 
 @every_entry
@@ -165,7 +166,7 @@ def test_well_known_models_have_their_published_facts() -> None:
 
 def test_bge_m3_has_three_outputs() -> None:
     """Dense, sparse and ColBERT."""
-    assert known("bge-m3").outputs == ("dense", "sparse", "colbert")
+    assert known("bge-m3").kinds == ("dense", "sparse", "colbert")
 
 
 @pytest.mark.parametrize(

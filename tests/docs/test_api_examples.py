@@ -21,7 +21,7 @@ from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.products.vectord import DIALECT, ERRORS, type_of
 from vectord.schema import ScoreKind
-from vectord.server.http import answer
+from vectord.server import results
 from vectord.server.http.routing import Table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
@@ -112,7 +112,7 @@ def test_error_types_score_kinds_and_headers_are_listed() -> None:
     errors = [f"| {status} | `{type_of(kind)}` |" for kind, status in ERRORS.items()]
     kinds = [f"`{kind}`" for kind in get_args(ScoreKind)]
     headers = [
-        f"`{value}`" for value in vars(answer).values() if isinstance(value, str) and value.startswith("x-vectord-")
+        f"`{value}`" for value in vars(results).values() if isinstance(value, str) and value.startswith("x-vectord-")
     ]
     assert len(headers) == 7
     assert [word for word in (*errors, *kinds, *headers) if word not in PAGE] == []

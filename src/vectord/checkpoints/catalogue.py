@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vectord.checkpoints.spec import Pooling, YesNo
 
+if TYPE_CHECKING:
+    from vectord.schema import AnswerKind  # which imports numpy
+
 ModelTask = Literal["embed", "rerank", "classify"]
-OutputKind = Literal["dense", "sparse", "colbert", "scores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,9 @@ class Entry:
     aliases: tuple[str, ...] = ()  # besides the last part of the id
     package: str | None = None  # import name of a Python package with the model's files in model/
     task: ModelTask = "embed"
-    outputs: tuple[OutputKind, ...] = ("dense",)
+    kinds: tuple[AnswerKind, ...] = ("dense",)
     model_type: str  # config.json's
-    dimensions: int | None = (
-        None  # of the dense vector, or of a token vector (ColBERT); None: other outputs, or unknown
-    )
+    dimensions: int | None = None  # of the dense vector, or of a token vector (ColBERT); None: other kinds, or unknown
     max_tokens: int | None = None  # special tokens included; None: the files decide
     pooling: Pooling | None = None  # None: the files decide
     is_causal: bool | None = None  # whether a token attends only to earlier ones; None: the default of its model_type
@@ -113,9 +113,9 @@ _NEMOTRON_TEMPLATE = YesNo(
     shares_prefix=False,
 )
 
-_reranker = partial(Entry, task="rerank", outputs=("scores",))
-_colbert = partial(Entry, outputs=("colbert",))
-_splade = partial(Entry, outputs=("sparse",))
+_reranker = partial(Entry, task="rerank", kinds=("scores",))
+_colbert = partial(Entry, kinds=("colbert",))
+_splade = partial(Entry, kinds=("sparse",))
 
 _bge = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _bge_en = partial(_bge, prompts=_SEARCH_EN)
@@ -239,7 +239,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # BAAI
     Entry(
         "BAAI/bge-m3",
-        outputs=("dense", "sparse", "colbert"),
+        kinds=("dense", "sparse", "colbert"),
         model_type="xlm-roberta",
         dimensions=1024,
         max_tokens=8192,
@@ -372,9 +372,7 @@ CATALOGUE: tuple[Entry, ...] = (
         model_type="bert",
     ),
     # Classifiers
-    Entry(
-        "SamLowe/roberta-base-go_emotions", task="classify", outputs=("scores",), model_type="roberta", max_tokens=512
-    ),
+    Entry("SamLowe/roberta-base-go_emotions", task="classify", kinds=("scores",), model_type="roberta", max_tokens=512),
 )
 
 _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}

@@ -57,7 +57,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     except ModelUnavailable:
         return False
     # BGE-M3's heads: a library that uses only dense vectors did not download them.
-    is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.outputs)
+    is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.kinds)
     heads = ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
     return (
         all(_is_module_complete(module) for module in modules[1:])
@@ -89,7 +89,7 @@ def needed_graph_files(snapshot: Path) -> tuple[str, ...]:
 
 def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
     """Whether a model without a local modules.json may have one on the hub."""
-    if entry is not None and entry.outputs == ("scores",):
+    if entry is not None and entry.kinds == ("scores",):
         return False
     saved_as = read_settings(transformer / "config.json").get("architectures")
     first = saved_as[0] if isinstance(saved_as, list) and saved_as else None

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from vectord.schema import AnswerKind  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu"]
@@ -26,6 +29,14 @@ PROMPT_LIMIT_CHARACTERS = 20_000
 #   splade   (M, V)  the largest logit of each word of the vocabulary
 #   scores   (M, L)  logits: one per label; for a yes-or-no model, one per answer
 Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores"]
+_KINDS: Mapping[Output, AnswerKind] = {
+    "dense": "dense",
+    "tokens": "tokens",
+    "colbert": "colbert",
+    "lexical": "sparse",
+    "splade": "sparse",
+    "scores": "scores",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +164,11 @@ class ModelSpec:
             return None
         pad = self.config.get("pad_token_id")
         return pad if type(pad) is int and pad >= 0 and self.model_type != "mpnet" else PAD_TOKEN_ID
+
+    @property
+    def kinds(self) -> dict[AnswerKind, Output]:
+        """The kinds of answers that the model can give, each with the output of the network that it is made of."""
+        return {_KINDS[output]: output for output in self.outputs}
 
     @property
     def scores_by_words(self) -> bool:

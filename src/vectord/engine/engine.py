@@ -32,7 +32,6 @@ from vectord.engine.events import (
 )
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.registry import (
-    VECTORS,
     Allowed,
     CompositeSource,
     ModelOrComposite,
@@ -53,6 +52,7 @@ from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
 from vectord.schema import (
     ANYONE,
+    VECTOR_KINDS,
     Caller,
     ClassifyRequest,
     ClassifyResult,
@@ -105,7 +105,7 @@ class Engine:
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
-        embedders = {served.name for served in self._registry.models if not VECTORS.isdisjoint(served.kinds)}
+        embedders = {served.name for served in self._registry.models if not VECTOR_KINDS.isdisjoint(served.kinds)}
         self._counter = StatisticsCounter(embedders)
         self._observer = observer
         self._admission = Admission(
@@ -462,7 +462,7 @@ def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
 
 
 def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
-    return outputs <= target.kinds if outputs else not VECTORS.isdisjoint(target.kinds)
+    return outputs <= target.kinds if outputs else not VECTOR_KINDS.isdisjoint(target.kinds)
 
 
 def _classifies(target: ModelOrComposite) -> bool:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key, partition_of
-from vectord.engine.queue.batch import Answer, CacheKey, Kind
-from vectord.schema import Caller, Sparse
+from vectord.engine.queue.batch import Answer, CacheKey
+from vectord.schema import AnswerKind, Caller, Sparse
 
 NO_TYPES = np.zeros(3, np.int32)
-DENSE: frozenset[Kind] = frozenset({"dense"})
+DENSE: frozenset[AnswerKind] = frozenset({"dense"})
 
 
 def ids(*numbers: int) -> np.ndarray:

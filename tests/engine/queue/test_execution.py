@@ -29,22 +29,22 @@ from vectord.compute.backends.base import Answers, PackedTexts, TokenBatch
 from vectord.compute.ops.base import AttentionSpec
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.compute.ops.numpy import pack as numpy_tokens
-from vectord.engine.queue.batch import Batch, Item, Kind
-from vectord.engine.queue.execution import Execution, Reply, lexical_weights, output_of, pack, splade_weights
+from vectord.engine.queue.batch import Batch, Item
+from vectord.engine.queue.execution import Execution, Reply, lexical_weights, pack, splade_weights
 from vectord.errors import InferenceFailed, OutOfMemory
-from vectord.schema import Int32, Sparse
+from vectord.schema import AnswerKind, Int32, Sparse
 from vectord.text.sequence import Prefix
 
 POISON = ord("!")
-DENSE: frozenset[Kind] = frozenset({"dense"})
+DENSE: frozenset[AnswerKind] = frozenset({"dense"})
 SPLADE = spec(("splade",))
 
 
-def batch(*texts: str, kinds: frozenset[Kind] = DENSE, alone: bool = False) -> Batch:
+def batch(*texts: str, kinds: frozenset[AnswerKind] = DENSE, alone: bool = False) -> Batch:
     return Batch([item(text, kinds) for text in texts], sum(map(len, texts)), alone, pressed=False)
 
 
-def item(text: str, kinds: frozenset[Kind] = DENSE) -> Item:
+def item(text: str, kinds: frozenset[AnswerKind] = DENSE) -> Item:
     return Item(sequence_of(text), kinds, "", "interactive")
 
 
@@ -173,7 +173,7 @@ def test_half_a_batch_does_not_use_the_whole_device():
 
 def test_kinds_may_be_mixed_in_a_batch():
     """Each text receives the kinds that it requested. The network runs once for all kinds."""
-    kinds: list[frozenset[Kind]] = [
+    kinds: list[frozenset[AnswerKind]] = [
         frozenset({"dense"}),
         frozenset({"sparse", "colbert"}),
         frozenset({"tokens"}),
@@ -263,7 +263,7 @@ def test_outputs_of_the_wrong_shape_are_a_failure(output, shape):
             return {output: np.zeros(shape if len(batch.texts.cu_seqlens) > 2 else (0, 0), np.float32)}
 
     model = spec((output,), labels=("x",) if output == "scores" else (), dimensions=WIDTH)
-    answers = run(Wrong(), batch("a", "b", kinds=frozenset(output_of(model))), model)
+    answers = run(Wrong(), batch("a", "b", kinds=frozenset(model.kinds)), model)
     assert [type(answer) for answer in answers] == [InferenceFailed, InferenceFailed]
 
 
@@ -339,8 +339,8 @@ def test_logits_above_zero_become_logarithms(logits):
 
 
 WORDS, PACKED_WIDTH = 12, 6
-KINDS: frozenset[Kind] = frozenset({"dense", "tokens"})
-OUTPUTS: Mapping[Kind, Output] = {"dense": "dense", "tokens": "tokens"}
+KINDS: frozenset[AnswerKind] = frozenset({"dense", "tokens"})
+OUTPUTS: Mapping[AnswerKind, Output] = {"dense": "dense", "tokens": "tokens"}
 
 
 def ids(values: Sequence[int]) -> Int32:
@@ -353,7 +353,7 @@ def packed_item(
     spans: Sequence[tuple[int, int]] | None = None,
     keys: int | None = None,
     prefix: Prefix | None = None,
-    kinds: frozenset[Kind] = KINDS,
+    kinds: frozenset[AnswerKind] = KINDS,
 ) -> Item:
     begun = ids([]) if prefix is None else prefix.ids
     sequence = sequence_of(
@@ -469,7 +469,7 @@ def test_plain_texts_have_only_tokens():
 
 def test_a_batch_requests_the_kinds_of_all_items():
     """By the network's names."""
-    outputs: Mapping[Kind, Output] = {"dense": "dense", "sparse": "lexical"}
+    outputs: Mapping[AnswerKind, Output] = {"dense": "dense", "sparse": "lexical"}
     batch = [packed_item([1], kinds=frozenset({"dense"})), packed_item([2], kinds=frozenset({"sparse"}))]
     assert pack(batch, outputs, alone=False).batch.outputs == {"dense", "lexical"}
 

@@ -194,7 +194,7 @@ def _head_outputs(path: Path, inputs: int) -> int:
 def is_splade(folder: ModelFolder) -> bool:
     """Return whether a masked-language model without modules.json is a SPLADE: by the catalogue, else by its name."""
     if folder.entry is not None:
-        return folder.entry.outputs == ("sparse",)
+        return folder.entry.kinds == ("sparse",)
     return "splade" in folder.name
 
 

@@ -86,8 +86,7 @@ def _row(name: str, model: RequestedModel, config: ModelConfig, *, is_served: bo
 
 def _facts(spec: ModelSpec) -> dict[str, Any]:
     scores = (["rerank"] if spec.reranks else ["classify"]) if "scores" in spec.outputs else []
-    names = {"lexical": "sparse", "splade": "sparse"}
-    vectors = sorted({names.get(output, output) for output in spec.outputs} - {"scores", "tokens"})
+    vectors = sorted(spec.kinds.keys() - {"scores", "tokens"})
     return {
         "gives": [*vectors, *scores],
         "architecture": spec.model_type,

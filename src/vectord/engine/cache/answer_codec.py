@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vectord.engine.queue.batch import Answer, Kind
-from vectord.schema import Float32, Int32, Sparse
+from vectord.engine.queue.batch import Answer
+from vectord.schema import AnswerKind, Float32, Int32, Sparse
 
 Shape: TypeAlias = tuple[int, int]  # rows, columns
-Shapes: TypeAlias = Mapping[Kind, Shape | None]  # expected shapes; None for sparse: any number of words
+Shapes: TypeAlias = Mapping[AnswerKind, Shape | None]  # expected shapes; None for sparse: any number of words
 NumberArray: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 
 DIGEST_BYTES = 16
@@ -81,7 +81,7 @@ def _part(code: int, dtype: int, numbers: NumberArray) -> Iterator[bytes]:
 
 def _decoded(body: bytes, shapes: Shapes) -> Answer:
     reader = _ArrayReader(body)
-    answer: dict[Kind, Float32 | Sparse] = {}
+    answer: dict[AnswerKind, Float32 | Sparse] = {}
     for kind, shape in sorted(shapes.items()):
         if kind == "sparse":
             answer[kind] = _sparse(reader)

@@ -16,20 +16,20 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import CacheLookedUp, Observer
-from vectord.engine.queue.batch import Answer, CacheKey, Item, Kind, answer_bytes
-from vectord.engine.queue.execution import output_of, widths_of
-from vectord.schema import Caller, Int32
+from vectord.engine.queue.batch import Answer, CacheKey, Item, answer_bytes
+from vectord.engine.queue.execution import widths_of
+from vectord.schema import AnswerKind, Caller, Int32
 from vectord.text.sequence import TokenSequence
 
 # A few kB per text. One vector per token is a hundred times that and would evict everything else.
-KEPT_KINDS: frozenset[Kind] = frozenset({"dense", "sparse", "scores"})
+KEPT_KINDS: frozenset[AnswerKind] = frozenset({"dense", "sparse", "scores"})
 # Objects around one answer: key, dict, array headers, nodes. Measured: 505 (dense) to 700 (dense and sparse).
 ENTRY_BYTES = 768
 TEXTS_PER_STEP = 512  # texts that the loop handles without a pause for other tasks: 2 to 3 ms
 
 
 def cache_key(
-    fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind], partition: bytes = b""
+    fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[AnswerKind], partition: bytes = b""
 ) -> CacheKey:
     """Everything that determines an answer, and the part of the cache that holds it (`partition_of`).
 
@@ -132,17 +132,17 @@ class ModelCache:
         self._observer = observer
         self._shared_between_keys = shared_between_keys
         widths = widths_of(spec)
-        self._widths = {kind: widths.get(output) for kind, output in output_of(spec).items()}
+        self._widths = {kind: widths.get(output) for kind, output in spec.kinds.items()}
         self._running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
 
-    def covers(self, kinds: frozenset[Kind]) -> bool:
+    def covers(self, kinds: frozenset[AnswerKind]) -> bool:
         """Whether answers of these kinds are kept."""
         return kinds <= KEPT_KINDS and (self._memory.enabled or self._shared is not None)
 
     async def look_up(
         self,
         sequences: Sequence[TokenSequence],
-        kinds: frozenset[Kind],
+        kinds: frozenset[AnswerKind],
         caller: Caller,
         found: Callable[[int, Answer], None],
     ) -> list[Miss]:
@@ -209,7 +209,7 @@ class ModelCache:
             if self._shared is not None:
                 self._shared.keep(name_of(item.key, self._dtype), answer)
 
-    def _shapes(self, sequence: TokenSequence, kinds: frozenset[Kind]) -> Shapes:
+    def _shapes(self, sequence: TokenSequence, kinds: frozenset[AnswerKind]) -> Shapes:
         """The expected shapes of this text's answer."""
         return {kind: None if kind == "sparse" else (sequence.pooled, self._widths[kind] or 0) for kind in kinds}
 

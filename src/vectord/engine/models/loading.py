@@ -19,10 +19,10 @@ from vectord.compute.backends.base import Backend
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
-from vectord.engine.queue.batch import Answer, Kind
+from vectord.engine.queue.batch import Answer
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed, VectordError
-from vectord.schema import Caller, Float32, Sparse, TextOptions
+from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
@@ -126,7 +126,7 @@ def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Sequence[TokenSequence
     return runner.encoder.read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
 
 
-def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:
+def _check_same(kind: AnswerKind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:
     if isinstance(one, Sparse) or isinstance(other, Sparse):
         return  # rounding decides which words are just above 0
     a, b = one.astype(np.float64), other.astype(np.float64)

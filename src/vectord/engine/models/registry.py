@@ -14,16 +14,12 @@ from typing import Literal, TypeAlias
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
-from vectord.engine.queue.batch import Kind
-from vectord.engine.queue.execution import output_of
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import ModelCannot, ModelNotFound, Unavailable
-from vectord.schema import ModelInfo, VectorKind
+from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, VectorKind
 from vectord.text.sequence import Encoder
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
-
-VECTORS: frozenset[VectorKind] = frozenset({"dense", "sparse", "colbert", "tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ class ServedModel:
         self.users = 0  # requests that use it now
         self.used_s = 0.0  # when the last of them ended, by the clock of lifecycle.py
         self.created_unix_s = int(time.time())
-        self.kinds: frozenset[Kind] = frozenset(output_of(source.spec))
+        self.kinds: frozenset[AnswerKind] = frozenset(source.spec.kinds)
 
     @property
     def name(self) -> str:
@@ -102,7 +98,7 @@ class ServedModel:
             revision=spec.revision,
             fingerprint=spec.fingerprint,
             architecture=spec.model_type,
-            outputs=frozenset(kind for kind in VECTORS if kind in self.kinds),
+            outputs=frozenset(kind for kind in VECTOR_KINDS if kind in self.kinds),
             reranks="scores" in self.kinds and spec.reranks,
             labels=spec.labels,
             pooling=spec.pooling or "",
@@ -129,7 +125,7 @@ class Composite:
         self.members = members
 
     @property
-    def kinds(self) -> frozenset[Kind]:
+    def kinds(self) -> frozenset[AnswerKind]:
         return frozenset(self.members)
 
     @property
@@ -172,7 +168,7 @@ def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
     if kinds <= target.kinds:
         return
     missing = min(kind for kind in kinds if kind not in target.kinds)
-    made = sorted(kind for kind in VECTORS if kind in target.kinds)
+    made = sorted(kind for kind in VECTOR_KINDS if kind in target.kinds)
     makes = f"it makes {' and '.join(made)} vectors" if made else "it makes none: it scores texts"
     raise ModelCannot(
         "The model {model} makes no {kind} vectors; {makes}.",

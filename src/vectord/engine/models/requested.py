@@ -12,7 +12,6 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.spec import ModelSpec, Pooling
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
-from vectord.engine.queue.execution import output_of
 from vectord.errors import ConfigError
 from vectord.schema import VectorKind
 
@@ -157,7 +156,7 @@ def _composite(value: str, by_name: Mapping[str, ModelSource]) -> CompositeSourc
             raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
         if model not in by_name:
             raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
-        if kind not in output_of(by_name[model].spec):
+        if kind not in by_name[model].spec.kinds:
             raise ConfigError(f"composites: {match['name']}: {model} makes no {kind} vectors")
         members[cast(VectorKind, kind)] = by_name[model].name
     if match["name"] in by_name:
@@ -175,7 +174,7 @@ def _dense_embedding_composite(config: ModelConfig, models: Sequence[ModelSource
     other = next((model for model in models if model is not dense and _further_kinds(model)), None)
     if other is None or _further_kinds(dense):
         return []
-    if "dense" not in output_of(dense.spec):
+    if "dense" not in dense.spec.kinds:
         raise ConfigError(f"dense_embedding_model: {dense.name} makes no dense vectors")
     members: dict[VectorKind, str] = {"dense": dense.name, **dict.fromkeys(_further_kinds(other), other.name)}
     return [CompositeSource(f"{dense.name}+{other.name}", members)]
@@ -183,4 +182,4 @@ def _dense_embedding_composite(config: ModelConfig, models: Sequence[ModelSource
 
 def _further_kinds(model: ModelSource) -> list[VectorKind]:
     kinds: tuple[VectorKind, ...] = ("sparse", "colbert")
-    return [kind for kind in kinds if kind in output_of(model.spec)]
+    return [kind for kind in kinds if kind in model.spec.kinds]

@@ -23,10 +23,10 @@ from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import ModelVectors, check_specials, vectors_of
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
-from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
+    AnswerKind,
     Float32,
     Int32,
     RerankMethod,
@@ -47,7 +47,7 @@ NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
     "colbert": frozenset({"colbert"}),
     "sparse": frozenset({"sparse"}),
 }
-SCORES: frozenset[Kind] = frozenset({"scores"})
+SCORES: frozenset[AnswerKind] = frozenset({"scores"})
 LEAST_SHARED_TOKENS = 8  # a shorter shared prefix is not worth a text of its own in the batch
 
 
@@ -81,7 +81,7 @@ class Scored:
     further_tokens: int = 0
 
 
-def method_of(kinds: frozenset[Kind], reranks: bool, requested: RerankMethod | None) -> RerankMethod | None:
+def method_of(kinds: frozenset[AnswerKind], reranks: bool, requested: RerankMethod | None) -> RerankMethod | None:
     """The method for a model with these kinds of answers; None if it has none, or not the requested one."""
     supported = [method for method, needs in NEEDS.items() if (needs <= kinds if needs else reranks)]
     if requested is not None:

@@ -17,10 +17,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.queue.admission import SHUT_DOWN
-from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
+from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -80,7 +79,12 @@ class Task:
         return await self.encode(request.inputs, partial(runner.encoder.read, request), once=once, each=each)
 
     async def run(
-        self, runner: ModelRunner, sequences: Sequence[TokenSequence], kinds: frozenset[Kind], *, partial: bool = False
+        self,
+        runner: ModelRunner,
+        sequences: Sequence[TokenSequence],
+        kinds: frozenset[AnswerKind],
+        *,
+        partial: bool = False,
     ) -> RunResult:
         """`ModelRunner.run` for this caller. Errors have the index of the sequence's input."""
         entered = self.entered is not None

@@ -10,18 +10,17 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from vectord.errors import VectordError
-from vectord.schema import Caller, Float32, Lane, Sparse
+from vectord.schema import AnswerKind, Caller, Float32, Lane, Sparse
 from vectord.text.sequence import TokenSequence
 
-# The kinds of answers. dense (M, D), scores (M, L): one row per span, usually one; colbert and tokens (n, .): one row
-# per token; sparse: a Sparse.
-Kind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens", "scores"]
-Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
+# dense (M, D), scores (M, L): one row per span, usually one; colbert and tokens (n, .): one row per token; sparse: a
+# Sparse.
+Answer: TypeAlias = Mapping[AnswerKind, Float32 | Sparse]
 # fingerprint, partition of the cache, ids, type ids, spans and keys, kinds
-CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[Kind]]
+CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[AnswerKind]]
 
 
 def answer_bytes(answer: Answer) -> int:
@@ -38,7 +37,7 @@ class Item:
     """A sequence in the queue. Compared by identity: two equal texts are two items unless the cache joins them."""
 
     sequence: TokenSequence
-    kinds: frozenset[Kind]
+    kinds: frozenset[AnswerKind]
     client: str
     lane: Lane
     key: CacheKey | None = None  # None: neither cached nor shared with other requests

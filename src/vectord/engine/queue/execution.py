@@ -22,9 +22,9 @@ import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import POOLED, Answers, Backend, PackedTexts, TokenBatch
-from vectord.engine.queue.batch import Answer, Batch, Item, Kind
+from vectord.engine.queue.batch import Answer, Batch, Item
 from vectord.errors import InferenceFailed, OutOfMemory
-from vectord.schema import Float32, Int32, Sparse
+from vectord.schema import AnswerKind, Float32, Int32, Sparse
 from vectord.text.sequence import Prefix, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
@@ -38,7 +38,7 @@ class Execution:
     def __init__(self, backend: Backend, spec: ModelSpec, unused: Int32) -> None:
         """unused: ids of special tokens, which sparse vectors leave out."""
         self._backend = backend
-        self._outputs = output_of(spec)
+        self._outputs = spec.kinds
         self._widths = widths_of(spec)
         self._log_twice, self._whole_numbers = spec.log_twice is True, spec.whole_numbers is True
         self._unused = unused
@@ -112,7 +112,7 @@ class Execution:
     def _answer(self, item: Item, packed: Packed, answers: Answers, index: int) -> Answer:
         return {kind: self._own(item, packed.part(answers, self._outputs[kind], index), kind) for kind in item.kinds}
 
-    def _own(self, item: Item, rows: Float32, kind: Kind) -> Float32 | Sparse:
+    def _own(self, item: Item, rows: Float32, kind: AnswerKind) -> Float32 | Sparse:
         """A copy: a view would keep the whole batch in memory as long as the answer."""
         if kind == "dense" and self._whole_numbers:
             return whole_numbers(rows)
@@ -121,19 +121,6 @@ class Execution:
         if self._outputs["sparse"] == "lexical":
             return lexical_weights(item.sequence.own_ids, rows[:, 0], self._unused)
         return splade_weights(rows[0], twice=self._log_twice)
-
-
-def output_of(spec: ModelSpec) -> dict[Kind, Output]:
-    """The network's output for each kind of answer that the model supports."""
-    names: Mapping[Output, Kind] = {
-        "dense": "dense",
-        "tokens": "tokens",
-        "colbert": "colbert",
-        "lexical": "sparse",
-        "splade": "sparse",
-        "scores": "scores",
-    }
-    return {names[output]: output for output in spec.outputs}
 
 
 def widths_of(spec: ModelSpec) -> dict[Output, int]:
@@ -201,7 +188,7 @@ class Packed:
         return answers[output][(self.spans if output in POOLED else self.rows)[index]]
 
 
-def pack(items: Sequence[Item], outputs: Mapping[Kind, Output], alone: bool) -> Packed:
+def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: bool) -> Packed:
     """All tokens of all items, concatenated. A shared prefix occurs once, as a text before those that share it."""
     places: dict[Prefix, int] = {}
     ids: list[Int32] = []

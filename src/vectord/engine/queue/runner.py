@@ -22,13 +22,13 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import TEXTS_PER_STEP, Miss, ModelCache
 from vectord.engine.events import BatchRan, Observer
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.queue.batch import Answer, Item, Job, Kind
+from vectord.engine.queue.batch import Answer, Item, Job
 from vectord.engine.queue.devices import Device
-from vectord.engine.queue.execution import Execution, output_of
+from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
-from vectord.schema import Caller, DeviceState, Float32, Lane, TextOptions
+from vectord.schema import AnswerKind, Caller, DeviceState, Float32, Lane, TextOptions
 from vectord.text.sequence import Encoder, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
@@ -48,11 +48,11 @@ class RunResult:
     ended_s: float = -math.inf  # end of the last forward
     device: str = ""  # the devices of the model, each once: cuda:0,cuda:1
 
-    def rows(self, kind: Kind) -> Float32:
+    def rows(self, kind: AnswerKind) -> Float32:
         """The dense vectors or scores of all spans of all texts, in a new array: (M, D)."""
         return np.concatenate([answer[kind] for answer in self.answers])
 
-    def each(self, kind: Kind) -> list[Any]:
+    def each(self, kind: AnswerKind) -> list[Any]:
         """The answers of one kind, one per text."""
         return [answer[kind] for answer in self.answers]
 
@@ -83,7 +83,7 @@ class ModelRunner:
         self.backends = backends
         self.facts = _together([backend.facts for backend in backends])
         self.spec = spec
-        self.kinds = frozenset(output_of(spec))
+        self.kinds = frozenset(spec.kinds)
         self._name = name
         self._config = config
         self._cache = cache
@@ -171,7 +171,7 @@ class ModelRunner:
     async def run(
         self,
         texts: Sequence[TokenSequence],
-        kinds: frozenset[Kind],
+        kinds: frozenset[AnswerKind],
         caller: Caller,
         *,
         fresh: bool = False,
@@ -271,7 +271,7 @@ class ModelRunner:
         self,
         job: Job,
         misses: Sequence[Miss],
-        kinds: frozenset[Kind],
+        kinds: frozenset[AnswerKind],
         lane: Lane,
         client: str,
         device: int | None,

@@ -21,8 +21,9 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
+from vectord.server import results
 from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
-from vectord.server.http import answer
+from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.possible_errors import engine_errors, example_errors
 
@@ -35,13 +36,13 @@ _PARAMETERS: Mapping[str, Json] = {
 }
 _RESULT_HEADERS: Mapping[str, str] = {
     REQUEST_ID: "The id of the request in the log",
-    answer.TOKENS_SEEN: "Tokens of the inputs",
-    answer.TOKENS_KEPT: "Tokens that the model read",
-    answer.TRUNCATED: "Number of truncated inputs",
-    answer.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {answer.MAX_INDICES}",
-    answer.FINGERPRINT: "The space of the vectors",
-    answer.SCORE_KIND: "The kind of the scores",
-    answer.QUERY_TRUNCATED: "Whether the query was truncated",
+    results.TOKENS_SEEN: "Tokens of the inputs",
+    results.TOKENS_KEPT: "Tokens that the model read",
+    results.TRUNCATED: "Number of truncated inputs",
+    results.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {results.MAX_INDICES}",
+    results.FINGERPRINT: "The space of the vectors",
+    results.SCORE_KIND: "The kind of the scores",
+    results.QUERY_TRUNCATED: "Whether the query was truncated",
 }
 _OCTETS_HEADERS: Mapping[str, str] = {
     "x-vectord-dtype": f"For {OCTETS}: float32, float16, int8 or ubinary, as requested by the dtype in Accept",
@@ -183,7 +184,7 @@ def _binary_forms(route: Route) -> Sequence[str]:
 def _supports(route: Route, incoming: Incoming, form: str) -> bool:
     try:
         call = route.parse(incoming)
-        return answer.negotiated(call, {"accept": form}) is not call
+        return negotiated(call, {"accept": form}) is not call
     except VectordError:
         return False
 
