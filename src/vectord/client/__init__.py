@@ -8,7 +8,6 @@ Imports nothing of the server. Needs the extra `client`: httpx, and scipy for sp
 """
 
 from vectord.client.answers import (
-    Batch,
     Document,
     Embeddings,
     Health,
@@ -18,6 +17,7 @@ from vectord.client.answers import (
     Ranking,
     Span,
     Token,
+    VectorBatch,
 )
 from vectord.client.client import AsyncClient, Client
 from vectord.client.errors import (
@@ -38,7 +38,6 @@ from vectord.client.errors import (
 __all__ = [
     "AsyncClient",
     "BadRequest",
-    "Batch",
     "Client",
     "ClientError",
     "ConnectionFailed",
@@ -60,4 +59,5 @@ __all__ = [
     "TryLater",
     "Unauthorized",
     "Unavailable",
+    "VectorBatch",
 ]

@@ -17,7 +17,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Float32: TypeAlias = npt.NDArray[np.float32]
 
 
-class Batch(NamedTuple):
+class VectorBatch(NamedTuple):
     """Some texts of `embed_iter`, in order, and their vectors."""
 
     texts: Sequence[str]

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack
 import numpy as np
 
 from vectord.client import options as known
-from vectord.client.answers import Array, Batch, Document, Embeddings, Float32, Label, Ranked, Ranking, Token
+from vectord.client.answers import Array, Document, Embeddings, Float32, Label, Ranked, Ranking, Token, VectorBatch
 from vectord.client.errors import FingerprintChanged
 from vectord.client.options import ChunkOptions, Dtype, Lane, VectorKind, check_names
 from vectord.client.reading import (
@@ -116,9 +116,9 @@ class Stream:
     def concurrency(self, most: int) -> int:
         return most
 
-    def take(self, part: Part, reply: HttpReply) -> Batch:
+    def take(self, part: Part, reply: HttpReply) -> VectorBatch:
         self.space.check(reply)
-        return Batch(part.items, read_matrix(reply, self.dtype, len(part.items)).copy())
+        return VectorBatch(part.items, read_matrix(reply, self.dtype, len(part.items)).copy())
 
 
 class Calls:

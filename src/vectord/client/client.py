@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
-from vectord.client.answers import Batch, Health, Model
+from vectord.client.answers import Health, Model, VectorBatch
 from vectord.client.calls import Calls, ClientCall, Stream
 from vectord.client.errors import BadRequest, NotAcceptable
 from vectord.client.in_order import in_order, in_order_async
@@ -126,7 +126,7 @@ class Client(_BaseClient[httpx.Client]):
 
     def embed_iter(
         self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[EmbedOptions]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[VectorBatch]:
         """The dense vectors of texts that need not fit into memory: (texts, vectors (n, D)), in order.
 
         Reads `texts` a few requests in advance, and only while the vectors are consumed.
@@ -170,7 +170,7 @@ class Client(_BaseClient[httpx.Client]):
             return self._run(call.in_json())
         return call.join.result()
 
-    def _batches(self, stream: Stream) -> Iterator[Batch]:
+    def _batches(self, stream: Stream) -> Iterator[VectorBatch]:
         with closing(self._replies(stream)) as replies:
             for part, reply in replies:
                 yield stream.take(part, reply)
@@ -210,7 +210,7 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
 
     def embed_iter(
         self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[EmbedOptions]
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncIterator[VectorBatch]:
         """As Client.embed_iter, for `async for`."""
         return self._batches(self._calls.embed_iter(texts, dtype=dtype, **options))
 
@@ -252,7 +252,7 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
             return await self._run(call.in_json())
         return call.join.result()
 
-    async def _batches(self, stream: Stream) -> AsyncGenerator[Batch]:
+    async def _batches(self, stream: Stream) -> AsyncGenerator[VectorBatch]:
         async with aclosing(self._replies(stream)) as replies:
             async for part, reply in replies:
                 yield stream.take(part, reply)

@@ -17,7 +17,6 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InferenceFailed, InvalidRequest, NoSuchRoute, Overloaded, PayloadTooLarge
 from vectord.products.common.batches import (
-    Batch,
     CancelBatch,
     CreateBatch,
     DeleteFile,
@@ -25,6 +24,7 @@ from vectord.products.common.batches import (
     OpenFile,
     ShowBatch,
     ShowFile,
+    StoredBatch,
     StoredFile,
     StoreFile,
 )
@@ -64,17 +64,17 @@ async def create(runner: BatchRunner, content: bytes, caller: Caller = ANYONE, w
     assert isinstance(file, StoredFile)
     request = CreateBatch(input_file_id=file.id, endpoint=ENDPOINT, window_s=window_s)
     batch = await runner.answer(request, caller)
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, StoredBatch)
     return batch.id
 
 
-async def shown(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> Batch:
+async def shown(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> StoredBatch:
     batch = await runner.answer(ShowBatch(id=id), caller)
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, StoredBatch)
     return batch
 
 
-async def ended(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> Batch:
+async def ended(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> StoredBatch:
     while not (batch := await shown(runner, id, caller)).ended:
         await asyncio.sleep(0.005)
     return batch
@@ -119,7 +119,7 @@ async def test_a_cancelled_batch_keeps_its_results(tmp_path):
         while engine.running == 0:
             await asyncio.sleep(0)
         cancelling = await runner.answer(CancelBatch(id=id), ANYONE)
-        assert isinstance(cancelling, Batch)
+        assert isinstance(cancelling, StoredBatch)
         batch = await ended(runner, id)
         assert (batch.status, batch.request_counts.failed) == ("cancelled", 20)
         errors = await rows(runner, batch.error_file_id)
@@ -181,7 +181,7 @@ async def test_finishing_can_be_repeated(tmp_path, monkeypatch):
     """A crash between the output file and the record of the batch leaves one output file."""
     real = BatchStore.save
 
-    def crash(self: BatchStore, shelf: Any, batch: Batch) -> None:
+    def crash(self: BatchStore, shelf: Any, batch: StoredBatch) -> None:
         if batch.ended:
             raise OSError("crash")
         real(self, shelf, batch)

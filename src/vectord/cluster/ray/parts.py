@@ -35,7 +35,7 @@ COPY_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ParquetFile:
     """identity: changes with its name, size or time."""
 
     path: str
@@ -56,7 +56,7 @@ class SharedStorage:
         except (pa.ArrowException, OSError, ValueError) as cause:
             raise ConfigError(f"{where} cannot be opened: {cause}") from None
 
-    def parquet_files(self) -> list[StoredFile]:
+    def parquet_files(self) -> list[ParquetFile]:
         """The files below root, by name. Raises ConfigError if there are none, or one is not Parquet."""
         found = self._files.get_file_info(self.root)
         if found.type == pafs.FileType.NotFound:
@@ -129,14 +129,14 @@ class SharedStorage:
         below = PurePosixPath(path).relative_to(PurePosixPath(self.root))
         return below.suffix == ".parquet" and not any(part.startswith(HIDDEN) for part in below.parts)
 
-    def _stored(self, info: Any) -> StoredFile:
+    def _stored(self, info: Any) -> ParquetFile:
         try:
             with self._files.open_input_file(info.path) as file:
                 rows = int(pq.read_metadata(file).num_rows)
         except (pa.ArrowException, OSError) as cause:
             raise ConfigError(f"IN: {info.path}: {cause}") from None
         name = PurePosixPath(info.path).name if info.path == self.root else info.path.removeprefix(self.root)
-        return StoredFile(info.path, rows, f"{name}\0{info.size}\0{info.mtime_ns}\0")
+        return ParquetFile(info.path, rows, f"{name}\0{info.size}\0{info.mtime_ns}\0")
 
 
 def _rows(file: Any, start: int, stop: int) -> Iterator[Any]:
@@ -173,14 +173,14 @@ class ClusterJobHeader(msgspec.Struct):
     options: dict[str, Any]  # BulkJob.options
 
 
-def parts_of(files: Sequence[StoredFile], part_rows: int) -> Iterator[InputPart]:
+def parts_of(files: Sequence[ParquetFile], part_rows: int) -> Iterator[InputPart]:
     for index, file in enumerate(files):
         for start in range(0, file.rows, part_rows):
             stop = min(start + part_rows, file.rows)
             yield InputPart(f"{index:05}-{start:012}.parquet", file.path, start, stop)
 
 
-def begin(out: SharedStorage, job: BulkJob, files: Sequence[StoredFile], part_rows: int, *, restart: bool) -> None:
+def begin(out: SharedStorage, job: BulkJob, files: Sequence[ParquetFile], part_rows: int, *, restart: bool) -> None:
     """Start or resume the job in OUT. Raises ConfigError if OUT contains another job, or other files."""
     digest = hashlib.blake2b(digest_size=16)
     for file in files:

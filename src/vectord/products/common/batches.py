@@ -111,7 +111,7 @@ class Counts(msgspec.Struct):
     failed: int = 0
 
 
-class Batch(msgspec.Struct, kw_only=True):
+class StoredBatch(msgspec.Struct, kw_only=True):
     """Also the record on disk. Times are seconds since 1970."""
 
     id: str
@@ -147,7 +147,7 @@ class ListedFiles:
 
 @dataclass(frozen=True, slots=True)
 class ListedBatches:
-    items: Sequence[Batch]
+    items: Sequence[StoredBatch]
     has_more: bool
 
 
@@ -161,7 +161,7 @@ class DeletedFile:
     id: str
 
 
-BatchResult: TypeAlias = StoredFile | Batch | ListedFiles | ListedBatches | OpenedFile | DeletedFile
+BatchResult: TypeAlias = StoredFile | StoredBatch | ListedFiles | ListedBatches | OpenedFile | DeletedFile
 
 
 # --- lines ----------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class EmbeddingsBody(msgspec.Struct):
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
 
 
-class Embedding(msgspec.Struct):
+class EmbeddingItem(msgspec.Struct):
     """`embedding` is base64 if it is a string. A ColBERT has a row for each token."""
 
     object: Literal["embedding"]
@@ -108,7 +108,7 @@ class Embedding(msgspec.Struct):
 
 class Embeddings(BaseAnswer):
     object: Literal["list"]
-    data: list[Embedding]
+    data: list[EmbeddingItem]
 
 
 @ROUTES.post(

@@ -10,7 +10,6 @@ import msgspec
 
 from vectord.errors import InvalidField, MissingField
 from vectord.products.common.batches import (
-    Batch,
     BatchRequest,
     CancelBatch,
     CreateBatch,
@@ -24,6 +23,7 @@ from vectord.products.common.batches import (
     OpenFile,
     ShowBatch,
     ShowFile,
+    StoredBatch,
     StoredFile,
     StoreFile,
 )
@@ -171,7 +171,7 @@ def file_object(file: StoredFile) -> dict[str, Any]:
     return {**msgspec.to_builtins(file), "object": "file", "status": "processed"}
 
 
-def batch_object(batch: Batch) -> dict[str, Any]:
+def batch_object(batch: StoredBatch) -> dict[str, Any]:
     """A body of BatchObject and further fields of OpenAI's."""
     fields = msgspec.to_builtins(batch)
     del fields["ending"]
@@ -180,10 +180,10 @@ def batch_object(batch: Batch) -> dict[str, Any]:
 
 
 def _listed(result: ListedFiles | ListedBatches) -> dict[str, Any]:
-    items: Sequence[StoredFile | Batch] = result.items
+    items: Sequence[StoredFile | StoredBatch] = result.items
     return {
         "object": "list",
-        "data": [batch_object(item) if isinstance(item, Batch) else file_object(item) for item in items],
+        "data": [batch_object(item) if isinstance(item, StoredBatch) else file_object(item) for item in items],
         "first_id": items[0].id if items else None,
         "last_id": items[-1].id if items else None,
         "has_more": result.has_more,

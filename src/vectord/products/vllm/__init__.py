@@ -87,7 +87,7 @@ Messages = Annotated[Any, msgspec.Meta(description="refused: no chat template is
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
 
-class Options(msgspec.Struct, kw_only=True):
+class CommonFields(msgspec.Struct, kw_only=True):
     """The keys of every body."""
 
     model: str | None = None
@@ -101,7 +101,7 @@ class Options(msgspec.Struct, kw_only=True):
     normalize: Annotated[Any, msgspec.Meta(description="refused, as vLLM does; `use_activation` replaced it")] = None
 
 
-class InputBody(Options, kw_only=True):
+class InputBody(CommonFields, kw_only=True):
     input: TextsOrIds | None = None
     messages: Messages = None
     add_special_tokens: bool | None = None
@@ -120,7 +120,7 @@ def _refuse_messages(messages: object) -> None:
         raise InvalidField(template, field="messages")
 
 
-def _text_options(body: Options, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
+def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
     if body.normalize is not None:
         template = "Parameter {field} was removed; use `use_activation` instead."
         raise InvalidField(template, field="normalize")
@@ -160,7 +160,7 @@ class BaseAnswer(msgspec.Struct):
     usage: Usage
 
 
-def _listed(prefix: str, body: Options, model: str, data: Sequence[Any], usage: UsedTokens) -> Rendered:
+def _listed(prefix: str, body: CommonFields, model: str, data: Sequence[Any], usage: UsedTokens) -> Rendered:
     shown = {
         "id": _id(prefix, body),
         "object": "list",
@@ -172,7 +172,7 @@ def _listed(prefix: str, body: Options, model: str, data: Sequence[Any], usage: 
     return Rendered(body=dump_json(shown))
 
 
-def _id(prefix: str, body: Options) -> str:
+def _id(prefix: str, body: CommonFields) -> str:
     return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
 
 
@@ -454,7 +454,7 @@ Texts: TypeAlias = str | list[str]
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
 
-class ScoreBody(Options, kw_only=True):
+class ScoreBody(CommonFields, kw_only=True):
     """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
 
     Otherwise both lists have the same length, and their texts pair in order.
@@ -519,7 +519,7 @@ def _as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _score_request(body: Options, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
+def _score_request(body: CommonFields, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
     return RerankRequest(
         query=query,
         passages=passages,
@@ -540,7 +540,7 @@ def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Render
     return _listed("score", body, model, data, result.usage)
 
 
-class RerankBody(Options, kw_only=True):
+class RerankBody(CommonFields, kw_only=True):
     query: str
     documents: str | Documents
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None

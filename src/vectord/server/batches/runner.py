@@ -32,7 +32,6 @@ from vectord.observability.logs import log_failure
 from vectord.products.common.batches import (
     MAX_LINES,
     MAX_LISTED_FAULTS,
-    Batch,
     BatchRequest,
     BatchResult,
     CancelBatch,
@@ -48,6 +47,7 @@ from vectord.products.common.batches import (
     OpenFile,
     ShowBatch,
     ShowFile,
+    StoredBatch,
     StoreFile,
     fault_of,
     read_request_line,
@@ -132,7 +132,7 @@ class BatchRunner:
             case CancelBatch():
                 return await self._cancel(shelf, store.batch(shelf, request.id))
 
-    async def _cancel(self, shelf: Shelf, batch: Batch) -> Batch:
+    async def _cancel(self, shelf: Shelf, batch: StoredBatch) -> StoredBatch:
         if batch.ended or batch.status == "finalizing":
             raise InvalidRequest("The batch has ended or is being finished.")
         batch.status = "cancelling"
@@ -176,7 +176,7 @@ class BatchRunner:
                 log_failure(problem, request_id=batch.id, method="POST", route=batch.endpoint)
                 await asyncio.sleep(MAX_RETRY_S)
 
-    async def _run(self, shelf: Shelf, batch: Batch) -> None:
+    async def _run(self, shelf: Shelf, batch: StoredBatch) -> None:
         custom_ids, faults = await self._stored(self._validated, shelf, batch)
         if faults:
             batch.errors = faults
@@ -217,7 +217,7 @@ class BatchRunner:
         else:
             await self._end(shelf, batch, "cancelled" if batch.status == "cancelling" else "expired", custom_ids)
 
-    def _validated(self, shelf: Shelf, batch: Batch) -> tuple[Sequence[str], list[Fault]]:
+    def _validated(self, shelf: Shelf, batch: StoredBatch) -> tuple[Sequence[str], list[Fault]]:
         """The ids of all lines, and the faults. In a thread."""
         custom_ids: dict[str, None] = {}
         faults: list[Fault] = []
@@ -241,7 +241,7 @@ class BatchRunner:
             faults.append(Fault("too_many_requests", f"The input file has more than {MAX_LINES} requests."))
         return (), faults
 
-    async def _end(self, shelf: Shelf, batch: Batch, ending: str, custom_ids: Sequence[str]) -> None:
+    async def _end(self, shelf: Shelf, batch: StoredBatch, ending: str, custom_ids: Sequence[str]) -> None:
         batch.ending = ending  # type: ignore[assignment]
         batch.status = "finalizing"
         batch.finalizing_at = batch.finalizing_at or int(time.time())
@@ -252,7 +252,7 @@ class BatchRunner:
 
     # --- lines ---
 
-    async def _answer_lines(self, shelf: Shelf, batch: Batch, custom_ids: Sequence[str]) -> None:
+    async def _answer_lines(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> None:
         """Raises DiskFull, Unauthorized, OSError."""
         answered = await self._stored(self._store.recover, shelf, batch, custom_ids)
         lines = self._store.input_lines(shelf, batch)
@@ -280,7 +280,7 @@ class BatchRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
             results.close()
 
-    async def _answer(self, shelf: Shelf, batch: Batch, index: int, line: bytes) -> tuple[bytes, bool]:
+    async def _answer(self, shelf: Shelf, batch: StoredBatch, index: int, line: bytes) -> tuple[bytes, bool]:
         """The result of one line, and whether it succeeded. Raises Unauthorized if the owner's key was removed."""
         key = self._gate.keys.named(shelf.owner) if shelf.owner else None
         if shelf.owner and key is None:

@@ -23,7 +23,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from vectord.errors import ConfigError, InvalidField, InvalidRequest, NoSuchRoute, PayloadTooLarge
-from vectord.products.common.batches import Batch, Ending, Purpose, StoredFile, read_result_line, unanswered_line
+from vectord.products.common.batches import Ending, Purpose, StoredBatch, StoredFile, read_result_line, unanswered_line
 
 MAX_FILES = 1000  # of one owner
 MAX_BATCHES = 1000  # of one owner, ended ones included
@@ -44,7 +44,7 @@ ENDING_CODES: dict[Ending, tuple[str, str]] = {
     "failed": ("batch_failed", "The batch failed before the request was answered."),
 }
 
-Item = TypeVar("Item", StoredFile, Batch)
+Item = TypeVar("Item", StoredFile, StoredBatch)
 _safe_id = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 
 
@@ -59,7 +59,7 @@ class Shelf:
     owner: str  # a key's name; "": clients without a key of their own
     folder: Path
     files: dict[str, StoredFile] = field(default_factory=dict)
-    batches: dict[str, Batch] = field(default_factory=dict)
+    batches: dict[str, StoredBatch] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -154,7 +154,7 @@ class BatchStore:
 
     def add_batch(
         self, shelf: Shelf, input_file_id: str, endpoint: str, window_s: int, metadata: dict[str, str] | None
-    ) -> Batch:
+    ) -> StoredBatch:
         """Raises NoSuchRoute, or InvalidRequest beyond the limits."""
         if self.file(shelf, input_file_id, "input_file_id").purpose != "batch":
             raise InvalidField("{field} must be a file with the purpose `batch`.", field="input_file_id")
@@ -164,7 +164,7 @@ class BatchStore:
         if len(shelf.batches) >= MAX_BATCHES:
             raise InvalidRequest(TOO_MANY_RECORDS, limit=MAX_BATCHES, given=len(shelf.batches) + 1)
         now = int(time.time())
-        batch = Batch(
+        batch = StoredBatch(
             id=f"batch_{os.urandom(16).hex()}",
             endpoint=endpoint,
             input_file_id=input_file_id,
@@ -176,22 +176,22 @@ class BatchStore:
         self.save(shelf, batch)
         return batch
 
-    def batch(self, shelf: Shelf, id: str) -> Batch:
+    def batch(self, shelf: Shelf, id: str) -> StoredBatch:
         """Raises NoSuchRoute, also for batches of other owners."""
         return _found(shelf.batches, id, NO_SUCH_BATCH, "batch_id")
 
-    def save(self, shelf: Shelf, batch: Batch) -> None:
+    def save(self, shelf: Shelf, batch: StoredBatch) -> None:
         _replace(shelf.path(batch.id + RECORD), msgspec.json.encode(batch))
         shelf.batches[batch.id] = batch
 
-    def input_lines(self, shelf: Shelf, batch: Batch) -> Iterator[tuple[int, bytes]]:
+    def input_lines(self, shelf: Shelf, batch: StoredBatch) -> Iterator[tuple[int, bytes]]:
         """(number from 1, line) of the input, without empty lines."""
         with shelf.path(batch.input_file_id).open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
 
-    def recover(self, shelf: Shelf, batch: Batch, custom_ids: Sequence[str]) -> int:
+    def recover(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> int:
         """How many lines have a result. Counts them in the batch, and removes what a crash damaged after them."""
         path = shelf.path(batch.id + RESULTS)
         batch.request_counts.completed = batch.request_counts.failed = 0
@@ -210,11 +210,11 @@ class BatchStore:
         self.used_bytes += 2 * end
         return answered
 
-    def open_results(self, shelf: Shelf, batch: Batch) -> BinaryIO:
+    def open_results(self, shelf: Shelf, batch: StoredBatch) -> BinaryIO:
         """For `add_result`."""
         return shelf.path(batch.id + RESULTS).open("ab", buffering=0)
 
-    def add_result(self, results: BinaryIO, batch: Batch, line: bytes, *, succeeded: bool) -> None:
+    def add_result(self, results: BinaryIO, batch: StoredBatch, line: bytes, *, succeeded: bool) -> None:
         """The line is in the kernel when this returns. Raises DiskFull or OSError."""
         if self.used_bytes + 2 * len(line) > self._limit_bytes:  # the output file is written before the results go
             raise DiskFull
@@ -223,13 +223,13 @@ class BatchStore:
         self.used_bytes += 2 * len(line)
         self.count(batch, succeeded)
 
-    def count(self, batch: Batch, succeeded: bool) -> None:
+    def count(self, batch: StoredBatch, succeeded: bool) -> None:
         if succeeded:
             batch.request_counts.completed += 1
         else:
             batch.request_counts.failed += 1
 
-    def finish(self, shelf: Shelf, batch: Batch, custom_ids: Sequence[str]) -> None:
+    def finish(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> None:
         """Write the output and the error file, and set the status to `batch.ending`. Can be repeated after a crash."""
         assert batch.ending is not None
         answered = self.recover(shelf, batch, custom_ids)
@@ -295,7 +295,7 @@ class BatchStore:
                 if path.name.startswith("file-"):
                     files.append(msgspec.json.decode(path.read_bytes(), type=StoredFile))
                 else:
-                    batches.append(msgspec.json.decode(path.read_bytes(), type=Batch))
+                    batches.append(msgspec.json.decode(path.read_bytes(), type=StoredBatch))
         except (msgspec.MsgspecError, OSError, UnicodeDecodeError):
             raise ConfigError(f"--batch-dir: {str(path)!r} is damaged; delete it to start") from None
         shelf.files = {file.id: file for file in sorted(files, key=lambda file: file.created_at)}
@@ -308,12 +308,12 @@ class BatchStore:
         self.used_bytes += sum(file.bytes for file in shelf.files.values())
 
 
-def request_id(batch: Batch, index: int) -> str:
+def request_id(batch: StoredBatch, index: int) -> str:
     """Of one line, from 0."""
     return f"{batch.id.replace('batch_', 'batch_req_')}-{index}"
 
 
-def _result_id(batch: Batch, kind: str) -> str:
+def _result_id(batch: StoredBatch, kind: str) -> str:
     """The same after a crash, so that a repeated `finish` replaces its files."""
     return f"file-{blake2b(f'{batch.id} {kind}'.encode(), digest_size=16).hexdigest()}"
 
