@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, Refused, lint, merged, plain, render
+from tests.config.start import load
+from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, SCHEMA, Refused, lint, merged, plain, render, schema
 
+from vectord.config import Config
 from vectord.config.settings import SETTINGS
 
 helm = pytest.mark.skipif(not LIBRARY.exists(), reason="Helm's library is not here (make .venv-dev/.installed)")
 GPU = yaml.safe_load((CHART / "values-gpu.yaml").read_text())
 ALL: dict[str, Any] = {
-    "settings": {"redis_url": "redis://redis:6379/0", "otlp_endpoint": "http://collector:4317"},
+    "settings": {
+        "redis_url": "redis://redis:6379/0",
+        "otlp_endpoint": "http://collector:4317",
+        "grpc_port": 50_051,
+        "prometheus_port": 9100,
+    },
     "secretSettings": {"api_key": "a-key: \"with' signs"},
     "existingSecret": "more",
     "apiKeysSecret": "keys",
@@ -31,12 +41,24 @@ ALL: dict[str, Any] = {
     "nodeSelector": {"a": "b"},
     "affinity": {"podAntiAffinity": {}},
     "runtimeClassName": "nvidia",
+    "tlsSecret": "certificate",
+    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+    "ingress": {"enabled": True, "className": "nginx", "annotations": {"a": "b"}, "tls": [{"secretName": "t"}]},
+    "serviceAccount": {"create": True, "annotations": {"a": "b"}},
+    "extraEnv": [{"name": "SSL_CERT_DIR", "value": "/certificates"}],
+    "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/certificates"}],
 }
 
 
 def one(values: Mapping[str, Any], kind: str) -> dict[str, Any]:
     (found,) = [thing for thing in render(values) if thing["kind"] == kind]
     return found
+
+
+def fields_of(config: Config) -> Iterator[Any]:
+    """The sections."""
+    return (getattr(config, section.name) for section in fields(config))
 
 
 def pod(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +122,121 @@ def test_settings_become_known_variables() -> None:
         assert {*said["settings"], *said["secretSettings"]} <= known
     names = {name for setting in SETTINGS for name in setting.env}
     (container,) = pod(ALL)["containers"]
-    assert {entry["name"] for entry in container["env"]} <= names
+    assert {entry["name"] for entry in container["env"]} - {"SSL_CERT_DIR"} <= names
+
+
+@helm
+def test_values_reach_vectord_unchanged(tmp_path: Path) -> None:
+    """Large integers, fractions, lists and texts: vectord reads the values that the chart was given."""
+    given: dict[str, Any] = {
+        "payload_limit": 33_554_432,
+        "model_memory_bytes": 1_099_511_627_776,
+        "max_age_s": 0.25,
+        "models": ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"],
+        "auto_truncate": False,
+        "default_prompt": "query: ",
+        "revision": None,
+        "port": 9000,
+    }
+    environ = {entry["name"]: entry["value"] for entry in pod({"settings": given})["containers"][0]["env"]}
+    config = load([], environ, tmp_path).config
+    read = {name: getattr(section, name) for section in fields_of(config) for name in given if hasattr(section, name)}
+    assert read == given | {"models": tuple(given["models"])}
+    assert "VECTORD_REVISION" not in environ
+
+
+@helm
+@pytest.mark.parametrize("tls", [False, True])
+def test_ports_and_tls_reach_probes_service_and_policy(tls: bool) -> None:
+    """The port of the settings, gRPC's and the metrics' own."""
+    values: dict[str, Any] = {"settings": {"port": 9000, "grpc_port": 50_051, "prometheus_port": 9100}}
+    values |= {"tlsSecret": "certificate"} if tls else {}
+    (container,) = pod(values)["containers"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {
+        "http": 9000,
+        "grpc": 50_051,
+        "metrics": 9100,
+    }
+    environ = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert (environ["VECTORD_PORT"], len(environ)) == ("9000", len(container["env"]))
+    assert environ.get("VECTORD_TLS_CERT_FILE") == ("/etc/vectord/tls/tls.crt" if tls else None)
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert {(probe["port"], probe["scheme"]) for probe in probes} == {("http", "HTTPS" if tls else "HTTP")}
+    service = one(values, "Service")["spec"]["ports"]
+    assert [(port["name"], port["port"], port["targetPort"]) for port in service] == [
+        ("http", 8000, "http"),
+        ("grpc", 50_051, "grpc"),
+        ("metrics", 9100, "metrics"),
+    ]
+    allowed = one(values, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
+    assert [port["port"] for port in allowed] == ["http", "grpc", "metrics"]
+
+
+@helm
+def test_prometheus_scrapes_the_port_of_the_metrics() -> None:
+    """Over TLS if the server's port has both."""
+    enabled = {"serviceMonitor": {"enabled": True}}
+    (own,) = one(enabled | {"settings": {"prometheus_port": 9100}}, "ServiceMonitor")["spec"]["endpoints"]
+    (shared,) = one(enabled | {"tlsSecret": "certificate"}, "ServiceMonitor")["spec"]["endpoints"]
+    assert (own["port"], own.get("scheme")) == ("metrics", None)
+    assert (shared["port"], shared["scheme"]) == ("http", "https")
+
+
+@helm
+def test_an_ingress_leads_to_the_port() -> None:
+    """Each host, below the prefix of the settings."""
+    values = {"ingress": {"enabled": True, "hosts": ["a.example", "b.example"]}, "settings": {"url_prefix": "/api"}}
+    rules = one(values, "Ingress")["spec"]["rules"]
+    assert [rule["host"] for rule in rules] == ["a.example", "b.example"]
+    (path,) = rules[0]["http"]["paths"]
+    assert (path["path"], path["backend"]["service"]) == ("/api", {"name": "vectord", "port": {"name": "http"}})
+
+
+@helm
+def test_a_service_account_gets_no_token() -> None:
+    """The pod uses it; another account can be named instead."""
+    created = {"serviceAccount": {"create": True}}
+    account = one(created, "ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    assert pod(created)["serviceAccountName"] == account["metadata"]["name"] == "vectord"
+    assert pod({"serviceAccount": {"name": "mine"}})["serviceAccountName"] == "mine"
+    assert pod({})["serviceAccountName"] == "default"
+
+
+@helm
+def test_keda_scales_by_saturation() -> None:
+    """Its query has the metric of this release's pods; the Deployment leaves the replicas to KEDA."""
+    values = {"keda": {"enabled": True, "targetSaturation": 0.5}}
+    spec = one(values, "ScaledObject")["spec"]
+    (trigger,) = spec["triggers"]
+    assert spec["scaleTargetRef"]["name"] == one(values, "Deployment")["metadata"]["name"]
+    assert 'vectord_saturation{namespace="' in trigger["metadata"]["query"]
+    assert (trigger["metadata"]["threshold"], trigger["metricType"]) == ("0.5", "AverageValue")
+    assert "replicas" not in one(values, "Deployment")["spec"]
+    assert [thing for thing in render(values) if thing["kind"] == "HorizontalPodAutoscaler"] == []
+
+
+@helm
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings": {"prot": 9000}},
+        {"settings": {"models": {"a": "b"}}},
+        {"replica": 2},
+        {"service": {"type": "NodePorts"}},
+        {"replicas": "two"},
+    ],
+    ids=str,
+)
+def test_the_schema_refuses_a_bad_value(values: Mapping[str, Any]) -> None:
+    """Before anything is installed: a misspelt setting or value, and a value of another type."""
+    with pytest.raises(Refused, match=r"values\.yaml"):
+        render(values)
+
+
+def test_the_schema_is_current() -> None:
+    """`python -m tests.deploy.chart` writes it from the settings and the chart's values."""
+    assert json.loads(SCHEMA.read_text()) == schema()
 
 
 @helm
