@@ -2,7 +2,7 @@
 
     python examples/client.py notes.txt "when did it rain?"
 
-Needs a running server (make serve) and pip install 'vectord[client]'.
+Needs a running server (make serve) and, in the repository, pip install '.[client]'.
 """
 
 # ruff: noqa: T201

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +81,35 @@ def test_an_error_is_placed_in_a_copy() -> None:
     assert (placed.message, placed.index, placed.part) == ("`inputs[3]` is wrong.", 3, 1)
     assert placed.__cause__ is error.__cause__
     assert (error.field, error.part) == (None, None)
+
+
+# --- words for messages ---------------------------------------------------------------------------------------
+
+
+def raised_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (raised_from(RuntimeError("of a library"), socket.gaierror(-2, "Name not known")), "Name not known"),
+        (raised_from(RuntimeError("of a library"), TimeoutError()), "timeout"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "not UTF-8"),
+        (KeyError("x"), "unexpected error"),
+    ],
+    ids=str,
+)
+def test_a_reason_has_no_class_name(error: Exception, reason: str) -> None:
+    """The system's words for the first cause that has them."""
+    assert errors.plain_reason(error) == reason
+
+
+def test_an_extra_is_installed_from_where_vectord_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a checkout; without one, pip finds the installed vectord. The interpreter is the one that runs."""
+    checkout = Path(__file__).parents[1]
+    assert errors.installing("grpc") == f"{sys.executable} -m pip install -e '{checkout}[grpc]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "vectord" / "errors.py"))
+    assert errors.installing("grpc") == f"{sys.executable} -m pip install 'vectord[grpc]'"

@@ -20,6 +20,6 @@ def __getattr__(name: str) -> object:
     try:
         from vectord import client  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        error.add_note("vectord.Client and vectord.AsyncClient need: pip install 'vectord[client]'")
+        error.add_note("vectord.Client and vectord.AsyncClient need httpx: pip install httpx")
         raise
     return getattr(client, name)

@@ -27,7 +27,7 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.errors import ConfigError, ExitCode, RateLimited
+from vectord.errors import ConfigError, ExitCode, RateLimited, installing
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import START
 from vectord.observability.metrics import Metrics
@@ -65,7 +65,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
         ("shared_cache", config.engine.shared_cache, "redis"),
     ):
         if value is not None and find_spec(library) is None:
-            raise ConfigError(f"{option}: {library} is not installed; install it with pip install 'vectord[{library}]'")
+            raise ConfigError(f"{option}: {library} is not installed; run {installing(library)}")
     buckets = Buckets(config.server.redis_url)
     gate = Gate(config.server, dialects, buckets)
     metrics = None

@@ -45,8 +45,10 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any, Self
 
 _UNCHANGED: Any = object()
@@ -301,3 +303,27 @@ class ConfigError(StartError):
 
 class ModelUnavailable(StartError):
     pass
+
+
+# --- words for messages ---------------------------------------------------------------------------------------
+
+
+def plain_reason(error: BaseException | None) -> str:
+    """Why a file or a connection failed, without the names of Python's classes: "Name or service not known"."""
+    while error is not None:
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+            return "timeout"
+        if isinstance(error, UnicodeError):
+            return "not UTF-8"
+        error = error.__cause__ or error.__context__
+    return "unexpected error"
+
+
+def installing(extra: str) -> str:
+    """The command that adds the packages of an extra to this installation."""
+    checkout = Path(__file__).parents[2]
+    # pip finds the installed vectord, and contacts no index for it.
+    place = f"-e '{checkout}[{extra}]'" if (checkout / "pyproject.toml").is_file() else f"'vectord[{extra}]'"
+    return f"{sys.executable} -m pip install {place}"

@@ -126,6 +126,15 @@ def test_the_default_model_has_other_names(name: str) -> None:
     assert located.model_id == name
 
 
+def test_a_cached_repository_of_an_alias_is_used(nowhere: Path) -> None:
+    """FastEmbed's repository, which has other files than the one that the catalogue names."""
+    snapshot = write_cached(nowhere / "hf" / "hub", "Xenova/ms-marco-MiniLM-L-6-v2")
+    assert resolve("Xenova/ms-marco-MiniLM-L-6-v2", offline=True).folder == snapshot
+    write_cached(nowhere / "hf" / "hub", "cross-encoder/ms-marco-MiniLM-L-6-v2")
+    assert resolve("Xenova/ms-marco-MiniLM-L-6-v2", offline=True).folder == snapshot
+    assert resolve("ms-marco-MiniLM-L-6-v2", offline=True).folder != snapshot
+
+
 def test_a_package_is_found_without_running_its_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any installed package with a model folder can be named; only its files are used."""
     folder = write_package(nowhere / "site", "some_model_v1", monkeypatch)
@@ -174,7 +183,7 @@ def test_the_offline_error_lists_the_searched_places(nowhere: Path, downloads: l
     message = refusal("org/model", offline=True)
     assert "no folder org/model" in message
     assert str(nowhere / "hf" / "hub") in message
-    assert "without offline" in message
+    assert "`vectord pull`" in message
     assert downloads == []
 
 
@@ -215,8 +224,9 @@ def hub_error(name: str) -> Exception:
         (hub_error("RepositoryNotFoundError"), "not on the hub"),
         (hub_error("RevisionNotFoundError"), "no revision v1"),
         (LocalEntryNotFoundError("no network"), "could not be reached"),
-        (OSError(28, "No space left on device"), "could not be reached"),
-        (RuntimeError("from the depths of a library"), "could not be reached"),
+        (OSError(28, "No space left on device"), "could not be reached (No space left on device)"),
+        (TimeoutError(), "could not be reached (timeout)"),
+        (RuntimeError("from the depths of a library"), "could not be reached (unexpected error)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

@@ -18,6 +18,7 @@ import pytest
 
 from vectord import __version__
 from vectord.cli.main import run
+from vectord.config.command_line import COMMON
 from vectord.config.other_servers import IGNORED_NAMES
 from vectord.config.settings import SETTINGS
 from vectord.server.admission.keys import read_keys
@@ -72,9 +73,23 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: vectord" in capsys.readouterr().err
 
 
-def test_the_help_of_serve_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option has its variables, its default and its meaning, below its section's heading."""
+def test_the_help_of_serve_starts_with_the_common_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten options with their meaning, then the names of all settings in groups."""
     assert run(["serve", "--help"]) == 0
+    text, common, own, named = re.split(r"\n\n(?:Common options|Options|All options, .*):\n", capsys.readouterr().out)
+    assert text.startswith("Usage: vectord serve")
+    assert re.findall(r"(?m)^  (?:-p, )?(--[a-z-]+)", common) == list(COMMON)
+    assert len(COMMON) == 10
+    assert "Port to listen on" in common
+    assert "--print-config" in own
+    assert re.findall(r"(?m)^  (\w+) ", named) == ["Sources", "Models", "Device", "Engine", "Server", "Telemetry"]
+    assert {setting.flags[0] for setting in SETTINGS} <= set(re.findall(r"--[a-z0-9-]+", named))
+
+
+@pytest.mark.parametrize("words", [["serve", "--help-all"], ["serve", "--prot", "--help-all"]], ids=" ".join)
+def test_help_all_describes_every_setting(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option has its variables, its default and its meaning, below its section's heading."""
+    assert run(words) == 0
     printed = capsys.readouterr().out
     for setting in SETTINGS:
         assert re.search(rf"(?m)[ ,]{setting.flags[0]}[ ,\n]", printed), setting.name

@@ -42,7 +42,7 @@ try:
 except ModuleNotFoundError as error:
     print(error.__notes__[0])
 """
-    assert run(program).strip() == "vectord.Client and vectord.AsyncClient need: pip install 'vectord[client]'"
+    assert run(program).strip() == "vectord.Client and vectord.AsyncClient need httpx: pip install httpx"
 
 
 def test_a_missing_scipy_fails_before_the_first_request():

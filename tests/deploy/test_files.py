@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -71,7 +67,9 @@ def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> Non
     assert "\nARG PYTHON=python:3.11.16-slim-bookworm\n" in text
     assert set(re.findall(r"(?m)^FROM (\S+)", text)) <= {"${PYTHON}", "scratch"}
     assert "--require-hashes" in text
-    assert '"vectord.tools.healthy"' in text[text.index("HEALTHCHECK") :]
+    assert 'CMD ["vectord", "health", "--of-process", "1"]' in text[text.index("HEALTHCHECK") :]
+    assert 'ENTRYPOINT ["vectord"]' in text
+    assert (ROOT / "deploy/image/vectord").stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
@@ -290,23 +288,3 @@ def test_the_deployments_of_semantic_explorer_need_only_another_image(
     assert load([], environ | {"API_PORT": "9000"}, tmp_path).config.server.port == 9000
     plain = load([], image_environment(dockerfile, ""), tmp_path)
     assert (plain.profile, plain.config.server.port, plain.config.model.hf_home) == ("default", 8000, None)
-
-
-def test_the_health_check_of_the_images_asks_the_port_of_the_profile(tmp_path: Path) -> None:
-    """Exit code 0 if /health/ready answers there, else 1 with the port."""
-    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
-        port = str(server.server_port)
-        (tmp_path / "health").mkdir()
-        (tmp_path / "health" / "ready").write_text("")
-        server.RequestHandlerClass = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))  # type: ignore[assignment]
-        Thread(target=server.serve_forever, daemon=True).start()
-        codes = {}
-        for variable in ("API_PORT", "INFERENCE_PORT"):
-            environ_of_check = environ | {"VECTORD_PROFILE": "semantic-explorer", variable: port}
-            command = [sys.executable, "-m", "vectord.tools.healthy"]
-            done = subprocess.run(command, cwd=tmp_path, env=environ_of_check, capture_output=True, check=False)
-            codes[variable] = done.returncode
-            (tmp_path / "health" / "ready").unlink(missing_ok=True)
-        server.shutdown()
-    assert codes == {"API_PORT": 0, "INFERENCE_PORT": 1}

@@ -177,7 +177,7 @@ def test_a_missing_extra_is_logged_and_the_server_starts(
     """Clusters set OTEL_EXPORTER_OTLP_ENDPOINT everywhere."""
     monkeypatch.setattr(tracing, "find_spec", lambda name: None)
     assert open_tracing(TelemetryConfig(otlp_endpoint="http://127.0.0.1:4317"), "0") is None
-    assert "vectord[otlp]" in caplog.text
+    assert "[otlp]" in caplog.text
 
 
 def test_opentelemetry_is_not_imported_until_it_is_used() -> None:

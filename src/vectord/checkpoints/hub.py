@@ -26,7 +26,7 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull
 from vectord.checkpoints.snapshot import is_complete
 from vectord.checkpoints.spec import Located
-from vectord.errors import ModelUnavailable
+from vectord.errors import ModelUnavailable, plain_reason
 
 log = logging.getLogger("vectord.checkpoints")
 
@@ -53,11 +53,12 @@ def resolve(
         if revision is not None:
             log.warning("%s is a local folder: revision %s is ignored", name, revision)
         return Located(folder=local, model_id=local.resolve().name, revision=None, source="folder")
-    check_names(name, revision)
     entry = catalogue.find(name)
-    hub_id = entry.hub_id if entry else name
-    package = entry.package if entry else None if "/" in name else re.sub(r"[-.]", "_", name).lower()
     cache = cache_folder(hf_home, os.environ)
+    is_cached_alias = entry is not None and "/" in name and _repository(name, cache).is_dir()
+    hub_id = name if entry is None or is_cached_alias else entry.hub_id
+    check_names(hub_id, revision)
+    package = entry.package if entry else None if "/" in name else re.sub(r"[-.]", "_", name).lower()
     cached = _cached(hub_id, revision, cache)
     if cached and is_complete(cached, entry) and _has_any(cached, graphs):
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
@@ -75,7 +76,7 @@ def resolve(
         places.append(f"packages have no revision ({package})" if revision else missing)
     raise ModelUnavailable(
         f"model {name}{at} is not on this machine ({'; '.join(places)}) and the server is offline; "
-        "download it once without offline, or give the path of its folder"
+        "download it once with `vectord pull`, or give the path of its folder"
     )
 
 
@@ -137,7 +138,7 @@ def check_names(name: str, revision: str | None) -> None:
 
 
 def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
-    if not (cache / f"models--{hub_id.replace('/', '--')}").is_dir():
+    if not _repository(hub_id, cache).is_dir():
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  0.15 s
 
@@ -146,6 +147,10 @@ def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
         if isinstance(found, str):
             return Path(found).parent
     return None
+
+
+def _repository(hub_id: str, cache: Path) -> Path:
+    return cache / f"models--{hub_id.replace('/', '--')}"
 
 
 def _package_folder(package: str) -> Path | None:
@@ -166,7 +171,7 @@ def _download(
     try:
         return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs).folder
     except HubUnreachable as error:
-        why = type(error.__cause__).__name__
+        why = plain_reason(error.__cause__)
         if cached:
             log.warning("%s could not be compared with the hub (%s): using the cached files", hub_id, why)
             return cached

@@ -23,7 +23,7 @@ from typing import Any
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
-from vectord.errors import ModelUnavailable
+from vectord.errors import ModelUnavailable, plain_reason
 
 MAX_FILES = 100_000  # of a repository
 MAX_FILE_BYTES = 2**40
@@ -283,7 +283,7 @@ def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
     except _WrongContent as error:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
     except Exception as error:  # network and disk: the library's exceptions differ between versions
-        why = f"model {hub_id}: the hub could not be read ({type(error).__name__}); run the same command to resume"
+        why = f"model {hub_id}: the hub could not be read ({plain_reason(error)}); run the same command to resume"
         raise HubUnreachable(why) from error
 
 

@@ -22,13 +22,21 @@ from vectord.errors import ConfigError
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
 _WIDTH = 100
+# The options that `vectord serve --help` describes; --help-all describes all of them.
+COMMON = (
+    *("--port", "--host", "--api-key", "--profile", "--config"),
+    *("--served-model-name", "--device", "--dtype", "--auto-truncate", "--offline"),
+)
+_ALL = "vectord.help_all"  # in the context's `meta`: help lists every setting
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"  # in names, until the lines are wrapped
 
 
 class Command(click.Command):
     """A command whose options print in groups. A usage error is a ConfigError with one line.
 
     settings: accepts every setting and MODELs, read into the context's CommandLine; `pass_command_line` hands it over.
-    list_settings: `--help` lists them too. profiles: the names for `--profile`.
+    `--help-all` lists them. list_settings: `--help` describes the common ones and names the others.
+    profiles: the names for `--profile`.
     """
 
     def __init__(
@@ -48,13 +56,14 @@ class Command(click.Command):
             self._settings = False
             own = {flag for param in self.params for flag in param.opts}
             self.params += [option for option in _options(self._profiles()) if option.opts[0] not in own]
-            self.params.append(_models())
+            self.params += [_models(), _help_all()]
         return super().get_params(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             # Also after a misspelt option: help is for a command line that does not work.
-            args = ["--help"] if {"-h", "--help"} & set(args) else self._with_values(ctx, args)
+            asked = {"-h", "--help", "--help-all"} & set(args)
+            args = ["--help-all" if "--help-all" in asked else "--help"] if asked else self._with_values(ctx, args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -78,13 +87,18 @@ class Command(click.Command):
                 raise ConfigError(f"{word} (command line): expected a value")
         return words
 
+    def get_help(self, ctx: click.Context) -> str:
+        return super().get_help(ctx).replace(_HYPHEN, "-")
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             group = param.group if isinstance(param, SettingOption) else "Options"
-            if isinstance(param, click.Option) and (group == "Options" or self._list_settings):
-                record = param.get_help_record(ctx)
-                groups.setdefault(group, []).extend([record] if record else [])
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record and (group == "Options" or self._list_settings or _ALL in ctx.meta):
+                groups.setdefault(group, []).append(record)
+        if self._list_settings and _ALL not in ctx.meta:
+            groups = _brief(groups)
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
@@ -157,6 +171,33 @@ class SettingOption(click.Option):
         if not self._choices:
             return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(choice) for choice in self._choices if choice.startswith(incomplete)]
+
+
+def _brief(groups: dict[str, list[tuple[str, str]]]) -> dict[str, list[tuple[str, str]]]:
+    """The COMMON options in their order, the command's own options, and the names of all others by group."""
+    own = groups.pop("Options")
+    records = {_long_name(names): (names, text) for group in groups.values() for names, text in group}
+    # Of the variables only the first: the others are names of other servers.
+    common = [(names, re.sub(r" \[(\w+), [\w, ]+", r" [\1", text)) for names, text in map(records.__getitem__, COMMON)]
+    names = [(title, ", ".join(_long_name(names) for names, _ in group)) for title, group in groups.items()]
+    names = [(title, text.replace("-", _HYPHEN)) for title, text in names]
+    return {"Common options": common, "Options": own, "All options, described by --help-all": names}
+
+
+def _long_name(names: str) -> str:
+    """--port of "-p, --port N"."""
+    return next(word.rstrip(",") for word in names.split() if word.startswith("--"))
+
+
+def _help_all() -> click.Option:
+    def callback(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    help = "Describe every setting, then exit."
+    return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=callback, help=help)
 
 
 def _models() -> click.Argument:

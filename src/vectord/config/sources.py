@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 from vectord.config.declared import SECTIONS, Config, ModelConfig
 from vectord.config.other_servers import IGNORED_NAMES
 from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, plain_reason
 
 log = logging.getLogger("vectord.config")
 START = logging.getLogger("vectord.start")  # observability/logs.py prints it at every level
@@ -211,7 +211,7 @@ def _read_dotenv(path: Path) -> Mapping[str, str]:
         # interpolate=True would read the process's environment, and change keys that contain a dollar sign.
         return {name: text for name, text in dotenv_values(path, interpolate=False).items() if text is not None}
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f".env cannot be read: {type(problem).__name__}") from problem
+        raise ConfigError(f".env cannot be read: {plain_reason(problem)}") from problem
 
 
 def export_hub(config: ModelConfig, environ: MutableMapping[str, str]) -> None:
@@ -298,7 +298,7 @@ def _read_toml(path: Path, title: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{title} is not TOML: {problem}") from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{title} cannot be read: {type(problem).__name__}") from problem
+        raise ConfigError(f"{title} cannot be read: {plain_reason(problem)}") from problem
 
 
 def _read_tables(tables: Mapping[str, object], source: SettingSource, title: str) -> Layer:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from vectord.config import TelemetryConfig
+from vectord.errors import installing
 from vectord.observability.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
     if config.otlp_endpoint is None or config.disable_spans:
         return None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
-        _log.warning("No traces: opentelemetry is not installed; install it with pip install 'vectord[otlp]'.")
+        _log.warning("No traces: opentelemetry is not installed; run %s", installing("otlp"))
         return None
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415

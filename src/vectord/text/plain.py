@@ -143,7 +143,7 @@ class PlainTokenizer:
             raise ForeignIds(
                 "{field} has token ids that are not this model's: they are not between its special tokens. Send texts "
                 "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), ids of this model's own tokenizer, "
-                "special tokens included, or ids of cl100k_base with vectord[cl100k] installed on the server",
+                "special tokens included, or ids of cl100k_base with the extra `cl100k` installed on the server",
                 index=index,
             )
         return text

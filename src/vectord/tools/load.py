@@ -190,7 +190,7 @@ async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeo
         except TimeoutError:
             tally.fail("no response within the timeout")
         except OSError as error:
-            tally.fail(f"{type(error).__name__}: {error.strerror or 'connection closed'}"[:120])
+            tally.fail(error.strerror or "connection closed")
             await asyncio.sleep(0.01)  # do not reconnect in a busy loop
         else:
             if status == 200:

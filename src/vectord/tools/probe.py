@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, plain_reason
 
 MAX_RESPONSE_BYTES = 256 * 2**20
 FloatArray: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
@@ -84,13 +85,17 @@ class CacheState:
 class ProbedServer:
     """A server by its URL (see check_url). A context manager."""
 
-    def __init__(self, url: str, token: str | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, timeout_s: float = 60.0, verify: SSLContext | bool = True
+    ) -> None:
         self.url = url
         self.token = token
         self._timeout_s = timeout_s
         limits = httpx.Limits(max_connections=512)
         # No proxies from the environment: the caller names the server itself.
-        self._http = httpx.Client(timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False)
+        self._http = httpx.Client(
+            timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False, verify=verify
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +158,7 @@ class ProbedServer:
                     if time.perf_counter() > deadline_s:
                         return ProbeReply(0, problem=f"no complete response within {self._timeout_s:g} s")
         except httpx.HTTPError as cause:
-            return ProbeReply(0, problem=f"{type(cause).__name__}: {cause}"[:200])
+            return ProbeReply(0, problem=plain_reason(cause))
         names = {name.lower(): value for name, value in answer.headers.items()}
         return ProbeReply(answer.status_code, bytes(content), names)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from vectord.checkpoints import catalogue
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, plain_reason
 from vectord.tools.doctor.against import TEXTS, row_cosines
 from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route
 
@@ -137,7 +137,7 @@ def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
         vectors = model.encode(list(GOLDEN_TEXTS), normalize_embeddings=True, show_progress_bar=False)
     except Exception as cause:  # the library may raise anything for a model that it does not know
-        return None, f"it cannot load the model ({type(cause).__name__})"
+        return None, f"it cannot load the model: {str(cause)[:200]}"
     return np.asarray(vectors, np.float64), ""
 
 
@@ -155,7 +155,7 @@ def _run_task(subject: VerifiedModel, name: str) -> Reference:
         task = mteb.get_task(name)
         task.load_data()
     except Exception as cause:  # datasets and huggingface_hub have many errors for missing data
-        why = f"its data is neither on this machine nor can it be downloaded ({type(cause).__name__})"
+        why = f"its data is neither on this machine nor can it be downloaded ({plain_reason(cause)})"
         return Reference(shown, why, "", "skipped")
     from mteb.models import ModelMeta  # noqa: PLC0415
 

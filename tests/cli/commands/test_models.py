@@ -45,7 +45,8 @@ def test_the_models_on_this_machine(listed: Callable[..., list[dict[str, Any]]])
     """The default one, and the cache with what each model gives; an incomplete one has its problem."""
     default, cut_off, complete, *others = listed()
     assert (default["model"], default["served"], default["gives"]) == (DEFAULT_MODEL, True, ["dense"])
-    assert (default["dimensions"], default["max_tokens"], default["problem"]) == (384, 256, None)
+    assert (default["dimensions"], default["max_tokens"], default["dtype"]) == (384, 256, "float32")
+    assert default["problem"] is None
     assert (cut_off["model"], complete["model"]) == ("cut/off", "some/model")
     assert "model.safetensors" in cut_off["problem"]
     assert (complete["revision"], complete["source"], complete["served"]) == ("a" * 40, "cache", False)
@@ -70,8 +71,8 @@ def test_a_table_for_people(cache: Path, capsys: pytest.CaptureFixture[str]) -> 
     """A line a model; a single named model has a line a fact."""
     assert run(["models"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["model", "gives", "width", "tokens", "size", "from", "state"]
-    assert lines[0].split()[:3] == [DEFAULT_MODEL, "dense", "384"]
+    assert header.split() == ["model", "gives", "dtype", "width", "tokens", "size", "from", "state"]
+    assert lines[0].split()[:3] == [DEFAULT_MODEL, "dense", "float32"]
     assert "served by default" in lines[0]
     assert "cannot be served: " in lines[1]
     assert "ready to serve" in lines[-1]

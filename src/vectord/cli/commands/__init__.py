@@ -20,11 +20,16 @@ from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from vectord.config import ServerConfig
     from vectord.tools.probe import ProbedServer
+
+ANSWER_TIMEOUT_S = 600.0  # unloading waits for running requests
 
 
 def profile_names() -> list[str]:
-    return list(profiles())
+    return [*profiles()]  # `list` is a command in this package
 
 
 command_with_settings = partial(click.command, cls=Command, settings=True, profiles=profile_names)
@@ -71,3 +76,47 @@ def server_here(
 
 
 JSON = flag("--json", "as_json", help="Print JSON.")
+URL = value("--url", "URL", "The server.  [default: this machine, at the port of the settings]")
+TOKEN = value("--token", "KEY", "Bearer token of the server at --url.")
+
+
+@contextmanager
+def running_server(line: CommandLine, url: str | None, token: str | None) -> Iterator[ProbedServer]:
+    """The server at `url`, or the one that runs on this machine with the settings of the command line.
+
+    The latter gets the strongest key of the settings. Raises ConfigError if no server answers.
+    """
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
+
+    if url is not None:
+        server = ProbedServer(check_url(url, "--url"), token, ANSWER_TIMEOUT_S)
+    else:
+        config = load_settings(line).config.server
+        key = token or config.admin_key or config.api_key or config.api_token
+        server = ProbedServer(own_url(config), key, ANSWER_TIMEOUT_S, verify=trusted_certificate(config) or True)
+    with server:
+        server.check_reachable("--url" if url else "--port")
+        yield server
+
+
+def own_url(config: ServerConfig) -> str:
+    """Where a server with these settings answers on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
+    return f"{'https' if serves_tls(config) else 'http'}://{f'[{host}]' if ':' in host else host}:{config.port}"
+
+
+def serves_tls(config: ServerConfig) -> bool:
+    has_files = config.tls_cert_file is not None and config.tls_key_file is not None
+    return has_files if config.tls_enabled is None else config.tls_enabled
+
+
+def trusted_certificate(config: ServerConfig) -> SSLContext | None:
+    """Trusts the certificate of the settings, under any name of this machine. None without TLS."""
+    if not serves_tls(config) or config.tls_cert_file is None:
+        return None
+    import ssl  # noqa: PLC0415
+
+    context = ssl.create_default_context(cafile=config.tls_cert_file)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

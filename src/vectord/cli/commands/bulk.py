@@ -20,7 +20,7 @@ from vectord.cli.printing import print_table, print_text
 from vectord.config import Config, TelemetryConfig
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
-from vectord.errors import ConfigError, ExitCode
+from vectord.errors import ConfigError, ExitCode, installing
 
 if TYPE_CHECKING:
     from vectord.bulk.inputs import InputSource
@@ -76,7 +76,7 @@ def command(line: CommandLine, /, **given: object) -> int:
     source = find_source(job)
     check_output(job)
     if source.format in TABLES and find_spec("pyarrow") is None:
-        raise ConfigError(f"IN: {source.format} needs pyarrow; install it with pip install 'vectord[arrow]'")
+        raise ConfigError(f"IN: {source.format} needs pyarrow; run {installing('arrow')}")
     config = _engine_config(line, options)
     try:
         summary = asyncio.run(_embed(job, source, options, config))

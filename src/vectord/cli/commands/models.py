@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vectord.checkpoints.spec import ModelSpec
     from vectord.engine.models.requested import RequestedModel
 
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+
 HELP = """\
 List the models on this machine: those that `vectord serve` would serve with the same options, the Hugging Face cache,
 and installed packages. With MODELs, only those; a single one with all its facts. Contacts no network.
@@ -41,6 +43,11 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, show_all: bool, as_json: bool) -> int:
+    return list_models(line, show_all=show_all, as_json=as_json)
+
+
+def list_models(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
+    """The exit code. Prints the facts of a single named model, else a table."""
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.engine.models.requested import RequestedModel, requested_models  # noqa: PLC0415
@@ -92,7 +99,7 @@ def _facts(spec: ModelSpec) -> dict[str, Any]:
         "architecture": spec.model_type,
         "dimensions": spec.dimensions or None,
         "max_tokens": spec.max_tokens,
-        "dtype": str(spec.config.get("dtype", spec.config.get("torch_dtype")) or "") or None,
+        "dtype": _dtype(spec),
         "pooling": spec.pooling,
         "prompts": dict(spec.prompts),
         "labels": len(spec.labels) or None,
@@ -100,11 +107,26 @@ def _facts(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def _dtype(spec: ModelSpec) -> str | None:
+    """The number format of most of the weights; None for a graph, whose file has its own."""
+    from vectord.checkpoints.checkpoint import open_checkpoint  # noqa: PLC0415
+
+    if any(path.suffix not in {".safetensors", ".bin"} for path in spec.weights):
+        return None
+    checkpoint = open_checkpoint(spec.weights)
+    sizes: dict[str, int] = {}
+    for weight in checkpoint.values():
+        sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.array.nbytes
+    checkpoint.close()
+    return _DTYPES.get(max(sizes, key=sizes.__getitem__), "int8") if sizes else None
+
+
 def _print_rows(rows: list[dict[str, Any]]) -> int:
     table = [
         (
             row["model"],
             ", ".join(row.get("gives", ())),
+            row.get("dtype") or "",
             str(row.get("dimensions") or ""),
             f"{row['max_tokens']:,}" if "max_tokens" in row else "",
             f"{row['bytes'] / 1e6:,.0f} MB" if row["bytes"] else "",
@@ -113,7 +135,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> int:
         )
         for row in rows
     ]
-    return print_table(table, ("model", "gives", ">width", ">tokens", ">size", "from", "state"))
+    return print_table(table, ("model", "gives", "dtype", ">width", ">tokens", ">size", "from", "state"))
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -25,12 +25,11 @@ TOO_FEW_THREADS = (
 HELP = """\
 Serve each MODEL (a hub id, a folder or an installed package) over HTTP until SIGINT or SIGTERM.
 
-The brackets after each option list its environment variables, each also with VECTORD_ in front, which then wins. All
-but the first are names of other servers. Each is an option too: MODEL_ID is --model-id, INFINITY_BATCH_SIZE is
---batch-size. Names of other servers without effect here are accepted, and logged once (docs/configuration.md).
-
-The command line wins over the environment, then .env, then the config file, then the profile. A list is separated by
-, or ;. A switch may stand alone or take true or false; --no-NAME turns it off."""
+The command line wins over the environment, then .env, then the config file, then the profile. Brackets after an option
+list its environment variables, each also with VECTORD_ in front, which then wins. All but the first are names of other
+servers, and each is an option too: MODEL_ID is --model-id. Names of other servers without effect here are accepted, and
+logged once (docs/configuration.md). A list is separated by , or ;. A switch may stand alone or take true or false;
+--no-NAME turns it off."""
 
 
 @command_with_settings(

@@ -18,7 +18,7 @@ import click
 from vectord.bulk.job import BulkFailed
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine
-from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.errors import ConfigError, ExitCode, StartError, installing
 
 QUIET: Mapping[str, str] = MappingProxyType(
     {
@@ -58,7 +58,7 @@ class ReplicaOptions:
 def check_ray() -> None:
     """Raises ConfigError if Ray is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("Ray is not installed; install it with pip install 'vectord[ray]'")
+        raise ConfigError(f"Ray is not installed; run {installing('ray')}")
 
 
 def prepare(settings: Mapping[str, str]) -> None:

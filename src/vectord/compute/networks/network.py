@@ -23,7 +23,7 @@ from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_he
 from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader, check_all_read
 from vectord.compute.ops.base import Ops, T, Tokens
-from vectord.errors import ModelUnavailable
+from vectord.errors import ModelUnavailable, installing
 
 # Architectures that have no module of their own, and the module that loads them.
 ALIASES: Mapping[str, str] = {
@@ -113,7 +113,7 @@ def _architecture(spec: ModelSpec) -> ModuleType:
     if name not in architectures():
         raise ModelUnavailable(
             f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(architectures())}. "
-            "transformers may know it: pip install 'vectord[transformers]'"
+            f"transformers may know it: {installing('transformers')}"
         )
     return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
 

@@ -28,7 +28,7 @@ from typing import Protocol
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, plain_reason
 
 FORMAT = 1  # of names and values; raise it also if a model's numbers change their meaning
 LOOKUP_TIMEOUT_S = 0.05  # the longest wait of a request for one look-up
@@ -224,7 +224,7 @@ def shared_secret(config: EngineConfig) -> bytes:
         with Path(path).open("rb") as file:
             secret, mode = file.read(MAX_SECRET_BYTES + 2).strip(), os.fstat(file.fileno()).st_mode
     except (OSError, ValueError) as problem:  # ValueError: not a valid path
-        raise _invalid_secret(path, f"cannot be read: {type(problem).__name__}") from None
+        raise _invalid_secret(path, f"cannot be read: {plain_reason(problem)}") from None
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _invalid_secret(path, "is writable by others than its owner (fix: chmod go-w)")
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:

@@ -24,7 +24,7 @@ from vectord.compute.backends.base import BackendFacts, BackendOptions
 from vectord.compute.networks.network import architectures
 from vectord.compute.processor import multiplies_int8, thread_budget
 from vectord.config import DeviceConfig
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, installing
 
 log = logging.getLogger("vectord")
 
@@ -44,7 +44,7 @@ def check_backend(name: str) -> str:
     if name not in backend_names():
         raise ConfigError(f"unknown backend {name!r}; there are: auto, {', '.join(backend_names())}")
     if name in {"onnxruntime", "torch", "transformers"} and find_spec(name) is None:
-        raise ConfigError(f"backend {name}: {name} is not installed; pip install 'vectord[{name}]'")
+        raise ConfigError(f"backend {name}: {name} is not installed; run {installing(name)}")
     return name
 
 

@@ -232,7 +232,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 def check_arrow() -> None:
     """Raises NotAcceptable if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
-        raise NotAcceptable("This server has no pyarrow; install vectord[arrow].")
+        raise NotAcceptable("This server has no pyarrow, which its extra `arrow` installs.")
 
 
 def render_arrow(result: EmbedResult) -> Rendered:

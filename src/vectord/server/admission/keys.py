@@ -29,7 +29,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from vectord.errors import ConfigError, Forbidden, NoSuchRoute, Unauthorized
+from vectord.errors import ConfigError, Forbidden, NoSuchRoute, Unauthorized, plain_reason
 from vectord.schema import Lane
 
 CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
@@ -239,7 +239,7 @@ def _read_text(path: Path) -> str:
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode()
     except (OSError, ValueError) as problem:  # ValueError: not UTF-8, or an invalid path
-        raise _invalid(path, f"cannot be read: {type(problem).__name__}") from None
+        raise _invalid(path, f"cannot be read: {plain_reason(problem)}") from None
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _invalid(path, "is writable by other users; run chmod go-w on it")
     if len(content) > MAX_FILE_BYTES:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vectord.config import ServerConfig
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, plain_reason
 
 
 def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
@@ -75,7 +75,7 @@ def certificate_of(config: ServerConfig) -> Certificate | None:
         try:
             open(file, "rb").close()  # noqa: PTH123 - Path("") would be the working folder
         except (OSError, ValueError) as problem:
-            raise ConfigError(f"{option}: {file!r} cannot be read: {type(problem).__name__}") from None
+            raise ConfigError(f"{option}: {file!r} cannot be read: {plain_reason(problem)}") from None
     try:
         # password="" prevents a prompt on the terminal for an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain_file, key_file, password="")

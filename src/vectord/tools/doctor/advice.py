@@ -85,7 +85,9 @@ def _dtypes(machine: Machine, config: Config, tested: Sequence[SelfTest]) -> Ite
 
 def _gpus(machine: Machine, config: Config, installed: Sequence[str]) -> Iterator[Advice]:
     if machine.gpus and "torch" not in installed:
-        yield Advice("hint", f"there is a {machine.gpus[0].name}, but no torch", "pip install 'vectord[torch]'")
+        yield Advice(
+            "hint", f"there is a {machine.gpus[0].name}, but no torch", "install the extra torch (docs/gpu.md)"
+        )
     if machine.gpus and config.device.device == "cpu":
         yield Advice("hint", f"there is a {machine.gpus[0].name}, but device is cpu", "--device cuda")
     if not machine.gpus and config.device.device.startswith("cuda") and config.device.device != "cuda-or-cpu":

@@ -1,0 +1,68 @@
+"""`vectord health`: whether the server on this machine is ready. The HEALTHCHECK of the images."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from pathlib import Path
+
+import click
+
+from vectord.cli.commands import command_with_settings, load_settings, own_url, trusted_certificate
+from vectord.config.command_line import pass_command_line, value
+from vectord.config.sources import CommandLine
+from vectord.errors import ExitCode, plain_reason
+
+TIMEOUT_S = 5.0
+
+HELP = """\
+Request /health/ready of the server that runs on this machine with the same settings: their port, and TLS with their
+certificate. --of-process reads the command line of that server, too.
+
+\b
+Exit codes:
+  0  the server is ready
+  1  it is not, or no server answers
+  2  a bad option
+
+\b
+Examples:
+  vectord health
+  vectord health --of-process 1           # in a container, whose first process is the server"""
+
+
+@command_with_settings(
+    help=HELP,
+    short_help="Exit with 0 if the server on this machine is ready.",
+    params=[value("--of-process", "PID", "Also apply the options of this process, `... serve OPTIONS`.", kind=int)],
+)
+@pass_command_line
+def command(line: CommandLine, of_process: int | None) -> int:
+    config = load_settings(line if of_process is None else _line_of(of_process)).config.server
+    url = f"{own_url(config)}/health/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=trusted_certificate(config)):  # noqa: S310 - our own URL
+            return 0
+    except OSError as problem:  # an error status, too
+        click.echo(f"vectord: {url}: {_reason(problem)}", file=sys.stderr)
+        return ExitCode.FAILED
+
+
+def _reason(problem: OSError) -> str:
+    status = getattr(problem, "code", None)
+    cause = getattr(problem, "reason", problem)
+    return f"status {status}" if status else plain_reason(cause if isinstance(cause, BaseException) else problem)
+
+
+def _line_of(process: int) -> CommandLine:
+    """The options after `serve`; none if the process is not a server, or cannot be read."""
+    from vectord.cli.commands.serve import command as serve  # noqa: PLC0415
+
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_text().removesuffix("\0").split("\0")
+    except OSError:
+        words = []
+    options = words[words.index("serve") + 1 :] if "serve" in words else []
+    line = serve.make_context("serve", options).ensure_object(CommandLine)
+    assert isinstance(line, CommandLine)
+    return line

@@ -1,0 +1,62 @@
+"""`vectord ps`: the models of a running server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vectord.cli.commands import JSON, TOKEN, URL, command_with_settings, running_server
+from vectord.cli.printing import print_json, print_table, printable
+from vectord.config.command_line import flag, pass_command_line
+from vectord.config.sources import CommandLine
+from vectord.errors import ConfigError
+
+HELP = """\
+List the models that a running server has in memory: the server at --url, or the one on this machine with the same
+options, such as --port or --profile.
+
+\b
+Exit codes:
+  0  the list was printed
+  2  a bad option, no server, or a wrong key
+
+\b
+Examples:
+  vectord ps
+  vectord ps --all --profile ollama
+  vectord ps --url http://gpu-box:8000 --json"""
+
+
+@command_with_settings(
+    help=HELP,
+    short_help="List the models that a server has in memory.",
+    params=[flag("--all", "show_all", help="Also the served models that are not in memory."), URL, TOKEN, JSON],
+)
+@pass_command_line
+def command(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
+    if "models" in line.layer:
+        raise ConfigError("vectord ps takes no MODEL; vectord show prints the facts of one")
+    with running_server(line, url, token) as server:
+        reply = server.get("/vectord/models")
+    answer = reply.json()
+    if reply.status != 200 or not isinstance(answer, dict) or "models" not in answer:
+        raise ConfigError(f"{server.url}: {printable(reply.summary())}")
+    models = [model for model in answer["models"] if show_all or model["state"] != "unloaded"]
+    return print_json(models) if as_json else print_table(map(_row, models), _HEADINGS)
+
+
+_HEADINGS = ("model", "gives", ">width", ">tokens", "dtype", "device", "state")
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    task = "rerank" if model["reranks"] else "classify" if model["labels"] else ""
+    gives = [*(output for output in model["outputs"] if output != "tokens"), *filter(None, [task])]
+    cells = (
+        model["name"],
+        ", ".join(gives),
+        str(model["dimensions"] or ""),
+        f"{model['max_input_tokens']:,}",
+        model["dtype"],
+        model["device"],
+        model["state"],
+    )
+    return tuple(map(printable, cells))

@@ -1,0 +1,59 @@
+"""`vectord stop`: unload models of a running server."""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import quote
+
+import click
+
+from vectord.cli.commands import TOKEN, URL, command_with_settings, running_server
+from vectord.cli.printing import print_text, printable
+from vectord.config.command_line import pass_command_line
+from vectord.config.sources import CommandLine
+from vectord.errors import ConfigError, ExitCode
+
+HELP = """\
+Remove each MODEL from the memory of a running server: the one at --url, or the one on this machine with the same
+options, such as --port or --profile. Running requests finish first, and the next request loads the model again. The
+server needs an --admin-key, which this command reads from ADMIN_KEY, .env or --token. Ctrl-C or SIGTERM stops the
+server itself.
+
+\b
+Exit codes:
+  0  the models are unloaded
+  1  the server refused; a line on standard error has its reason
+  2  a bad option, or no server
+
+\b
+Examples:
+  vectord stop bge-m3
+  vectord stop bge-m3 --url http://gpu-box:8000 --token "$ADMIN_KEY\""""
+
+
+@command_with_settings(help=HELP, short_help="Unload models of a running server.", params=[URL, TOKEN])
+@pass_command_line
+def command(line: CommandLine, url: str | None, token: str | None) -> int:
+    names, _ = line.layer.pop("models", ([], None))
+    if not names or not isinstance(names, list):
+        raise ConfigError("name the models to unload; vectord ps lists them")
+    code = 0
+    with running_server(line, url, token) as server:
+        for name in names:
+            served = name.removesuffix(":latest")  # Ollama's tag of a name without one
+            reply = server.send("POST", f"/vectord/models/{quote(served)}/unload", None)
+            if reply.status == 200:
+                print_text(f"{name} is unloaded")
+                continue
+            code = ExitCode.FAILED
+            click.echo(f"vectord: {name}: {_reason(reply.json(), reply.summary())}", file=sys.stderr)
+    return code
+
+
+def _reason(answer: object, summary: str) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict):
+        return printable(summary)
+    if error.get("type") == "no_such_route":
+        return "the server has no admin key; start it with --admin-key"
+    return printable(str(error.get("message")))

@@ -1,0 +1,70 @@
+"""`vectord ps` and `vectord stop`: the models of a running server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.real_server import running
+
+from vectord.cli.main import run
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with running(log, "--backend", "fake", "--api-key", "reader", "--admin-key", "boss") as (url, _):
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_model_is_listed_until_it_is_stopped(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server is found by the port and the keys of the settings, as if it ran with them. Ollama's tag is dropped."""
+    settings = ["--port", str(urlsplit(url).port), "--admin-key", "boss"]
+    assert run(["ps", *settings]) == 0
+    headings, row = capsys.readouterr().out.splitlines()
+    assert headings.split() == ["model", "gives", "width", "tokens", "dtype", "device", "state"]
+    assert (row.split()[:2], row.split()[-1]) == ([MODEL, "dense"], "ready")
+    assert run(["stop", "all-minilm:latest", *settings]) == 0
+    assert capsys.readouterr().out == "all-minilm:latest is unloaded\n"
+    assert run(["ps", "--json", *settings]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run(["ps", "--all", "--json", *settings]) == 0
+    assert [model["state"] for model in json.loads(capsys.readouterr().out)] == ["unloaded"]
+
+
+def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 for an ordinary key and for an unknown model, with the server's message."""
+    assert run(["stop", MODEL, "--url", url, "--token", "reader"]) == 1
+    assert capsys.readouterr().err.startswith(f"vectord: {MODEL}: This key may not load or unload models")
+    assert run(["stop", "bge-m3", "--url", url, "--token", "boss"]) == 1
+    assert capsys.readouterr().err.startswith("vectord: bge-m3: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["ps", "--port", "1"], "--port: no server answers at http://127.0.0.1:1 (Connection refused)"),
+        (["ps", "bge-m3"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
+        (["stop"], "name the models to unload; vectord ps lists them"),
+        (["stop", "a", "--url", "nonsense"], "--url: expected http://HOST:PORT or https://HOST:PORT"),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_command_line_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert capsys.readouterr().err == f"vectord: {line}\n"
+
+
+def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ps", "--url", url, "--token", "wrong"]) == 2
+    assert f"vectord: {url}: 401" in capsys.readouterr().err
