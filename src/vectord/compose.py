@@ -86,14 +86,17 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     async def lifespan() -> AsyncIterator[None]:
         _log_settings(config)
         await engine.start()
-        watch = asyncio.create_task(_stop_if_start_failed(engine, app, config))
+        tasks = [asyncio.create_task(_stop_if_start_failed(engine, app, config))]
+        if metrics is not None:
+            tasks.append(asyncio.create_task(metrics.keep_history(), name="vectord-history"))
         try:
             async with _further_ports(engine, config.server, app, metrics):
                 yield
         finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await engine.close()
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)

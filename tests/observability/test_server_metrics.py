@@ -73,7 +73,7 @@ def test_a_batch_counts_by_lane_with_its_fill_and_padding() -> None:
 
 
 def figures(metrics: Metrics) -> dict[str, Any]:
-    shown = orjson.loads(orjson.dumps(metrics.live()))
+    shown = orjson.loads(orjson.dumps(metrics.figures("live")))
     assert isinstance(shown, dict)
     return shown
 
@@ -123,8 +123,8 @@ def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
 
 
 def test_the_console_shows_the_present_state() -> None:
-    """Queues by lane, memory of the process, the models and the devices; a clock for rates. It names no model: a key
-    that may not use a model must not learn of it."""
+    """Queues by lane, memory of the process, the models and the devices; a clock for rates. The load of all names no
+    model: a key that may not use a model must not learn of it."""
     before = time.monotonic()
     metrics = watched()
     metrics.observe(ModelStateChanged("secret-model", "ready", 1.0))
@@ -135,8 +135,9 @@ def test_the_console_shows_the_present_state() -> None:
     assert shown["devices"] == {"cuda:0": {"used_bytes": 70, "total_bytes": 100}}
     assert before <= shown["clock_s"] <= time.monotonic()
     assert b"secret-model" not in orjson.dumps(shown)
+    assert (shown["version"], shown["uptime_s"] >= 0) == ("0", True)
 
 
 def test_without_an_engine_the_console_has_no_figures() -> None:
     """None, which the page receives as 404."""
-    assert Metrics("0").live() is None
+    assert Metrics("0").figures("live") is None

@@ -402,6 +402,11 @@ class ServerConfig:
         "/metrics, and it leaves out the names of keys.",
         secret=True,
     )
+    grafana_url: str | None = setting(
+        None,
+        "Address of the server's board in Grafana; the console links to it.",
+        pattern=(r"https?://[^\s<>\"']+", "a URL such as https://grafana.example/d/vectord"),
+    )
     public_model_names: bool | None = setting(
         None,
         "Whether pages without a key (/health, /health/ready, / and a /metrics that anyone may read) name the models. "

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from vectord.engine.events import Event
+from vectord.observability.activity import STEP_S, Activity
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import MetricFamilies, Snapshot
 from vectord.observability.process_metrics import ProcessMetrics
 from vectord.observability.server_metrics import ServerMetrics
 from vectord.schema import Gauges, ModelInfo
+
+FigurePart: TypeAlias = Literal["live", "history", "requests"]  # parts of the console's data
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -36,7 +39,9 @@ class Metrics:
         names_models: bool = True,
     ) -> None:
         """names_keys: show the series of each named key. names_models: False shows the models' numbers, from 1."""
+        self.version = version
         self.own = ServerMetrics(version, names_keys=names_keys)
+        self.activity = Activity()
         self._families: tuple[MetricFamilies, ...] = (self.own, *products)
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         for families in self._families:
@@ -65,6 +70,7 @@ class Metrics:
         self._keys = names
 
     def observe(self, event: Event | Exchange | ConnectionsCounted) -> None:
+        self.activity.observe(event)
         if self._numbers is not None and (model := getattr(event, "model", None)) is not None:
             event = msgspec.structs.replace(event, model=self._label(model))
         for handle in self._handlers.get(type(event), ()):
@@ -84,9 +90,25 @@ class Metrics:
             texts.append("# EOF\n")
         return "".join(texts).encode(), OPEN_METRICS if in_open_metrics else TEXT
 
-    def live(self) -> dict[str, Any] | None:
-        """The console's figures; None before `watch`."""
-        return None if self._gauges is None else self.own.live_figures(self._gauges())
+    def figures(self, part: FigurePart) -> dict[str, Any] | None:
+        """The console's figures, with the names of all models and keys; None before `watch`."""
+        if self._gauges is None:
+            return None
+        match part:
+            case "live":
+                load = self.own.live_figures(self._gauges())
+                return {"version": self.version, **load, **self.activity.sums()}
+            case "history":
+                return self.activity.history()
+            case "requests":
+                return {"requests": self.activity.recent()}
+
+    async def keep_history(self) -> None:
+        """Add a step to the console's history every few seconds, until it is cancelled."""
+        while True:
+            if (figures := self.figures("live")) is not None:
+                self.activity.record(figures)
+            await asyncio.sleep(STEP_S)
 
     def _look(self) -> None:
         self._process.read()

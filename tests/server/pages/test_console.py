@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
+from vectord.engine.events import RequestEnded
+from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.schema import Gauges
+from vectord.schema import Caller, Gauges
 from vectord.server.http.app import create_app
 
 APP = create_app(FakeEngine(), [EMBED], ServerConfig(), Metrics("0"))
@@ -90,6 +97,100 @@ async def test_without_metrics_there_are_no_figures() -> None:
     reply = await call(create_app(FakeEngine(), [EMBED], ServerConfig()), "GET", "/console/live")
     assert reply.status == 404
     assert b"enable_metrics" in reply.body
+
+
+# --- what a key may see ---------------------------------------------------------------------------------------
+
+KEYS = """
+[[keys]]
+name = "ann"
+sha256 = "{ann}"
+models = ["fake-model"]
+
+[[keys]]
+name = "ben"
+sha256 = "{ben}"
+
+[[keys]]
+name = "root"
+sha256 = "{root}"
+admin = true
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Starlette:
+    """An app of three keys; "ann" may use one of its two models. Each has sent a request to each model."""
+    file = tmp_path / "keys.toml"
+    file.write_text(KEYS.format(**{name: sha256(name.encode()).hexdigest() for name in ("ann", "ben", "root")}))
+    file.chmod(0o600)
+    metrics = Metrics("0")
+    metrics.watch(_gauges, tuple)
+    app = create_app(FakeEngine(), [EMBED], ServerConfig(api_keys_file=str(file)), metrics)
+    metrics.activity.record(metrics.figures("live") or {})
+    for key in ("ann", "ben"):
+        for model in ("fake-model", "secret-model"):
+            metrics.observe(RequestEnded(caller=Caller(client=key, named=True), operation="embed", model=model))
+            metrics.observe(
+                Exchange(
+                    method="POST",
+                    dialect="d",
+                    route="/r",
+                    status=200,
+                    request_id="",
+                    began_s=0,
+                    ended_s=1,
+                    model=model,
+                    key=key,
+                )
+            )
+    metrics.activity.record(metrics.figures("live") or {})
+    return app
+
+
+async def shown_to(app: Starlette, key: str, part: str) -> Any:
+    reply = await call(app, "GET", f"/console/{part}", headers={"authorization": f"Bearer {key}"})
+    assert reply.status == 200
+    return reply.json
+
+
+@pytest.mark.parametrize("part", ["live", "history", "requests"])
+async def test_no_figures_without_a_key(shared: Starlette, part: str) -> None:
+    """401 for a missing and for an unknown key."""
+    assert (await call(shared, "GET", f"/console/{part}")).status == 401
+    assert (await call(shared, "GET", f"/console/{part}", headers={"x-api-key": "guess"})).status == 401
+
+
+@pytest.mark.parametrize("part", ["live", "history", "requests"])
+async def test_a_key_sees_its_models_only(shared: Starlette, part: str) -> None:
+    """In sums, in the history, and in its own requests; and no name of another key."""
+    seen = json.dumps(await shown_to(shared, "ann", part))
+    assert "fake-model" in seen
+    assert "secret-model" not in seen
+    assert "ben" not in seen
+    assert "secret-model" in json.dumps(await shown_to(shared, "root", part))
+
+
+async def test_a_key_sees_its_own_requests(shared: Starlette) -> None:
+    """An admin key those of all keys, with their names."""
+    own = (await shown_to(shared, "ben", "requests"))["requests"]
+    assert [each["model"] for each in own] == ["secret-model", "fake-model"]
+    assert {each["key"] for each in own} == {None}
+    everyone = (await shown_to(shared, "root", "requests"))["requests"]
+    assert [each["key"] for each in everyone] == ["ben", "ben", "ann", "ann"]
+
+
+async def test_the_page_learns_whether_its_key_may_load_models(shared: Starlette) -> None:
+    """To show the buttons."""
+    assert [(await shown_to(shared, key, "live"))["admin"] for key in ("ann", "root")] == [False, True]
+
+
+async def test_the_console_links_to_the_configured_board() -> None:
+    """Of Grafana."""
+    metrics = Metrics("0")
+    metrics.watch(_gauges, tuple)
+    app = create_app(FakeEngine(), [EMBED], ServerConfig(grafana_url="https://grafana/d/vectord"), metrics)
+    assert (await call(app, "GET", "/console/live")).json["grafana_url"] == "https://grafana/d/vectord"
 
 
 def _gauges() -> Gauges:

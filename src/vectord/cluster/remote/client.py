@@ -21,11 +21,12 @@ from vectord.cluster.remote.messages import (
     ExposeMetrics,
     MetricsPage,
     Query,
-    ShowLiveFigures,
+    ShowFigures,
     SpendTokens,
 )
 from vectord.errors import ShuttingDown
 from vectord.observability.exchange import ConnectionsCounted, Exchange
+from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
@@ -130,9 +131,9 @@ class RemoteMetrics:
         page = cast(MetricsPage, await _query(self._link, ExposeMetrics(accept), MetricsPage))
         return page.body, page.content_type
 
-    async def live(self) -> dict[str, Any] | None:
+    async def figures(self, part: FigurePart) -> dict[str, Any] | None:
         self.flush()
-        found = await _query(self._link, ShowLiveFigures(), bytes | None)
+        found = await _query(self._link, ShowFigures(part), bytes | None)
         return None if found is None else cast(dict[str, Any], orjson.loads(found))
 
     def flush(self) -> None:

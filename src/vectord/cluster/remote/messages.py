@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from vectord.observability.exchange import ConnectionsCounted, Exchange
+from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ModelList
 from vectord.server.admission.buckets import Draw, Refusal
@@ -51,11 +52,13 @@ class MetricsPage(msgspec.Struct):
     content_type: str
 
 
-class ShowLiveFigures(msgspec.Struct, tag=True):
-    """The reply is the console's figures as JSON, or None without metrics."""
+class ShowFigures(msgspec.Struct, tag=True):
+    """The reply is a part of the console's figures as JSON, or None without metrics."""
+
+    part: FigurePart
 
 
-Query: TypeAlias = DrawTokens | SpendTokens | ExposeMetrics | ShowLiveFigures
+Query: TypeAlias = DrawTokens | SpendTokens | ExposeMetrics | ShowFigures
 QueryReply: TypeAlias = Refusal | MetricsPage | bytes | None
 
 

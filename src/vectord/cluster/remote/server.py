@@ -35,7 +35,7 @@ from vectord.cluster.remote.messages import (
     Query,
     QueryReply,
     Report,
-    ShowLiveFigures,
+    ShowFigures,
     SpendTokens,
 )
 from vectord.engine.client import EngineClient
@@ -180,8 +180,8 @@ class _FrontEndConnection:
                 return None
             case ExposeMetrics():
                 return None if metrics is None else MetricsPage(*await metrics.exposition(query.accept))
-            case ShowLiveFigures():
-                figures = None if metrics is None else metrics.live()
+            case ShowFigures():
+                figures = None if metrics is None else metrics.figures(query.part)
                 return None if figures is None else orjson.dumps(figures)
 
     # --- tasks ------------------------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.exchange import ConnectionsCounted, Exchange
+from vectord.observability.metrics import FigurePart
 from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
+from vectord.schema import ANYONE
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Keys
 from vectord.server.batches.runner import BatchRunner
@@ -29,7 +31,7 @@ from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import guards_of
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
-from vectord.server.pages.console import console_pages
+from vectord.server.pages.console import Viewer, console_pages
 from vectord.server.pages.docs import docs_pages
 from vectord.server.pages.examples import examples
 from vectord.server.pages.openapi import openapi_pages
@@ -64,7 +66,7 @@ class MetricsSource(Protocol):
 
     def exposition(self, accept: str = "") -> Awaitable[tuple[bytes, str]]: ...
 
-    def live(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
+    def figures(self, part: FigurePart) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
 
 
 class App(Starlette):
@@ -161,10 +163,19 @@ def build_table(
             return key.models
         return None if config.names_models_to_anyone else frozenset()
 
+    def viewer(headers: Mapping[str, str]) -> Viewer:
+        key = None if keys is None else keys.lookup(headers)
+        if key is None:
+            return Viewer()
+        seen = None if key.models is None else engine.models(replace(ANYONE, models=key.models)).models
+        names = None if seen is None else frozenset(info.name for info in seen)
+        return Viewer(key=None if key.shared else key.name, models=names, admin=key.admin)
+
     pages = [*probe_pages(engine, shutdown, __version__, visible, config.health_of), *docs_pages()]
     if metrics is not None and config.prometheus_port is None:
         pages.append(metrics_page(metrics, config))
-    pages += console_pages(None if metrics is None else metrics.live, lambda: examples(dialects, table))
+    source = None if metrics is None else metrics.figures
+    pages += console_pages(source, viewer, lambda: examples(dialects, table), config.grafana_url)
     pages += openapi_pages(lambda: table, __version__)
     table = Table(dialects, pages, render_any, config.url_prefix or "")
     return table

@@ -7,30 +7,48 @@ addresses are relative, so that it works under any prefix.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from vectord.errors import NoSuchRoute
+from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rendered
 from vectord.server.http.negotiation import quality_of
 from vectord.server.http.routing import Page
 from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
 
 NO_FIGURES = "This server collects no metrics: the setting `enable_metrics` is off."
+SHOWN_REQUESTS = 100  # of the recent ones
 
 _FOLDER = Path(__file__).parent / "console"
 _PAGE_FILES = ("style.css", "main.js", "icon.svg")  # those that index.html names
 # no-cache: revalidated each time, so that a page never runs with another version's files.
 _HEADERS = {**SAFETY_HEADERS, **policy(), "cache-control": "no-cache"}
 
-Live = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
+Source: TypeAlias = Callable[[FigurePart], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
 
 
-def console_pages(live: Live | None, examples: Callable[[], Sequence[Mapping[str, Any]]]) -> Sequence[Page]:
-    """live: the figures of the charts, None without metrics; examples: called at the first request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """The rights of a request's key. A named key sees its own requests, other callers those without a named key."""
+
+    key: str | None = None  # its name; None: no key, or one that several clients use
+    models: frozenset[str] | None = None  # the served names that it may see; None: all
+    admin: bool = False  # sees the requests of all keys, and may load and unload models
+
+
+def console_pages(
+    source: Source | None,
+    viewer: Callable[[Mapping[str, str]], Viewer],
+    examples: Callable[[], Sequence[Mapping[str, Any]]],
+    grafana_url: str | None = None,
+) -> Sequence[Page]:
+    """source: of the figures, None without metrics; viewer: from a request's headers; examples: called at the first
+    request."""
 
     @cache
     def example_list() -> bytes:
@@ -39,13 +57,17 @@ def console_pages(live: Live | None, examples: Callable[[], Sequence[Mapping[str
     def show_examples(headers: Mapping[str, str]) -> Rendered:
         return Rendered(body=example_list())
 
-    async def show_live(headers: Mapping[str, str]) -> Rendered:
-        figures = None if live is None else live()
+    async def show(part: FigurePart, headers: Mapping[str, str]) -> Rendered:
+        figures = None if source is None else source(part)
         if isinstance(figures, Awaitable):
             figures = await figures
         if figures is None:
             raise NoSuchRoute(NO_FIGURES)
-        return Rendered(body=orjson.dumps(figures), headers={"cache-control": "no-store"})
+        seen = viewer(headers)
+        shown = _VISIBLE[part](figures, seen)
+        if part == "live":
+            shown = {**shown, "admin": seen.admin, "grafana_url": grafana_url}
+        return Rendered(body=orjson.dumps(shown), headers={"cache-control": "no-store"})
 
     files = sorted(path.name for path in _FOLDER.iterdir() if path.suffix in (".css", ".js", ".svg"))
     return (
@@ -53,7 +75,7 @@ def console_pages(live: Live | None, examples: Callable[[], Sequence[Mapping[str
         *(Page(path=f"/console/{name}", show=partial(_file, name), summary="") for name in files),
         *(Page(path=f"/console/console/{name}", show=partial(_redirect, name), summary="") for name in _PAGE_FILES),
         Page(path="/console/calls", show=show_examples, summary=""),
-        Page(path="/console/live", show=show_live, summary="", guarded=True),
+        *(Page(path=f"/console/{part}", show=partial(show, part), summary="", guarded=True) for part in _VISIBLE),
     )
 
 
@@ -75,3 +97,43 @@ def _redirect(name: str, headers: Mapping[str, str]) -> Rendered:
 
 def _file(name: str, headers: Mapping[str, str]) -> Rendered:
     return serve_file(_FOLDER / name, headers, _HEADERS)
+
+
+# --- what a key may see ---------------------------------------------------------------------------------------
+
+
+def _of_models(figures: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+    """The figures without models that the viewer may not see."""
+    if viewer.models is None:
+        return figures
+    return {**figures, "models": {name: sums for name, sums in figures["models"].items() if name in viewer.models}}
+
+
+def _visible_history(history: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+    last = history["last"]
+    return {
+        **history,
+        "steps": [_of_models(step, viewer) for step in history["steps"]],
+        "last": None if last is None else _of_models(last, viewer),
+    }
+
+
+def _visible_requests(recent: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+    own = [each for each in recent["requests"] if viewer.admin or each["key"] == viewer.key]
+    return {"requests": [_without_names(each, viewer) for each in own[:SHOWN_REQUESTS]]}
+
+
+def _without_names(request: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+    hides_model = viewer.models is not None and request["model"] not in viewer.models
+    return {
+        **request,
+        "model": None if hides_model else request["model"],
+        "key": request["key"] if viewer.admin else None,
+    }
+
+
+_VISIBLE: Mapping[FigurePart, Callable[[Mapping[str, Any], Viewer], Mapping[str, Any]]] = {
+    "live": _of_models,
+    "history": _visible_history,
+    "requests": _visible_requests,
+}
