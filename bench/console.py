@@ -23,7 +23,7 @@ from bench.server_process import Server
 
 VISITS = 5
 REQUESTS = 500  # times each
-EVERY_S: Mapping[str, float] = {"/console/live": 1.0, "/vectord/models": 5.0}  # console/live.js and models.js
+EVERY_S: Mapping[str, float] = {"/console/live": 1.0, "/console/requests": 3.0, "/vectord/models": 5.0}
 CONNECTIONS, LOAD_S = 32, 10.0
 PAINT_MS, MOST_BYTES, MOST_SHARE = 300.0, 200_000, 0.01
 

@@ -103,11 +103,13 @@ async def test_the_history_is_kept_while_no_page_is_open(monkeypatch: pytest.Mon
 
 
 def test_recent_requests_have_their_outcome_and_no_text() -> None:
-    """The last one first, a bounded number, without probes. The reason of an error may quote a client's words."""
+    """The last one first, a bounded number, without probes and lists. The reason of an error may quote a client's
+    words."""
     metrics = watched()
     for _ in range(RECENT):
         metrics.observe(exchange(model="m", texts=2, tokens=9, key="ann"))
     metrics.observe(exchange(dialect="server"))
+    metrics.observe(exchange())  # GET /v1/models
     metrics.observe(exchange(400, "InvalidField", reason="got 'a secret text'"))
     recent = figures(metrics, "requests")["requests"]
     assert len(recent) == RECENT

@@ -39,7 +39,8 @@ class Activity:
         if isinstance(event, RequestEnded):
             self._request_ended(event)
         elif isinstance(event, Exchange) and event.dialect != "server":
-            self._recent.append((time.time(), event))
+            if event.model is not None or event.status >= 400:  # not the lists that pages and clients poll
+                self._recent.append((time.time(), event))
             if event.status >= 400:
                 self._errors[f"{event.status} {event.error or ''}"] += 1
 
@@ -62,6 +63,7 @@ class Activity:
     def sums(self) -> dict[str, Any]:
         """Since the start: errors by status and class, and the sums of each model."""
         return {
+            "unix_s": time.time(),
             "uptime_s": self._now_s() - self._started_s,
             "errors_by": dict(self._errors),
             "models": {name: list(sums) for name, sums in self._models.items()},
@@ -78,7 +80,7 @@ class Activity:
         return {"step_s": STEP_S, "steps": list(self._steps), "last": self._last}
 
     def recent(self) -> Sequence[dict[str, Any]]:
-        """The latest requests of clients, the last one first."""
+        """The latest requests that a model answered or that failed, the last one first."""
         return [
             {
                 "ended_unix_s": round(ended_unix_s, 3),
@@ -106,7 +108,7 @@ def _step(old: Figures, new: Figures) -> dict[str, Any]:
     errors = {name: count - old["errors_by"].get(name, 0) for name, count in new["errors_by"].items()}
     models = {name: _difference(sums, old["models"].get(name, ())) for name, sums in new["models"].items()}
     return {
-        "ended_unix_s": round(time.time(), 1),
+        "ended_unix_s": round(new["unix_s"], 1),
         "seconds": round(new["clock_s"] - old["clock_s"], 3),
         **{name: round(new[name] - old[name], 3) for name in _SUMS},
         "counts": counts if any(counts) else [],

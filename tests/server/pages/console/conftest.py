@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.real_server import running
-from tests.server.pages.console.visit import HOSTILE, KEY, Visit
+from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -36,9 +36,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a server with a key, under a prefix."""
+    """The base URL of a server with a key and an admin key, under a prefix."""
     folder: Path = tmp_path_factory.mktemp("locked")
-    options = ("--api-key", KEY, "--url-prefix", "/behind/proxy", "--offline")
+    options = ("--api-key", KEY, "--admin-key", ADMIN_KEY, "--url-prefix", "/behind/proxy", "--offline")
     with running(folder / "log", "all-MiniLM-L6-v2", *options) as (url, _):
         yield f"{url}/behind/proxy"
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.server.pages.console.visit import HOSTILE, KEY, Visit, run, use_tool
+from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit, run, use_tool
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
 SHOW = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
-TOOLS = ["Similarity", "Dense", "Sparse", "ColBERT", "Rerank", "Tokenize", "Any call"]
+TOOLS = ["Similarity", "Map", "Dense", "Sparse", "ColBERT", "Rerank", "Tokenize", "Any call"]
 
 
 @pytest.mark.parametrize("path", ["/", "/console", "/console/", "/dialects/openai/"])
@@ -55,7 +56,8 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
             "cuda:1": {"used_bytes": 5_000_000_000, "total_bytes": 8_000_000_000},
         }
         figures["queued_tokens"] = {"interactive": 12, "bulk": 345}
-        figures |= {"forwards": forwards, "forward_fill": forwards * 0.25}
+        figures["forwards"] += forwards
+        figures["forward_fill"] += forwards * 0.25
         route.fulfill(json=figures)
 
     visit.page.route("**/console/live", with_gpus)
@@ -64,13 +66,90 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
     for name, now in {
         "Queued tokens, interactive": "12",
         "Queued tokens, bulk": "345",
-        "Batch fill, of a full batch": "25",
+        "Device, batch fill": "25",
         "Device memory, cuda:0": "3",
         "Device memory, cuda:1": "5",
         "Memory, process": "B",
     }.items():
         expect(visit.page.get_by_role("row", name=name).locator("td").nth(0)).to_contain_text(now)
     expect(visit.page.locator("figure", has_text="Device memory")).to_be_visible()
+
+
+def test_the_page_shows_the_hour_that_the_server_has_kept(visit: Visit) -> None:
+    """Steps from before the page was opened, on an axis with times of day. The pointer selects one."""
+    now_s = 1_800_000_000.0
+
+    def with_past(route: Route) -> None:
+        history = route.fetch().json()
+        past = {**history["steps"][0], "seconds": 10, "requests": 50, "errors": 0, "errors_by": {"429 Overloaded": 7}}
+        history["steps"] = [{**past, "ended_unix_s": now_s - age_s} for age_s in range(3590, 0, -10)]
+        route.fulfill(json=history)
+
+    def at_that_time(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "unix_s": now_s})
+
+    visit.page.route("**/console/history", with_past)
+    visit.page.route("**/console/live", at_that_time)
+    visit.open()
+    page = visit.page
+    page.get_by_text("1 hour").click()
+    chart = page.locator("figure", has_text="Requests a second")
+    times = chart.locator(".axis span").all_inner_texts()
+    assert len(times) >= 4
+    assert all(re.fullmatch(r"\d\d:(00|15|30|45)", time) for time in times)
+    expect(page.locator("#errors")).to_contain_text("Overloaded")
+    expect(page.locator("#errors tbody tr td").last).to_have_text(f"{359 * 7:,}")
+    box = chart.locator("svg").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(chart.locator("figcaption")).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
+    expect(chart.locator(".legend")).to_contain_text("answered 5")
+
+
+def test_requests_are_shown_by_model_and_with_their_outcome(page: Page, server: str) -> None:
+    """Latency, traffic, truncation and errors of a model; the recent requests without their texts."""
+    httpx.post(f"{server}/v1/embeddings", json={"input": "a secret text", "model": "tiny-bge-m3"}).raise_for_status()
+    httpx.post(f"{server}/vectord/embed", json={"inputs": ["secret " * 999], "model": "tiny-bge-m3", "truncate": True})
+    assert httpx.post(f"{server}/v1/embeddings", json={"input": "secret", "model": "secret"}).status_code == 404
+    row = page.locator("#by-model").get_by_role("row", name="tiny-bge-m3")
+    expect(row.locator("td").nth(1)).to_contain_text("ms")
+    expect(row.locator("td").nth(5)).to_contain_text("%")
+    recent = page.locator("#requests-table")
+    expect(recent.get_by_role("row", name="404 ModelNotFound").first).to_be_visible()
+    page.get_by_label("errors only").check()
+    expect(recent.locator("tbody tr")).to_have_count(recent.locator(".outcome:not(.good)").count())
+    assert "secret" not in page.locator("main section:not(#playground)").first.inner_text() + recent.inner_text()
+    page.locator("#load-model").select_option("tiny-bge-m3")
+    expect(page.locator("figure.whole", has_text="Memory")).to_be_visible()
+
+
+def test_only_the_admin_key_offers_to_load_models(chromium: Browser, locked: str) -> None:
+    """With it a model is unloaded and loaded; the ordinary key gets no buttons."""
+    with Visit.begun(chromium, locked) as visit:
+        page = visit.page
+        page.goto(f"{locked}/")
+        page.get_by_label("API key").fill(KEY)
+        page.keyboard.press("Enter")
+        state = page.locator(".model-state")
+        expect(state).to_have_text("ready")
+        expect(page.get_by_role("button", name="Unload")).to_have_count(0)
+        page.get_by_role("button", name="Key").click()
+        page.get_by_label("API key").fill(ADMIN_KEY)
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Unload all-MiniLM-L6-v2").click()
+        expect(state).to_have_text("unloaded")
+        page.get_by_role("button", name="Load all-MiniLM-L6-v2").click()
+        expect(state).to_have_text("ready")
+
+
+def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, server: str) -> None:
+    """Without scrolling sideways; with version and uptime."""
+    with Visit.begun(chromium, server, viewport={"width": 390, "height": 844}) as visit:
+        visit.open()
+        for state in visit.page.locator(".model-state").all():
+            box = state.bounding_box()
+            assert box is not None and box["x"] + box["width"] <= 390
+        expect(visit.page.locator("#load-note")).to_contain_text(re.compile("Version .+, up .+ of memory"))
 
 
 def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:
@@ -135,13 +214,13 @@ def test_the_page_works_by_keyboard(page: Page) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.get_by_role("tab", name="Similarity").focus()
-    for name in [*TOOLS[1:], *TOOLS[:2]]:
+    for name in [*TOOLS[1:], *TOOLS[:3]]:
         page.keyboard.press("ArrowRight")
         expect(page.get_by_role("tab", name=name)).to_be_focused()
         expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
     style = page.get_by_role("tab", name="Dense").evaluate("node => getComputedStyle(node).outlineStyle")
     assert style == "solid"
-    for _ in range(3):  # model, over-long texts, the text
+    for _ in range(4):  # model, the compared one, over-long texts, the text
         page.keyboard.press("Tab")
     expect(page.get_by_role("textbox", name="Text", exact=True)).to_be_focused()
     page.keyboard.press("Control+Enter")

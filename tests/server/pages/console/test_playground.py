@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.pages.console.visit import note, run, use_tool
+from tests.server.pages.console.visit import HOSTILE, note, run, use_tool
 
 MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
 TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
@@ -53,6 +53,12 @@ def test_sparse_weights_are_shown_on_the_tokens(page: Page, server: str) -> None
     wanted = [f"{weights[token['id']]:.2f}" for token in tokens if token["id"] in weights]
     assert panel.locator(".words sub").all_inner_texts() == wanted
     assert wanted
+    bars = [row.locator("td").last.inner_text() for row in panel.locator(".bars tbody tr").all()]
+    assert bars == [f"{weight:.3f}" for weight in sorted(weights.values(), reverse=True)]
+    widths = panel.locator(".bars .bar").evaluate_all("all => all.map(bar => Number.parseInt(bar.style.width))")
+    assert widths == [
+        pytest.approx(100 * weight / max(weights.values()), abs=1) for weight in sorted(weights.values())[::-1]
+    ]
 
 
 def test_colbert_matches_agree_with_the_score(page: Page, server: str) -> None:
@@ -117,6 +123,87 @@ def test_similarity_shows_all_pairs(page: Page, server: str) -> None:
     vectors = np.array([each["dense"] for each in ask(server, "embed", model=MINILM, inputs=texts)["data"]])
     shown = [[number(cell) for cell in row.locator("td").all_inner_texts()] for row in panel.locator("tbody tr").all()]
     assert np.allclose(shown, vectors @ vectors.T, atol=0.002)
+
+
+def test_a_map_shows_near_texts_near_each_other(page: Page) -> None:
+    """Selecting a text lists its neighbours by cosine."""
+    panel = use_tool(page, "Map", MINILM)
+    texts = ["bread and butter", "a loaf of bread", "interest rates rise", "the bank raised its rates"]
+    panel.get_by_role("textbox", name="Texts, one per line").fill("\n".join(texts))
+    run(panel)
+    places = panel.locator(".point").evaluate_all(
+        "all => all.map(point => [point.cx.baseVal.value, point.cy.baseVal.value])"
+    )
+    bread, loaf, rise, bank = np.array(places)
+    assert np.linalg.norm(bread - loaf) < np.linalg.norm(bread - bank)
+    assert np.linalg.norm(rise - bank) < np.linalg.norm(rise - loaf)
+    panel.get_by_role("button", name=texts[0]).click()
+    expect(panel.locator(".found tbody tr").first.locator("td").first).to_have_text(texts[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("lines.txt", "the first text\n\nrain falls\nfresh bread\n"),
+        ("table.csv", 'id,text\n1,the first text\n2,"rain, ""heavy""\nfalls"\n3,fresh bread\n'),
+        (
+            "list.json",
+            '{"items": [{"id": "1", "body": "the first text"}, {"body": "rain"}, {"body": "fresh bread"}]}',
+        ),
+        ("lines.jsonl", '"the first text"\n"rain falls"\n"fresh bread"\n'),
+    ],
+)
+def test_a_dropped_file_is_mapped_and_searched(page: Page, name: str, content: str) -> None:
+    """Its texts only."""
+    panel = use_tool(page, "Map", MINILM)
+    transfer = page.evaluate_handle(
+        """([name, content]) => {
+            const sent = new DataTransfer();
+            sent.items.add(new File([content], name));
+            return sent;
+        }""",
+        [name, content],
+    )
+    panel.locator(".drop").dispatch_event("drop", {"dataTransfer": transfer})
+    expect(panel.locator(".drop")).to_contain_text(f"{name}: 3 texts")
+    run(panel)
+    expect(panel.locator(".point")).to_have_count(3)
+    panel.get_by_label("Search these texts").fill("weather")
+    panel.get_by_role("button", name="Search").click()
+    expect(panel.locator(".found tbody tr").first.locator("td").first).to_contain_text("rain")
+
+
+def test_a_file_without_texts_is_refused(page: Page) -> None:
+    """With the reason."""
+    panel = use_tool(page, "Map", MINILM)
+    panel.locator("input[type=file]").set_input_files({"name": "x.json", "mimeType": "", "buffer": b"{"})
+    expect(panel.locator(".drop")).to_contain_text("x.json is not valid JSON.")
+
+
+def test_two_models_are_compared_side_by_side(page: Page, server: str) -> None:
+    """Each with its own result and time."""
+    texts = ["a happy person", "rain"]
+    panel = use_tool(page, "Similarity", MINILM)
+    panel.get_by_role("textbox", name="Texts, one per line").fill("\n".join(texts))
+    panel.get_by_role("combobox", name="Compare with").select_option(BGE)
+    run(panel)
+    assert panel.locator(".side h3").all_inner_texts() == [MINILM, BGE]
+    for model, side in zip((MINILM, BGE), panel.locator(".side").all(), strict=True):
+        one, other = (np.array(each["dense"]) for each in ask(server, "embed", model=model, inputs=texts)["data"])
+        assert number(side.locator("tbody td").nth(1).inner_text()) == pytest.approx(one @ other, abs=0.002)
+    expect(note(panel)).to_contain_text(f"{BGE}: ")
+
+
+def test_rerank_selects_a_reranker(page: Page) -> None:
+    """Also after another model has been selected in another tool; the visitor's own choice stays."""
+    use_tool(page, "Similarity", MINILM)
+    page.get_by_role("tab", name="Rerank").click()
+    choice = page.get_by_role("tabpanel").get_by_role("combobox", name="Model")
+    expect(choice).to_have_value(HOSTILE)
+    choice.select_option(MINILM)
+    page.get_by_role("tab", name="Dense").click()
+    page.get_by_role("tab", name="Rerank").click()
+    expect(choice).to_have_value(MINILM)
 
 
 def test_a_tool_lists_the_models_that_it_works_with(page: Page) -> None:

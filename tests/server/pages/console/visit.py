@@ -9,6 +9,7 @@ from typing import Any
 from playwright.sync_api import Browser, Locator, Page, expect
 
 KEY = "console-test-key"
+ADMIN_KEY = "console-admin-key"
 HOSTILE = "<img src=x onerror=\"document.title='struck'\">"
 PATIENCE_MS = 60_000  # with a machine that does much else
 

@@ -36,7 +36,7 @@ export function tableParts(columns, rows) {
   const head = columns.map(([name, cls]) => el("th", { scope: "col", class: cls }, name));
   const body = rows.map((cells) => el("tr", {}, cells.map((cell, at) => {
     const cls = columns[at]?.[1];
-    return at === 0 ? el("th", { scope: "row", class: cls }, cell) : el("td", { class: cls }, cell);
+    return at === 0 ? el("th", { scope: "row", class: cls }, cell) : el("td", { class: cls, "data-name": columns[at]?.[0] }, cell);
   })));
   return [el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)];
 }

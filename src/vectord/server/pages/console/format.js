@@ -32,3 +32,21 @@ export function decimal(value, digits = 4) {
 export function plural(number, one) {
   return `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 }
+
+/** A time of day, of seconds since 1970. */
+export function clockTime(unixS, withSeconds = false) {
+  const parts = { hour: "2-digit", minute: "2-digit", ...(withSeconds ? { second: "2-digit" } : {}), hour12: false };
+  return new Date(unixS * 1000).toLocaleTimeString("en-GB", parts);
+}
+
+export function duration(seconds) {
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const first = Math.max(0, units.findIndex(([size]) => seconds >= size));
+  const shown = seconds < 1 ? [[1, "s"]] : units.slice(first, first + 2);
+  let rest = Math.max(0, seconds);
+  return shown.map(([size, unit]) => {
+    const many = Math.floor(rest / size);
+    rest -= many * size;
+    return `${many} ${unit}`;
+  }).join(" ");
+}

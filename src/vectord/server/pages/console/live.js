@@ -1,128 +1,185 @@
-// The charts: requests /console/live once per second while the page is visible, and draws differences of its sums.
+// Load: the hour that the server has kept, then its figures once a second while the page is visible.
 
 import { get, whenAdmitted } from "./api.js";
 import { Chart } from "./chart.js";
-import { find, tableParts } from "./dom.js";
-import { bytes, count, milliseconds, percent } from "./format.js";
+import { el, find, table, tableParts } from "./dom.js";
+import { bytes, count, duration, milliseconds, percent } from "./format.js";
+import { errorsIn, History, modelSums, percentileMs } from "./history.js";
 
 const PERIOD_MS = 1000;
 const PATIENCE_MS = 5000; // after a failure
+const RANGES = [[120, "2 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
+const RANGE_KEPT_AS = "vectord-range";
+const REFUSED = /^(429|503) /;
 
-const each = (name, format, top, ...series) => new Chart({ title: name, series, format, top });
-const share = (name, ...series) => new Chart({ title: name, series, format: percent, top: 1, fixed: true });
+const history = new History();
+const number = "right number";
 
-const CHARTS = {
-  requests: each("Requests a second", count, 10, "answered", "errors"),
-  tokens: each("Tokens a second", count, 100, "answered", "run"),
-  latency: each("Latency", milliseconds, 10, "p50", "p95", "p99"),
-  queue: each("Queued tokens", count, 100, "interactive", "bulk"),
-  fill: share("Batch fill", "of a full batch"),
-  busy: share("Device", "busy", "saturation"),
-  memory: each("Memory", bytes, 1e8, "process", "models"),
-  cache: share("Cache", "hits"),
-};
+// `of`: the sums of the step, or of the selected model in it; without `of` a chart shows the whole server.
+const CHARTS = [
+  { title: "Requests a second", series: ["answered", "errors"], format: count, top: 10, model: true, kinds: ["s0", "bad"],
+    values: ({ seconds }, of) => [of.requests / seconds, of.errors / seconds] },
+  { title: "Latency", series: ["p50", "p95", "p99"], format: milliseconds, top: 10, model: true,
+    values: (step, of) => [0.5, 0.95, 0.99].map((part) => percentileMs(of.counts, history.bounds, part)) },
+  { title: "Tokens a second", series: ["answered", "run"], format: count, top: 100, model: true,
+    values: ({ seconds }, of) => [of.tokens / seconds, of.run_tokens === undefined ? null : of.run_tokens / seconds] },
+  { title: "Errors a second", series: ["client", "refused", "server"], format: count, top: 1, kinds: ["s1", "s2", "bad"],
+    values: (step) => errorRates(step) },
+  { title: "Queued tokens", series: ["interactive", "bulk"], format: count, top: 100,
+    values: ({ queued_tokens: queued }) => [queued.interactive, queued.bulk] },
+  { title: "Device", series: ["busy", "saturation", "batch fill"], format: percent, top: 1, fixed: true,
+    values: ({ busy, saturation, forwards, forward_fill: fill }) => [busy, saturation, forwards > 0 ? fill / forwards : null] },
+  { title: "Memory", series: ["process", "models"], format: bytes, top: 1e8,
+    values: ({ memory }) => [memory.resident_bytes, memory.models_bytes] },
+  { title: "Cache", series: ["hits"], format: percent, top: 1, fixed: true,
+    values: ({ cache_hits: hits, cache_misses: misses }) => [hits + misses > 0 ? hits / (hits + misses) : null] },
+].map((each) => ({ ...each, chart: new Chart(each) }));
 
-let before = null;
+const modelChoice = el("select", { id: "load-model", onchange: () => draw() });
+let rangeS = Number(localStorage.getItem(RANGE_KEPT_AS)) || RANGES[1][0];
 let timer = null;
-let gpu = null; // only for devices with their own memory
+let gpu = null; // a chart, for devices with their own memory
 let tell = () => {};
 
+/** whenTold: called with the latest figures, or null and the error. */
 export function startLive(whenTold) {
   tell = whenTold;
-  find("charts").append(...Object.values(CHARTS).map((chart) => chart.node));
+  find("charts").append(...CHARTS.map(({ chart }) => chart.node));
+  find("range").append(...RANGES.map(([seconds, name]) => el("label", {}, el("input", {
+    type: "radio", name: "range", value: seconds, checked: seconds === rangeS, onchange: () => choose(seconds),
+  }), el("span", {}, name))));
+  find("load-model-place").append("Model ", modelChoice);
   find("figures").addEventListener("toggle", fillTable);
   document.addEventListener("visibilitychange", resume);
   whenAdmitted(resume);
+  draw();
   resume();
+}
+
+function choose(seconds) {
+  rangeS = seconds;
+  localStorage.setItem(RANGE_KEPT_AS, seconds);
+  draw();
 }
 
 function resume() {
   clearTimeout(timer);
   timer = null;
-  before = null; // no rate for the time when the page was hidden
-  if (document.visibilityState === "visible") ask();
+  if (document.visibilityState === "visible") ask(true);
 }
 
-async function ask() {
+/** begins: request the history first, since the page has missed a part of it. */
+async function ask(begins = false) {
   const mine = (timer = setTimeout(() => {}, 0)); // identifies this loop: resume() starts another
-  const again = (delayMs) => {
-    if (timer === mine && document.visibilityState === "visible") timer = setTimeout(ask, delayMs);
+  const again = (delayMs, fromHistory) => {
+    if (timer === mine && document.visibilityState === "visible") timer = setTimeout(() => ask(fromHistory), delayMs);
   };
   try {
+    const past = begins ? (await get("console/history")).json : null;
     const { json } = await get("console/live");
     if (timer !== mine) return;
-    note("The last two minutes, one point per second.");
-    tell(null);
-    draw(json);
-    again(PERIOD_MS);
+    if (past !== null) history.reset(past);
+    const continues = history.add(json);
+    tell(json, null);
+    noteOf(json);
+    if (continues) draw();
+    again(continues ? PERIOD_MS : 0, !continues);
   } catch (error) {
     if (timer !== mine) return;
-    before = null;
-    tell(error);
+    tell(null, error);
     note(error.message);
-    if (error.status !== 401 && error.status !== 404) again(Math.max(PATIENCE_MS, 1000 * (error.retryAfterS ?? 0)));
+    if (error.status !== 401 && error.status !== 404) again(Math.max(PATIENCE_MS, 1000 * (error.retryAfterS ?? 0)), true);
   }
 }
 
-function draw(now) {
-  if (before !== null && now.clock_s > before.clock_s && now.requests >= before.requests) drawStep(before, now);
-  before = now;
-}
-
-function drawStep(old, now) {
-  const seconds = now.clock_s - old.clock_s;
-  const rate = (name) => (now[name] - old[name]) / seconds;
-  const times = now.latency.counts.map((value, at) => value - old.latency.counts[at]);
-  const quantile = (part) => percentileMs(times, now.latency.bounds_s, part);
-  const forwards = now.forwards - old.forwards;
-  const looked = now.cache.hits + now.cache.misses - old.cache.hits - old.cache.misses;
-  CHARTS.requests.push([rate("requests"), rate("errors")]);
-  CHARTS.tokens.push([rate("tokens"), rate("run_tokens")]);
-  CHARTS.latency.push([quantile(0.5), quantile(0.95), quantile(0.99)]);
-  CHARTS.queue.push([now.queued_tokens.interactive, now.queued_tokens.bulk]);
-  CHARTS.fill.push([forwards > 0 ? (now.forward_fill - old.forward_fill) / forwards : null]);
-  CHARTS.busy.push([now.busy, now.saturation]);
-  CHARTS.memory.push([now.memory.resident_bytes, now.memory.models_bytes]);
-  CHARTS.cache.push([looked > 0 ? (now.cache.hits - old.cache.hits) / looked : null]);
-  drawDevices(Object.entries(now.devices));
+function draw() {
+  const steps = history.within(rangeS);
+  const named = modelChoice.value;
+  const sumsOf = (step) => (named ? modelSums([step], named) : step);
+  const shown = { endS: history.endS, rangeS };
+  for (const { chart, values, model } of CHARTS) {
+    const valuesOf = (step) => values(step, model ? sumsOf(step) : step);
+    const points = steps.map((step) => ({ at: step.ended_unix_s, seconds: step.seconds, values: valuesOf(step) }));
+    const now = history.latest ? valuesOf(history.latest) : chart.series.map(() => null);
+    chart.node.classList.toggle("whole", Boolean(named) && !model);
+    chart.show({ points, now, ...shown });
+  }
+  drawDevices(steps, shown);
+  drawErrors(steps);
+  drawModels(steps);
   fillTable();
 }
 
-function drawDevices(devices) {
-  if (devices.length === 0) return;
-  if (gpu === null) {
-    gpu = each("Device memory", bytes, 1e9, ...devices.slice(0, 3).map(([name]) => name));
-    find("charts").append(gpu.node);
-  }
-  gpu.push(gpu.series.map((name) => devices.find(([other]) => other === name)?.[1].used_bytes ?? null));
+function errorRates({ errors_by: errors, seconds }) {
+  const rates = [0, 0, 0];
+  for (const [name, many] of Object.entries(errors)) rates[REFUSED.test(name) ? 1 : name < "5" ? 0 : 2] += many / seconds;
+  return rates;
 }
 
-/** The quantile `part`, interpolated within its bucket; null without values. */
-export function percentileMs(counts, bounds, part) {
-  const all = counts.reduce((sum, value) => sum + value, 0);
-  if (all <= 0) return null;
-  let below = 0;
-  for (const [at, value] of counts.entries()) {
-    if (value > 0 && below + value >= part * all) {
-      const least = at === 0 ? 0 : bounds[at - 1];
-      const most = bounds[at] ?? least;
-      return 1000 * (least + ((part * all - below) / value) * (most - least));
-    }
-    below += value;
+function drawDevices(steps, shown) {
+  const names = Object.keys(history.now?.devices ?? {}).slice(0, 3);
+  if (names.length === 0) return;
+  if (gpu === null) {
+    gpu = new Chart({ title: "Device memory", series: names, format: bytes, top: 1e9 });
+    find("charts").append(gpu.node);
   }
-  return 1000 * bounds.at(-1);
+  const valuesOf = (step) => gpu.series.map((name) => step.devices[name] ?? null);
+  const points = steps.map((step) => ({ at: step.ended_unix_s, seconds: step.seconds, values: valuesOf(step) }));
+  gpu.show({ points, now: history.latest ? valuesOf(history.latest) : names.map(() => null), ...shown });
+}
+
+function drawErrors(steps) {
+  const errors = errorsIn(steps);
+  const rows = errors.map(([name, many]) => [name.slice(0, 3), words(name.slice(4)), many.toLocaleString("en")]);
+  find("errors").replaceChildren(rows.length
+    ? table([["status", "number"], ["reason", ""], ["requests", number]], rows)
+    : el("p", { class: "note empty" }, "No errors in this time."));
+}
+
+/** "QueueTimedOut" as words. */
+const words = (name) => (name || "without a reason").replace(/([a-z])([A-Z])/g, (_, one, other) => `${one} ${other.toLowerCase()}`);
+
+function drawModels(steps) {
+  const names = Object.keys(history.now?.models ?? {});
+  offer(names);
+  const rows = names.map((name) => [name, modelSums(steps, name)]).filter(([, sums]) => sums.requests > 0)
+    .sort((one, other) => other[1].requests - one[1].requests)
+    .map(([name, { requests, errors, tokens, texts, truncated, counts }]) => [
+      name, requests.toLocaleString("en"), milliseconds(percentileMs(counts, history.bounds, 0.5)),
+      milliseconds(percentileMs(counts, history.bounds, 0.95)), count(texts), count(tokens),
+      texts ? percent(truncated / texts) : percent(null), el("span", { class: errors ? "bad" : "" }, errors.toLocaleString("en")),
+    ]);
+  const columns = [["model", ""], ["requests", number], ["p50", number], ["p95", number], ["texts", number],
+    ["tokens", number], ["truncated", number], ["errors", number]];
+  find("by-model").replaceChildren(rows.length
+    ? table(columns, rows)
+    : el("p", { class: "note empty" }, "No requests in this time."));
+}
+
+function offer(names) {
+  const known = [...modelChoice.options].slice(1).map((option) => option.value);
+  find("load-model-place").hidden = names.length < 2;
+  if (known.join("\n") === names.join("\n") && modelChoice.options.length) return;
+  const chosen = modelChoice.value;
+  modelChoice.replaceChildren(el("option", { value: "" }, "all"), ...names.map((name) => el("option", { value: name }, name)));
+  modelChoice.value = names.includes(chosen) ? chosen : "";
 }
 
 function fillTable() {
   if (!find("figures").open) return;
-  const charts = gpu === null ? Object.values(CHARTS) : [...Object.values(CHARTS), gpu];
+  const charts = [...CHARTS.map(({ chart }) => chart), ...(gpu ? [gpu] : [])];
   const rows = charts.flatMap((chart) => chart.summary()).map((row) => [row.name, row.now, row.mean, row.least, row.most]);
-  const number = "right number";
   const columns = [["figure", ""], ["now", number], ["mean", number], ["least", number], ["most", number]];
   find("figures-table").replaceChildren(...tableParts(columns, rows));
 }
 
-function note(words) {
+function noteOf({ version, uptime_s: up, memory, grafana_url: grafana }) {
+  note(`Version ${version}, up ${duration(up)}${memory.resident_bytes ? `, ${bytes(memory.resident_bytes)} of memory` : ""}`);
+  find("grafana").hidden = !grafana;
+  if (grafana) find("grafana").href = grafana;
+}
+
+function note(text) {
   const place = find("load-note");
-  if (place.textContent !== words) place.textContent = words;
+  if (place.textContent !== text) place.textContent = text;
 }

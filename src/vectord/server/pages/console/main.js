@@ -3,8 +3,9 @@
 import { key, setKey, whenAdmitted, whenRefused } from "./api.js";
 import { find } from "./dom.js";
 import { startLive } from "./live.js";
-import { startModels } from "./models.js";
+import { allowManaging, startModels } from "./models.js";
 import { startPlayground } from "./playground.js";
+import { startRequests } from "./requests.js";
 
 const THEME_KEPT_AS = "vectord-theme";
 
@@ -17,10 +18,12 @@ startPlayground((whenChanged) => startModels((list) => {
   tellState();
   whenChanged(list);
 }));
-startLive((error) => {
+startLive((figures, error) => {
   failure = error;
+  if (figures !== null) allowManaging(figures.admin);
   tellState();
 });
+startRequests();
 
 function startTheme() {
   const select = find("theme");

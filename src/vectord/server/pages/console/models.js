@@ -1,6 +1,6 @@
 // The models that this key may use: requested every few seconds, shown in a table, and passed to the playground.
 
-import { get, whenAdmitted } from "./api.js";
+import { get, post, whenAdmitted } from "./api.js";
 import { el, find, tableParts } from "./dom.js";
 import { plural } from "./format.js";
 
@@ -8,6 +8,8 @@ const PERIOD_MS = 5000;
 
 let shown = "";
 let timer = null;
+let manages = false; // whether this key may load and unload models
+let busy = ""; // the model that is being loaded or unloaded
 const listeners = new Set();
 
 /** whenChanged: called with the list after each change. */
@@ -15,6 +17,13 @@ export function startModels(whenChanged) {
   listeners.add(whenChanged);
   document.addEventListener("visibilitychange", ask);
   whenAdmitted(ask);
+  ask();
+}
+
+/** allowed: whether the server lets this key load and unload models. */
+export function allowManaging(allowed) {
+  if (allowed === manages) return;
+  manages = allowed;
   ask();
 }
 
@@ -35,23 +44,49 @@ async function ask() {
 }
 
 function show({ models, limits }) {
-  const state = JSON.stringify([models, limits]);
+  const state = JSON.stringify([models, limits, manages, busy]);
   if (state === shown) return;
   shown = state;
   find("models-note").textContent =
     `${plural(models.length, "model")}. At most ${plural(limits.max_inputs_per_request, "input")} a request, ` +
     `${plural(limits.max_batch_tokens, "token")} a batch.`;
   const columns = [["name", ""], ["state", ""], ["gives", ""], ["dimensions", "right number"], ["reads", "right number"],
-    ["architecture", ""], ["runs on", ""], ["vector space", "number"]];
+    ["architecture", ""], ["runs on", ""], ["vector space", "number"], ...(manages ? [["", "right"]] : [])];
   find("models-table").replaceChildren(...tableParts(columns, models.map(rowOf)));
   for (const listener of listeners) listener(models);
 }
 
 function rowOf(model) {
-  const state = el("span", { class: model.state === "failed" || model.state === "stalled" ? "bad" : "" }, model.state);
+  const state = el("span", { class: "model-state", "data-state": model.state }, model.state);
   const runs = model.backend === "unknown" ? "\u2013" : `${model.backend}, ${model.device}, ${model.dtype}`;
   return [model.name, state, gives(model).join(", "), model.dimensions || "\u2013",
-    model.max_input_tokens.toLocaleString("en"), model.architecture, runs, model.fingerprint];
+    model.max_input_tokens.toLocaleString("en"), model.architecture, runs, model.fingerprint,
+    ...(manages ? [buttonOf(model)] : [])];
+}
+
+function buttonOf({ name, state }) {
+  const action = state === "ready" || state === "stalled" ? "unload" : "load";
+  const words = action === "load" ? "Load" : "Unload";
+  return el("button", {
+    type: "button", "aria-label": `${words} ${name}`, disabled: busy !== "" || state === "loading", onclick: () => manage(name, action),
+  }, words);
+}
+
+async function manage(name, action) {
+  const status = find("models-status");
+  busy = name;
+  ask();
+  status.classList.remove("bad");
+  status.textContent = `${name}: ${action}ing`;
+  try {
+    await post(`vectord/models/${name.split("/").map(encodeURIComponent).join("/")}/${action}`, {});
+    status.textContent = `${name}: ${action}ed`;
+  } catch (error) {
+    status.classList.add("bad");
+    status.textContent = `${name}: ${error.message}`;
+  }
+  busy = "";
+  ask();
 }
 
 function gives(model) {

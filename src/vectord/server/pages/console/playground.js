@@ -7,26 +7,31 @@ import { colbert } from "./colbert.js";
 import { dense } from "./dense.js";
 import { el, find } from "./dom.js";
 import { milliseconds, plural } from "./format.js";
+import { map } from "./map.js";
 import { matrix } from "./matrix.js";
 import { rerank } from "./rerank.js";
 import { sparse } from "./sparse.js";
 import { tokens } from "./tokens.js";
 
-// A tool: {id, title, about, fields, cannot(model), call(), run(context)}; call: its request, for code.js.
-const TOOLS = [matrix, dense, sparse, colbert, rerank, tokens, any];
+// A tool: {id, title, about, fields, cannot(model), prefers(model), call(context), run(context, report)}.
+// call: its request, for code.js; prefers: of the models that it works with; report: shows the progress.
+const TOOLS = [matrix, map, dense, sparse, colbert, rerank, tokens, any];
 
 const views = new Map(); // by tool
 let models = [];
 let current = null;
-let chosen = ""; // the model that the visitor selected, for every tool that works with it
+const chosen = new Map(); // the model that the visitor selected, by tool
+let latest = ""; // of them, for tools without one
 
-const model = el("select", { onchange: () => { chosen = model.value; changed(); } });
+const model = el("select", { onchange: () => { latest = model.value; chosen.set(current, latest); offerModels(); changed(); } });
+const other = el("select", { onchange: changed });
+const otherPlace = el("label", { class: "grow" }, "Compare with", other);
 const overlong = el("select", { onchange: changed },
   el("option", { value: "" }, "as the server is set"),
   el("option", { value: "true" }, "cut"),
   el("option", { value: "false" }, "refuse"));
 const shared = el("div", { class: "row" },
-  el("label", { class: "grow" }, "Model", model), el("label", {}, "Over-long texts", overlong));
+  el("label", { class: "grow" }, "Model", model), otherPlace, el("label", {}, "Over-long texts", overlong));
 
 /** follow: calls a function with the list of models, now and after each change. */
 export async function startPlayground(follow) {
@@ -79,15 +84,30 @@ function open(tool) {
   changed();
 }
 
-/** The models that the tool works with. */
+/** The models that the tool works with, preferred ones first. */
 function capable(tool) {
-  return tool === any ? models : models.filter((each) => tool.cannot(each) === null);
+  if (tool === any) return models;
+  const found = models.filter((each) => tool.cannot(each) === null);
+  const rank = (each) => (tool.prefers?.(each) === false ? 1 : 0);
+  return found.sort((one, two) => rank(one) - rank(two));
 }
 
 function offerModels() {
-  const names = capable(current).map((each) => each.name);
-  model.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
-  if (names.includes(chosen)) model.value = chosen;
+  const found = capable(current);
+  const names = found.map((each) => each.name);
+  fill(model, names, []);
+  const carried = found.find((each) => each.name === latest && current.prefers?.(each) !== false)?.name;
+  const wanted = chosen.get(current) ?? carried;
+  if (names.includes(wanted)) model.value = wanted;
+  const compared = other.value;
+  const others = names.filter((name) => name !== model.value);
+  fill(other, others, [el("option", { value: "" }, "no other model")]);
+  other.value = others.includes(compared) ? compared : "";
+  otherPlace.hidden = others.length === 0;
+}
+
+function fill(select, names, first) {
+  select.replaceChildren(...first, ...names.map((name) => el("option", { value: name }, name)));
 }
 
 /** Arrow keys select tabs. */
@@ -110,8 +130,8 @@ function setModels(list) {
   changed();
 }
 
-function context() {
-  const asked = models.find((each) => each.name === model.value);
+function context(name = model.value) {
+  const asked = models.find((each) => each.name === name);
   const reading = { model: asked?.name };
   if (overlong.value) reading.truncate = overlong.value === "true";
   return { model: asked, reading };
@@ -126,6 +146,7 @@ function changed() {
     view.reason = reason;
   }
   current.follow?.(asked);
+  find("playground").classList.toggle("compared", current !== any && other.value !== "");
   showCode(asked.model || current === any ? current.call(asked) : null);
 }
 
@@ -141,10 +162,13 @@ async function answer(tool) {
   view.run.disabled = true;
   view.status.classList.remove("bad");
   view.status.textContent = "running";
+  const report = (words) => (view.status.textContent = words);
+  const names = tool !== any && other.value ? [model.value, other.value] : [model.value];
   try {
-    const { nodes, answers } = await tool.run(context());
-    view.status.textContent = answers.map(toldOf).join("; ");
-    view.result.replaceChildren(...nodes);
+    const results = [];
+    for (const name of names) results.push(await tool.run(context(name), report)); // one at a time, so that times compare
+    report(results.map(({ answers }, at) => (names[1] ? `${names[at]}: ` : "") + answers.map(toldOf).join("; ")).join(". "));
+    view.result.replaceChildren(...(names[1] ? [sidesOf(names, results)] : results[0].nodes));
   } catch (error) {
     view.status.classList.add("bad");
     view.status.textContent = error.message;
@@ -153,19 +177,23 @@ async function answer(tool) {
   view.run.disabled = view.reason !== null;
 }
 
+function sidesOf(names, results) {
+  return el("div", { class: "sides" }, results.map(({ nodes }, at) => el("section", { class: "side" }, el("h3", {}, names[at]), nodes)));
+}
+
 /** The tokens read and the time. */
 function toldOf({ json, lengths, name }) {
   const parts = [];
   if (lengths.seen !== null) parts.push(readOf(lengths));
   if (json?.timings) {
     const { total_ms: total, queue_ms: queue, inference_ms: inference } = json.timings;
-    parts.push(`${milliseconds(total)} (queue ${milliseconds(queue)}, model ${milliseconds(inference)})`);
+    parts.push(milliseconds(total) + (queue === undefined ? "" : ` (queue ${milliseconds(queue)}, model ${milliseconds(inference)})`));
   }
   return `${name ? `${name}: ` : ""}${parts.join(", ")}`;
 }
 
 function readOf({ seen, kept, cut, cutInputs, queryCut }) {
   if (cut === 0 && !queryCut) return `${plural(seen, "token")}, all read`;
-  const which = [...(queryCut ? ["the query"] : []), ...cutInputs.map((index) => `text ${index + 1}`)];
+  const which = cut > cutInputs.length && cut > 1 ? [plural(cut, "text")] : [...(queryCut ? ["the query"] : []), ...cutInputs.map((index) => `text ${index + 1}`)];
   return `${plural(seen, "token")}, ${kept.toLocaleString("en")} read: ${which.join(", ") || plural(cut, "text")} cut`;
 }

@@ -15,9 +15,9 @@ const passages = el("textarea", { rows: "5", maxlength: "200000" }, [
 const method = el("select", {}, el("option", { value: "" }, "the model\u2019s best"));
 const lines = () => passages.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
-function body({ reading }) {
+function body({ model, reading }) {
   const asked = { ...reading, query: query.value, passages: lines() };
-  return method.value ? { ...asked, method: method.value } : asked;
+  return method.value && methodsOf(model).includes(method.value) ? { ...asked, method: method.value } : asked;
 }
 
 function methodsOf(model) {
@@ -30,6 +30,7 @@ export const rerank = {
   title: "Rerank",
   about: "The passages, best first. Scores of two kinds cannot be compared.",
   fields: [el("label", {}, "Query", query), el("label", {}, "Passages, one per line", passages), el("label", {}, "By", method)],
+  prefers: (model) => model.reranks,
   cannot: (model) => (methodsOf(model).length ? null : `${model.name} gives labels, and cannot rank.`),
   follow({ model }) {
     const known = model === undefined ? [] : methodsOf(model);
@@ -59,7 +60,8 @@ export const rerank = {
   },
 };
 
-function bar(share) {
+/** A bar whose length is a share of its cell. */
+export function bar(share) {
   const node = el("span", { class: share < 0 ? "bar minus" : "bar", "aria-hidden": "true" });
   node.style.width = `${Math.round(Math.abs(share) * 100)}%`;
   return node;

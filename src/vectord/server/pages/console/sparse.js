@@ -3,16 +3,17 @@
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
 import { decimal, plural } from "./format.js";
+import { bar } from "./rerank.js";
 import { shaded, wordsOf } from "./words.js";
 
-const ADDED = 30; // words outside the text, by weight
+const SHOWN = 40; // words, the heaviest first
 const text = el("textarea", { rows: "3", maxlength: "100000" }, "The bridge was closed after two days of rain.");
 const body = ({ reading }) => ({ ...reading, inputs: [text.value], outputs: ["sparse"] });
 
 export const sparse = {
   id: "sparse",
   title: "Sparse",
-  about: "The weight of each token. A repeated token has one weight, its largest.",
+  about: "The words of the vector with their weights. A repeated token has one weight, its largest.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("sparse") ? null : `${model.name} makes no sparse vectors.`),
   call: (asked) => ({
@@ -26,7 +27,7 @@ export const sparse = {
     const weights = new Map(indices.map((id, at) => [id, values[at]]));
     const tokens = tokenized.json.data[0].tokens;
     const words = wordsOf(text.value, tokens, asked.model, painter(weights, Math.max(...values)));
-    return { nodes: [words, ...(await added(maker, weights, tokens))], answers: [answer] };
+    return { nodes: [words, ...(await bars(maker, weights, tokens))], answers: [answer] };
   },
 };
 
@@ -39,13 +40,20 @@ function painter(weights, largest) {
   };
 }
 
-async function added(maker, weights, tokens) {
+/** A bar per word, the heaviest first. Words that the model adds are marked. */
+async function bars(maker, weights, tokens) {
   const written = new Set(tokens.map((token) => token.id));
-  const others = [...weights].filter(([id]) => !written.has(id)).sort((one, other) => other[1] - one[1]);
-  const told = el("p", { class: "note" }, `${plural(weights.size, "token")} with a weight, ${others.length} of them not in the text.`);
-  if (others.length === 0) return [told];
-  const heaviest = others.slice(0, ADDED);
-  const { json } = await post("vectord/decode", { model: maker, ids: heaviest.map(([id]) => [id]) });
-  const rows = heaviest.map(([id, weight], at) => [json.data[at].text || `token ${id}`, decimal(weight, 3)]);
-  return [told, scrolling("Words that the model adds", table([["added by the model", ""], ["weight", "right number"]], rows))];
+  const added = [...weights.keys()].filter((id) => !written.has(id)).length;
+  const told = el("p", { class: "note" }, `${plural(weights.size, "token")} with a weight, ${added} of them not in the text.`);
+  if (weights.size === 0) return [told];
+  const heaviest = [...weights].sort((one, other) => other[1] - one[1]).slice(0, SHOWN);
+  const { json } = await post("vectord/decode", { model: maker, ids: heaviest.map(([id]) => [id]), skip_special_tokens: false });
+  const rows = heaviest.map(([id, weight], at) => [
+    json.data[at].text || `token ${id}`,
+    written.has(id) ? "" : "added",
+    bar(weight / heaviest[0][1]),
+    decimal(weight, 3),
+  ]);
+  const columns = [["word", "word-of"], ["", "note"], ["", "track"], ["weight", "right number"]];
+  return [told, scrolling("Words by weight", table(columns, rows, { class: "bars" }))];
 }

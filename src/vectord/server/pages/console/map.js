@@ -1,0 +1,184 @@
+// A map of texts: near texts have near vectors. Lines or a dropped file; a search lists and marks the nearest texts.
+
+import { post } from "./api.js";
+import { el, scrolling, svg, table } from "./dom.js";
+import { linesOf, textsOf } from "./files.js";
+import { decimal, plural } from "./format.js";
+import { dot, groupsOf, planeOf } from "./projection.js";
+import { bar } from "./rerank.js";
+
+const MAX_TEXTS = 2000;
+const BATCH = 64; // texts a request
+const GROUPS = 6; // colours
+const NAMED = 40; // texts that are written next to their points
+const NEAREST = 10;
+const WIDTH = 720;
+const HEIGHT = 440;
+const MARGIN = 24;
+const SHOWN_CHARACTERS = 34;
+const CHARACTER_WIDTH = 6; // of a label, about
+
+const texts = el("textarea", { rows: "8", maxlength: "200000" }, [
+  "The bridge was closed after two days of rain.", "Flooding shut the river crossing.", "Snow is expected in the hills tonight.",
+  "The bakery opens at six.", "Fresh bread every morning.", "Knead the dough for ten minutes.",
+  "The striker scored twice in the final.", "The match ended without a goal.", "She won the marathon in record time.",
+  "The central bank raised interest rates.", "Shares fell after the report.", "Inflation slowed in the spring.",
+].join("\n"));
+const field = el("label", {}, "Texts, one per line", texts);
+const picker = el("input", { type: "file", accept: ".txt,.md,.csv,.tsv,.json,.jsonl,.ndjson,text/*", onchange: () => take(picker.files[0]) });
+const told = el("span", { class: "note", role: "status" });
+const remove = el("button", { type: "button", hidden: true, onclick: () => take(null) }, "Remove the file");
+const drop = el("div", { class: "drop" },
+  el("label", {}, "Or drop a file here: lines, CSV, JSON or JSON lines", picker), told, remove);
+let dropped = null; // the texts of a file
+
+for (const name of ["dragover", "drop"]) {
+  drop.addEventListener(name, (event) => {
+    event.preventDefault();
+    drop.classList.toggle("over", name === "dragover");
+    if (name === "drop") take(event.dataTransfer.files[0]);
+  });
+}
+drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+
+async function take(file) {
+  told.classList.remove("bad");
+  try {
+    dropped = file ? await textsOf(file, MAX_TEXTS) : null;
+    told.textContent = file ? `${file.name}: ${plural(dropped.length, "text")}` : "";
+  } catch (error) {
+    dropped = null;
+    told.classList.add("bad");
+    told.textContent = error.message;
+  }
+  if (!file) picker.value = "";
+  field.hidden = dropped !== null;
+  remove.hidden = dropped === null;
+  drop.dispatchEvent(new Event("input", { bubbles: true })); // the code next to the form
+}
+
+const given = () => dropped ?? linesOf(texts.value).slice(0, MAX_TEXTS);
+// The end of a text that is too long matters little on a map.
+const body = ({ reading }, inputs, kind) => ({ truncate: true, ...reading, inputs, kind });
+
+export const map = {
+  id: "map",
+  title: "Map",
+  about: `Dense vectors of up to ${MAX_TEXTS.toLocaleString("en")} texts on a plane: texts with similar meanings are near each other.`,
+  fields: [field, drop],
+  cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
+  call: (asked) => ({
+    method: "POST", path: "/vectord/embed", body: body(asked, given().slice(0, 3), "document"),
+    operation: "embed", outputs: ["dense"], texts: given().slice(0, 3),
+  }),
+  async run(asked, report) {
+    const inputs = given();
+    if (inputs.length < 3) throw new Error("A map needs at least three texts.");
+    const vectors = [];
+    const lengths = { seen: 0, kept: 0, cut: 0, cutInputs: [], queryCut: false };
+    const began = performance.now();
+    for (let at = 0; at < inputs.length; at += BATCH) {
+      const answer = await post("vectord/embed", body(asked, inputs.slice(at, at + BATCH), "document"));
+      vectors.push(...answer.json.data.map((each) => each.dense));
+      for (const name of ["seen", "kept", "cut"]) lengths[name] += answer.lengths[name] ?? 0;
+      if (inputs.length > BATCH) report(`${plural(vectors.length, "text")} of ${inputs.length.toLocaleString("en")}`);
+    }
+    const timings = { total_ms: performance.now() - began };
+    return { nodes: drawn(asked, inputs, vectors), answers: [{ json: { timings }, lengths }] };
+  },
+};
+
+function drawn(asked, names, vectors) {
+  const plane = planeOf(vectors);
+  const groups = groupsOf(vectors, GROUPS);
+  const place = placing(plane.points);
+  const found = el("div", { class: "found" });
+  const tip = el("output", { class: "note tip" }, "Point at a text, or select it to list its neighbours.");
+  const places = plane.points.map(place);
+  const labels = names.length <= NAMED ? labelsOf(names, places) : [];
+  const dots = names.map((name, at) => svg("circle", {
+    class: `point g${groups[at]}`, cx: places[at][0], cy: places[at][1], r: labels.length ? 5 : 3.5,
+    tabindex: "0", role: "button", "aria-label": name,
+  }));
+  const sought = svg("g", { class: "sought", visibility: "hidden" }, svg("path", { d: "M-7 0H7M0 -7V7" }));
+  const drawing = svg("svg", { class: "map", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": `Map of ${plural(names.length, "text")}` }, 
+    svg("g", { "aria-hidden": "true" }, labels), dots, sought);
+
+  const list = (vector, title, leave) => {
+    const scores = vectors.map((each) => dot(vector, each));
+    const order = [...scores.keys()].filter((at) => at !== leave).sort((one, other) => scores[other] - scores[one]).slice(0, NEAREST);
+    dots.forEach((node, at) => {
+      for (const part of [node, labels[at]]) {
+        part?.classList.toggle("near", order.includes(at));
+        part?.classList.toggle("self", at === leave);
+      }
+    });
+    drawing.classList.add("searched");
+    const rows = order.map((at, rank) => [rank + 1, names[at], decimal(scores[at], 3), bar(scores[at] / (scores[order[0]] || 1))]);
+    found.replaceChildren(el("h3", {}, title), scrolling(title, table(
+      [["rank", "right number"], ["text", "wrap"], ["cosine", "right number"], ["", "track"]], rows, { class: "ranks" })));
+  };
+  dots.forEach((node, at) => {
+    node.addEventListener("pointerenter", () => (tip.textContent = names[at]));
+    node.addEventListener("focus", () => (tip.textContent = names[at]));
+    const choose = () => {
+      sought.setAttribute("visibility", "hidden");
+      list(vectors[at], "Neighbours of the selected text", at);
+    };
+    node.addEventListener("click", choose);
+    node.addEventListener("keydown", (event) => event.key === "Enter" && choose());
+  });
+  return [searchOf(asked, (vector) => {
+    const [x, y] = place(plane.of(vector));
+    sought.setAttribute("transform", `translate(${x} ${y})`);
+    sought.setAttribute("visibility", "visible");
+    list(vector, "Nearest texts");
+  }), drawing, tip, found];
+}
+
+function searchOf(asked, show) {
+  const query = el("input", { type: "search", maxlength: "20000", placeholder: "for example: weather" });
+  const status = el("span", { class: "note", role: "status" });
+  const form = el("form", { class: "row search", onsubmit: async (event) => {
+    event.preventDefault();
+    status.textContent = "";
+    if (!query.value.trim()) return;
+    try {
+      const { json } = await post("vectord/embed", body(asked, [query.value], "query"));
+      show(json.data[0].dense);
+    } catch (error) {
+      status.textContent = error.message;
+    }
+  } }, el("label", { class: "grow" }, "Search these texts", query), el("button", { type: "submit" }, "Search"), status);
+  return form;
+}
+
+/** From a point of the plane to the drawing, which shows all points of it. */
+function placing(points) {
+  const [left, right, low, high] = [0, 1].flatMap((axis) => {
+    const values = points.map((point) => point[axis]);
+    return [values.reduce((one, other) => Math.min(one, other)), values.reduce((one, other) => Math.max(one, other))];
+  });
+  const share = (value, least, most) => Math.min(1.02, Math.max(-0.02, (value - least) / (most - least || 1)));
+  return ([x, y]) => [
+    MARGIN + share(x, left, right) * (WIDTH - 2 * MARGIN),
+    HEIGHT - MARGIN - share(y, low, high) * (HEIGHT - 2 * MARGIN),
+  ].map((value) => Number(value.toFixed(1)));
+}
+
+/** The label of each point, to its right or its left; null where it would cover another. */
+function labelsOf(names, places) {
+  const taken = places.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
+  return names.map((name, at) => {
+    const [x, y] = places[at];
+    const text = name.length > SHOWN_CHARACTERS ? `${name.slice(0, SHOWN_CHARACTERS)}\u2026` : name;
+    const width = text.length * CHARACTER_WIDTH;
+    const boxes = [[x + 8, y - 7, x + 8 + width, y + 7], [x - 8 - width, y - 7, x - 8, y + 7]];
+    const side = boxes.findIndex((box) => box[0] >= 0 && box[2] <= WIDTH && !taken.some((other) => overlap(box, other)));
+    if (side < 0) return null;
+    taken.push(boxes[side]);
+    return svg("text", { class: "name", x: side === 0 ? x + 9 : x - 9, y: y + 4, "text-anchor": side === 0 ? "start" : "end" }, text);
+  });
+}
+
+const overlap = (one, other) => one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];

@@ -1,0 +1,59 @@
+// Recent requests that this key may see: requested every few seconds, with their outcome and without their text.
+
+import { get, whenAdmitted } from "./api.js";
+import { el, find, table } from "./dom.js";
+import { clockTime, count, milliseconds, plural } from "./format.js";
+
+const PERIOD_MS = 3000;
+
+let requests = [];
+let shown = "";
+let timer = null;
+
+export function startRequests() {
+  find("errors-only").addEventListener("change", show);
+  document.addEventListener("visibilitychange", ask);
+  whenAdmitted(ask);
+  ask();
+}
+
+async function ask() {
+  clearTimeout(timer);
+  if (document.visibilityState !== "visible") return;
+  let again = true;
+  try {
+    requests = (await get("console/requests")).json.requests;
+    show();
+  } catch (error) {
+    requests = [];
+    show();
+    find("requests-note").textContent = error.message;
+    again = error.status !== 401 && error.status !== 404;
+  }
+  clearTimeout(timer);
+  if (again) timer = setTimeout(ask, PERIOD_MS);
+}
+
+function show() {
+  const onlyErrors = find("errors-only").checked;
+  const listed = onlyErrors ? requests.filter((request) => request.status >= 400) : requests;
+  const state = JSON.stringify([onlyErrors, listed]);
+  if (state === shown) return;
+  shown = state;
+  const namesKeys = requests.some((request) => request.key !== null);
+  find("requests-note").textContent = requests.length ? `The last ${plural(requests.length, "request")}, without their texts.` : "";
+  const number = "right number";
+  const columns = [["time", "number"], ["request", ""], ["API", ""], ["model", ""], ["outcome", ""], ["texts", number],
+    ["tokens", number], ["time taken", number], ...(namesKeys ? [["key", ""]] : [])];
+  find("requests-table").replaceChildren(listed.length
+    ? table(columns, listed.map((request) => rowOf(request, namesKeys)))
+    : el("p", { class: "note empty" }, onlyErrors ? "No errors among the recent requests." : "No requests yet."));
+}
+
+function rowOf(request, namesKeys) {
+  const outcome = el("span", { class: `outcome ${request.status >= 500 ? "bad" : request.status >= 400 ? "warn" : "good"}` },
+    el("b", {}, request.status), request.error ? ` ${request.error}` : "");
+  return [clockTime(request.ended_unix_s, true), `${request.method} ${request.route || "(no such path)"}`, request.dialect,
+    request.model ?? "\u2013", outcome, count(request.texts), count(request.tokens), milliseconds(request.ms),
+    ...(namesKeys ? [request.key ?? "\u2013"] : [])];
+}
