@@ -17,6 +17,7 @@ from vectord.compute.backends.torch.capacity import (
     MOST_TOKENS,
     Point,
     choose_budget,
+    launch_bound,
     measure,
     sample_texts,
     texts_by_memory,
@@ -116,3 +117,14 @@ def test_a_sample_has_the_requested_tokens(tokens: int, longest: int) -> None:
 def test_texts_by_memory(gib: int, short: int, long: int) -> None:
     """The tables have one row for each step of memory."""
     assert (texts_by_memory(gib * GIB, 512), texts_by_memory(gib * GIB, 8192)) == (short, long)
+
+
+@pytest.mark.parametrize(("full_at", "tokens"), [(0, 1024), (3000, 2048), (4096, 4096), (9000, 8192)])
+def test_batches_are_bound_by_launches_until_they_take_longer(full_at: int, tokens: int) -> None:
+    """The largest measured size that takes no longer than smaller ones."""
+    assert launch_bound(measure(device(full_at), PLENTY, 60.0), otherwise=7) == tokens
+
+
+def test_without_a_measurement_a_given_size_is_bound_by_launches() -> None:
+    """A load that measures nothing captures graphs up to it."""
+    assert launch_bound([], otherwise=7) == 7

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,15 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.compute.backends.torch import TorchBackend
-from vectord.compute.backends.torch.graphs import Captured, GraphLimits, Graphs, Program, capture_graphs, graph_shapes
+from vectord.compute.backends.torch.graphs import (
+    Capture,
+    Captured,
+    GraphLimits,
+    Graphs,
+    Program,
+    capture_graphs,
+    graph_shapes,
+)
 from vectord.compute.backends.torch.loading import runs_flat
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
@@ -40,9 +49,13 @@ BATCHES = [(9, 1, 30, 2, 17, 30), (1,), (16,), (200, 3), (5,) * 30, (500,), (1,)
 class Recorder:
     """A Capture that runs the program again into the first outputs, as a graph does."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph_bytes: int = 0) -> None:
         self.captured = 0
         self.replayed = 0
+        self.graph_bytes = graph_bytes
+
+    def held_bytes(self) -> int:
+        return self.captured * self.graph_bytes
 
     def __call__(self, program: Program) -> Captured:
         self.captured += 1
@@ -73,8 +86,8 @@ def backends_of(spec: ModelSpec, capture: Recorder) -> tuple[TorchBackend, Torch
         return network(tokens_of(numbers, shape), spec.outputs)
 
     with torch.inference_mode():
-        shapes = graph_shapes(spec.max_tokens)[-9:]  # up to 512 tokens
-        with_graphs.use(capture_graphs(program_of, shapes, CPU, capture, PLENTY, held_bytes=lambda: 0))
+        shapes = graph_shapes(spec.max_tokens, most_tokens=512)
+        with_graphs.use(capture_graphs(program_of, shapes, CPU, capture, PLENTY))
     grouped = TorchBackend(facts, Network(spec, checkpoint, TorchOps(CPU, torch.float32)), None, CPU)
     return with_graphs, grouped
 
@@ -125,10 +138,10 @@ def test_streams_share_the_graphs(spec: ModelSpec) -> None:
 
 
 def test_batches_without_a_graph_run_eagerly(spec: ModelSpec) -> None:
-    """Too many tokens, too many texts, no flat form; and everything after a stream was renewed."""
+    """Too many tokens, too many texts, whole tiles of rows, no flat form; and all after a stream was renewed."""
     capture = Recorder()
     with_graphs, grouped = backends_of(spec, capture)
-    for lengths in ((500, 100), (1,) * 70):
+    for lengths in ((500, 100), (1,) * 70, (500, 400, 3) * 3):
         assert_same(with_graphs, grouped, batch_of(*random_texts(lengths), outputs=spec.outputs))
     keys = pack_texts(*random_texts((9, 20)), keys=np.array([5, 20], np.int32))
     if "scores" not in spec.outputs and spec.pooling != "last":
@@ -142,16 +155,16 @@ def fake_shapes(*tokens: int) -> list[FlatShape]:
     return [FlatShape(tokens=count, texts=4, spans=4, longest=count) for count in tokens]
 
 
-def captured(shapes: Sequence[FlatShape], capture: Callable[[Program], Captured], **changes: object) -> Graphs:
+def captured(shapes: Sequence[FlatShape], capture: Capture, **changes: object) -> Graphs:
     limits = replace(PLENTY, **{key: changes.pop(key) for key in ("memory_bytes", "time_s") if key in changes})
-    options: dict[str, object] = {"held_bytes": lambda: 0, "now_s": lambda: 0.0, **changes}
+    options: dict[str, Any] = {"now_s": lambda: 0.0, **changes}
     return capture_graphs(lambda numbers, shape: {"dense": torch.zeros(4, 2)}, shapes, CPU, capture, limits, **options)
 
 
 def test_graphs_stop_at_their_memory() -> None:
     """The graph beyond the limit is dropped, and no other is tried."""
-    capture = Recorder()
-    graphs = captured(fake_shapes(64, 32, 16, 8), capture, memory_bytes=250, held_bytes=lambda: 100 * capture.captured)
+    capture = Recorder(graph_bytes=100)
+    graphs = captured(fake_shapes(64, 32, 16, 8), capture, memory_bytes=250)
     assert (len(graphs), capture.captured) == (2, 3)
 
 
@@ -165,10 +178,11 @@ def test_graphs_stop_at_their_time() -> None:
 def test_a_failed_capture_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The model serves without the graph."""
 
-    def fail(program: Program) -> Captured:
-        raise RuntimeError("operation not permitted when stream is capturing")
+    class Failing(Recorder):
+        def __call__(self, program: Program) -> Captured:
+            raise RuntimeError("operation not permitted when stream is capturing")
 
-    assert not len(captured(fake_shapes(64, 32), fail))
+    assert not len(captured(fake_shapes(64, 32), Failing()))
     assert "cannot be captured" in caplog.text
 
 
@@ -189,8 +203,20 @@ def test_the_smallest_graph_that_holds_a_batch_is_used() -> None:
 @pytest.mark.parametrize("longest", [1, 100, 128, 512, 8192])
 def test_shapes_are_few_and_the_largest_comes_first(longest: int) -> None:
     """No shape has longer texts than the model reads, and its longest text fits."""
-    shapes = graph_shapes(longest)
-    assert len(shapes) <= 16
+    shapes = graph_shapes(longest, most_tokens=4096)
+    assert len(shapes) <= 24
+    assert shapes[0].tokens == 4096
     assert [shape.tokens for shape in shapes] == sorted((shape.tokens for shape in shapes), reverse=True)
     assert all(1 <= shape.longest <= min(longest, shape.tokens) for shape in shapes)
     assert len(set(shapes)) == len(shapes)
+
+
+@pytest.mark.parametrize("tokens", [1000, 4000, 16_000])
+def test_a_batch_of_short_texts_and_a_few_long_ones_has_a_graph(tokens: int) -> None:
+    """97 of 100 texts are queries of 12 tokens, the others have the model's maximum length."""
+    lengths = [512 if i % 100 in {30, 60, 90} else 12 for i in range(tokens)]
+    count = int(np.searchsorted(np.cumsum(lengths), tokens))
+    batch = FlatShape(tokens=sum(lengths[:count]), texts=count, spans=count, longest=512)
+    graph = captured(graph_shapes(512, most_tokens=16_384), Recorder()).find(batch)
+    assert graph is not None
+    assert graph.shape.tokens < 1.1 * tokens

@@ -16,7 +16,7 @@ import torch
 
 from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.compute.backends.torch.device import memory_of
-from vectord.compute.backends.torch.graphs import Graphs
+from vectord.compute.backends.torch.graphs import Graphs, without_padding
 from vectord.compute.backends.torch.slot import PlainSlot, Slot, Streams
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch.flat import FlatShape, fill, shape_of, tokens_of
@@ -123,14 +123,15 @@ class TorchBackend:
 
     def _run_flat(self, batch: TokenBatch, shape: FlatShape, slot: Slot) -> Answers:
         graph = self._graphs.find(shape)
-        numbers = slot.buffer((shape if graph is None else graph.shape).size)
-        fill(batch.texts, shape if graph is None else graph.shape, numbers.numpy())
+        filled = shape.rounded() if graph is None else graph.shape
+        numbers = slot.buffer(filled.size)
+        fill(batch.texts, filled, numbers.numpy())
         sent = slot.send(numbers)
         with self._launching, slot.computing():
             if graph is None:
-                answers = self._network(tokens_of(sent, shape), batch.outputs)
+                answers = without_padding(self._network(tokens_of(sent, filled), batch.outputs), shape)
             else:
-                answers = graph.run(sent, batch.outputs, shape.tokens, shape.spans)
+                answers = graph.run(sent, batch.outputs, shape)
         return slot.fetch(answers)
 
     @torch.inference_mode()

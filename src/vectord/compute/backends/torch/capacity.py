@@ -18,6 +18,7 @@ from vectord.compute.ops.base import PackedTexts
 FIRST_TOKENS = 1024
 MOST_TOKENS = 131_072
 LEAST_GAIN = 1.05  # gain in tokens per second for twice the tokens: less does not justify twice the latency
+SAME_TIME = 1.25  # batches within this factor of the fastest take the time of their launches
 GIB = 2**30
 
 # Texts per forward by device memory: (GiB exceeded, texts), for models of at most 512 tokens and for longer ones.
@@ -77,6 +78,15 @@ def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> i
             break
         best = point
     return best.tokens
+
+
+def launch_bound(points: Sequence[Point], otherwise: int) -> int:
+    """Return the largest number of tokens whose kernels take longer to launch than to run; without points, `otherwise`.
+
+    Up to there a batch takes as long as a smaller one, so that a graph gains even if padding doubles its tokens.
+    """
+    least_s = min((point.seconds for point in points), default=0.0)
+    return max((point.tokens for point in points if point.seconds <= SAME_TIME * least_s), default=otherwise)
 
 
 def sample_texts(tokens: int, longest: int, vocabulary: int) -> PackedTexts:

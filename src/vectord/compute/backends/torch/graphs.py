@@ -1,4 +1,4 @@
-"""CUDA graphs of small batches, whose kernels take longer to launch than to run.
+"""CUDA graphs of the batches whose kernels take longer to launch than to run (capacity.py measures up to which size).
 
 Graphs are captured at load for a few shapes, largest first, so that smaller ones reuse the memory of larger ones. A
 graph computes all outputs of the model, and only the requested ones are copied out. A batch uses the smallest shape
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from vectord.compute.ops.torch.flat import FlatShape, fill
 
 logger = logging.getLogger(__name__)
 
-TOKENS = (2048, 1024, 512, 256, 128, 64, 32, 16)  # beyond, kernels run longer than their launches take
+TOKENS = (16_384, 8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
+UNMEASURED_TOKENS = 2048  # the largest graph if the load measures nothing
 SHORT = 128  # texts up to this are one block of rows of the attention kernel
 MOST_PADDING = 4  # a shape has at most this many times the tokens of its batch
 
@@ -39,7 +40,16 @@ class Captured:
     answers: Mapping[Output, Tensor]  # where `replay` writes them each time
 
 
-Capture: TypeAlias = Callable[[Program], Captured]
+class Capture(Protocol):
+    """Makes the graphs of one model."""
+
+    def __call__(self, program: Program) -> Captured:
+        """Raises RuntimeError if the program cannot be captured."""
+        ...
+
+    def held_bytes(self) -> int:
+        """Return the device's memory that the captured graphs hold."""
+        ...
 
 
 class CudaCapture:
@@ -59,6 +69,11 @@ class CudaCapture:
                 answers = program()
         return Captured(graph.replay, answers)
 
+    def held_bytes(self) -> int:
+        """See Capture.held_bytes. Of the pool alone: other models and programs allocate at the same time."""
+        segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        return sum(each["total_size"] for each in segments if each.get("segment_pool_id") == self._pool)
+
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
@@ -66,19 +81,24 @@ class CudaGraph:
     numbers: Tensor  # (shape.size,) int32: its input
     captured: Captured
 
-    def run(self, sent: Tensor, outputs: Collection[Output], tokens: int, spans: int) -> dict[Output, Tensor]:
-        """Return the outputs without padding. sent: a batch in this graph's shape, with this many tokens and spans."""
+    def run(self, sent: Tensor, outputs: Collection[Output], batch: FlatShape) -> dict[Output, Tensor]:
+        """Return the outputs without padding. sent: a batch of shape `batch`, filled into this graph's shape."""
         self.numbers.copy_(sent)
         self.captured.replay()
-        rows = {output: spans if output in POOLED else tokens for output in outputs}
-        return {output: self.captured.answers[output][:count].clone() for output, count in rows.items()}
+        answers = without_padding({output: self.captured.answers[output] for output in outputs}, batch)
+        return {output: answer.clone() for output, answer in answers.items()}
+
+
+def without_padding(answers: Mapping[Output, Tensor], batch: FlatShape) -> dict[Output, Tensor]:
+    """Return the rows of the batch, out of those of a shape that holds it."""
+    return {output: answer[: batch.spans if output in POOLED else batch.tokens] for output, answer in answers.items()}
 
 
 class Graphs:
     """The graphs of one model, sorted by shape."""
 
     def __init__(self, graphs: Sequence[CudaGraph] = ()) -> None:
-        self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest))
+        self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest, graph.shape.texts))
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -98,15 +118,18 @@ class GraphLimits:
     time_s: float
 
 
-def graph_shapes(longest: int) -> list[FlatShape]:
-    """Return the shapes to capture for texts of at most `longest` tokens, largest first.
+def graph_shapes(longest: int, most_tokens: int) -> list[FlatShape]:
+    """Return the shapes of at most `most_tokens` to capture for texts of at most `longest` tokens, largest first.
 
-    Attention starts a block for every 128 rows that a text of the shape may have, so each larger size has two shapes:
-    many short texts, and few long ones.
+    Attention starts a block for every 128 rows that a text of the shape may have, so each larger size has three shapes:
+    many short texts, few long ones, and many texts of which any may be long.
     """
     shapes = []
     for tokens in TOKENS:
+        if tokens > most_tokens:
+            continue
         if tokens > SHORT and longest > SHORT:
+            shapes.append(_shape(tokens, tokens // 8, min(tokens, longest)))
             shapes.append(_shape(tokens, tokens // 32, min(tokens, longest)))
         shapes.append(_shape(tokens, tokens // 8, min(tokens, SHORT, longest)))
     return shapes
@@ -119,14 +142,13 @@ def capture_graphs(
     capture: Capture,
     limits: GraphLimits,
     *,
-    held_bytes: Callable[[], int],
     now_s: Callable[[], float] = time.monotonic,
 ) -> Graphs:
     """Return graphs of the first of `shapes`, within the limits of time and memory; failed captures are logged.
 
-    program_of: the network over a batch's numbers in a shape. held_bytes: this process's memory on the device.
+    program_of: the network over a batch's numbers in a shape.
     """
-    begun_s, begun_bytes = now_s(), held_bytes()
+    begun_s = now_s()
     graphs: list[CudaGraph] = []
     for shape in shapes:
         numbers = _sample(shape).to(device)
@@ -139,7 +161,7 @@ def capture_graphs(
         except RuntimeError:  # such as out of memory; those batches run without a graph
             logger.warning("a CUDA graph for %d tokens cannot be captured", shape.tokens, exc_info=True)
             break
-        taken_bytes = held_bytes() - begun_bytes
+        taken_bytes = capture.held_bytes()
         if taken_bytes > limits.memory_bytes:
             logger.info("CUDA graphs stop at %d: the next would take %d MiB in all", len(graphs), taken_bytes >> 20)
             break

@@ -11,7 +11,7 @@ that no thread of the device sums a long text alone. It needs no CUDA: the tests
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +23,7 @@ from vectord.compute.ops.groups import positions
 from vectord.compute.ops.torch.varlen import Lengths
 from vectord.schema import Int32
 
+TILE_ROWS, TILED_FROM = 128, 2048  # larger batches are padded to whole tiles of the matrix products: 6 % at most
 PIECE_ROWS = 64  # summed by one thread; a text of 2,048 tokens has 32 pieces, which one thread sums again
 
 
@@ -59,6 +60,10 @@ class FlatShape:
         """The sizes of the array's parts, in the order of `_numbers`."""
         tokens, spans = self.tokens, self.spans
         return tokens, tokens, tokens, self.texts + 1, spans, spans, spans, spans, self.pieces + 1, self.runs + 1
+
+    def rounded(self) -> FlatShape:
+        """Return the shape with whole tiles of rows, if it is large."""
+        return self if self.tokens < TILED_FROM else replace(self, tokens=-(-self.tokens // TILE_ROWS) * TILE_ROWS)
 
     def holds(self, other: FlatShape) -> bool:
         return (
