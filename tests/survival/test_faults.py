@@ -114,6 +114,7 @@ SHOWN_DATES = {
     "products/vllm/__init__.py": "`created` of a response",
     "engine/models/registry.py": "`created` of a model",
     "server/http/probes.py": "the time, next to the state",
+    "observability/activity.py": "the console's time axis, and the time of a recent request",
     "observability/instruments.py": "the time of an exemplar",
     "observability/process_metrics.py": "the start of the process",
     "observability/tracing.py": "the start of a span",
