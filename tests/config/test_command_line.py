@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from click.exceptions import Exit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.config.start import NOTHING, load, refused
@@ -159,12 +160,15 @@ def test_a_bad_option_is_refused(tmp_path: Path, argv: list[str], line: str) -> 
     )
 )
 def test_any_words_load_or_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
-    """`load` returns or raises ConfigError."""
+    """`load` returns, raises ConfigError, or has printed the help."""
     cwd = tmp_path_factory.getbasetemp()
     logging.disable()
     try:
         load(argv, NOTHING, cwd)
     except ConfigError as refusal:
         assert len(refusal.message.splitlines()) == 1
+    except Exit as end:
+        assert end.exit_code == 0
+        assert {"-h", "--help", "--help-all"} & set(argv)
     finally:
         logging.disable(logging.NOTSET)
