@@ -100,6 +100,15 @@ def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
     assert (attended(one), one.length.seen, one.length.kept) == (5, 5, 5)
 
 
+def test_a_query_is_filled_up_with_end_tokens_where_there_is_no_mask(tmp_path: Path) -> None:
+    """As pylate does for LFM2, whose tokenizer has an eos_token only."""
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    colbert = Colbert(dimensions=8, query_length=9, expand_queries=True)
+    encoder = make(tmp_path, byte_level("<|im_end|>"), colbert=colbert)
+    one = query(encoder, "dog")
+    assert names(encoder, one.ids)[one.length.kept :] == ["<|im_end|>"] * (9 - one.length.kept)
+
+
 def test_mask_tokens_may_be_attended_to(tmp_path: Path) -> None:
     """With attend_to_expansion."""
     colbert = Colbert(dimensions=8, query_length=9, expand_queries=True, attend_to_expansion=True)
@@ -212,7 +221,7 @@ def test_a_part_of_the_inputs_keeps_its_indexes(encoder: TextEncoder) -> None:
     [
         (Colbert(dimensions=8, query_prefix="[Query] "), "has no token '\\[Query\\] '"),
         (Colbert(dimensions=8, query_length=3, query_prefix="[Q] "), "fill all 3 tokens"),
-        (Colbert(dimensions=8, expand_queries=True), "has no \\[MASK\\] or <mask>"),
+        (Colbert(dimensions=8, expand_queries=True), "has neither \\[MASK\\] nor <mask> nor an eos_token"),
     ],
     ids=["no marker", "no room", "no mask token"],
 )

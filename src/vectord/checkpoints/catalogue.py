@@ -259,6 +259,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _bge_reranker("BAAI/bge-reranker-base", max_tokens=512),
     _bge_reranker("BAAI/bge-reranker-large", max_tokens=512),
     _bge_reranker("BAAI/bge-reranker-v2-m3", max_tokens=8192),
+    Entry("BAAI/bge-multilingual-gemma2", model_type="gemma2", dimensions=3584, max_tokens=8192, pooling="last"),
     # Qwen
     _qwen3(
         "Qwen/Qwen3-Embedding-0.6B", dimensions=1024, matryoshka=range(32, 1024 + 1), aliases=("qwen3-embedding:0.6b",)
@@ -284,6 +285,10 @@ CATALOGUE: tuple[Entry, ...] = (
         matryoshka=(128, 256, 512, 768),
     ),
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
+    # Liquid
+    Entry("LiquidAI/LFM2.5-Embedding-350M", model_type="lfm2", dimensions=1024, max_tokens=512, pooling="cls"),
+    _colbert("LiquidAI/LFM2.5-ColBERT-350M", model_type="lfm2", dimensions=128),
+    _colbert("LiquidAI/LFM2-ColBERT-350M", model_type="lfm2", dimensions=128),
     # Jina
     _jina_v2_reranker("jinaai/jina-reranker-v2-base-multilingual"),
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
@@ -316,6 +321,10 @@ CATALOGUE: tuple[Entry, ...] = (
         model_type="nomic_bert",
         matryoshka=(64, 128, 256, 512, 768),
         aliases=("nomic-embed-text", "nomic-embed-text:v1.5"),
+    ),
+    # Its repository has its prompts.
+    _nomic(
+        "nomic-ai/nomic-embed-text-v2-moe", model_type="nomic_bert", max_tokens=512, matryoshka=(256, 768), prompts={}
     ),
     _nomic("nomic-ai/modernbert-embed-base", model_type="modernbert", matryoshka=(256, 768)),
     # GTE

@@ -155,6 +155,12 @@ def _token(value: Any, *, special: bool) -> Iterator[AddedToken]:
     yield AddedToken(content, special=is_special, **{"normalized": not is_special, **flags})
 
 
+def end_token(path: Path) -> str | None:
+    """Return eos_token of tokenizer_config.json next to the tokenizer.json at `path`; None if it has none."""
+    token = _content(read_settings(path.with_name("tokenizer_config.json"), optional=True).get("eos_token"))
+    return token if isinstance(token, str) else None
+
+
 def _content(value: Any) -> Any:
     return value.get("content") if isinstance(value, dict) else value
 

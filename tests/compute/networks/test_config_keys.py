@@ -56,4 +56,5 @@ def test_no_published_model_has_a_refused_key(case_name: str, published: dict[st
 
 
 def test_every_architecture_has_a_case() -> None:
-    assert CASES.keys() == set(architectures())
+    """Further cases have its name and a few words."""
+    assert {name.partition(" ")[0] for name in CASES} == set(architectures())

@@ -141,13 +141,30 @@ def test_token_types_are_used(folder: Path) -> None:
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+EXPERTS: dict[str, Any] = {"activation_function": "gelu", "moe_every_n_layers": 2, "moe_top_k": 2, "num_experts": 4}
+
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "norms first": ({"prenorm": True}, "prenorm must be False; found True"),
-    "biases": ({"qkv_proj_bias": True}, "qkv_proj_bias must be False; found True"),
+    "biases that are missing": ({"qkv_proj_bias": True}, "no tensor encoder.layers.0.attn.Wqkv.bias"),
+    "shares of experts that sum to 1": (
+        {**EXPERTS, "moe_normalize_expert_weights": True},
+        "moe_normalize_expert_weights must be False",
+    ),
+    "experts for all tokens": ({**EXPERTS, "num_shared_experts": 1}, "num_shared_experts must be 0; found 1"),
+    "experts that choose tokens": ({**EXPERTS, "expert_choice_router": True}, "expert_choice_router must be False"),
+    "more experts a token than there are": (
+        {**EXPERTS, "moe_top_k": 5},
+        "moe_top_k must be a whole number from 1 to 4",
+    ),
+    "gated experts": ({**EXPERTS, "activation_function": "swiglu"}, "activation_function must be 'gelu'"),
+    "experts in no layer": ({"num_experts": 8}, "num_experts must be 0; found 8"),
     "half of a head turned": ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1.0; found 0.5"),
     "pairs side by side": ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved must be False"),
     "frequencies by length": ({"rotary_scaling_factor": 2}, "rotary_scaling_factor must be None; found 2"),
-    "no gate": ({"activation_function": "gelu"}, "activation_function must be one of swiglu, geglu; found 'gelu'"),
+    "an unknown activation": (
+        {"activation_function": "relu"},
+        "activation_function must be one of swiglu, geglu, gelu",
+    ),
     "a size under its own key": ({"n_embd": 0}, "n_embd must be a whole number from 1"),
 }
 

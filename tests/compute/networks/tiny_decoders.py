@@ -5,7 +5,7 @@ Only functions that write or run a model import torch and transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +52,21 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "gemma": {**_DECODER, "head_dim": 16, "hidden_act": "gelu"},
+    "lfm2": {
+        **_DECODER,
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "conv_L_cache": 3,
+        "block_multiple_of": 8,
+    },
+    "gemma2": {
+        **_DECODER,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": None,
+        "sliding_window": WINDOW,
+    },
     "gemma3_text": {
         **_DECODER,
         "head_dim": 16,
@@ -92,14 +107,21 @@ def load_reference(folder: Path, head: Head = "AutoModel") -> Any:
     return getattr(transformers, head).from_pretrained(folder, dtype=torch.float64).eval()
 
 
-def reference(folder: Path, texts: Texts) -> np.ndarray:
-    """Last hidden states, (T, H)."""
-    return padded_states(load_reference(folder), texts, filler=VOCAB_SIZE - 1)
+def reference(folder: Path, texts: Texts, change: Callable[[Any], Any] | None = None) -> np.ndarray:
+    """Last hidden states, (T, H), of `change(model)`.
+
+    Each text alone where transformers has only its eager attention, and where padding would leak into a convolution.
+    """
+    model = load_reference(folder) if change is None else change(load_reference(folder))
+    alone = change is not None or model.config._attn_implementation == "eager"
+    batches = [[text] for text in texts] if alone else [texts]
+    return np.concatenate([padded_states(model, batch, filler=VOCAB_SIZE - 1) for batch in batches])
 
 
 # Model types of model repositories: their class, and transformers' name of the same network with a causal mask.
 BIDIRECTIONAL: Mapping[str, tuple[str, str]] = {
     "bidirectional_pplx_qwen3": ("PPLXQwen3Model", "qwen3"),
+    "lfm2_bidirectional": ("Lfm2BidirectionalModel", "lfm2"),
     "llama_bidirec": ("LlamaBidirectionalModel", "llama"),
     "ministral3_bidirec": ("Ministral3BidirectionalModel", "ministral3"),
 }
@@ -111,12 +133,29 @@ def write_bidirectional(folder: Path, *, name: str, **config: Any) -> Path:
     return change_config(write(model_type, folder, **config), model_type=name, architectures=[own_class])
 
 
+def centre_convolutions(model: Any) -> Any:
+    """Change the short convolutions of transformers' Lfm2 as Liquid's Lfm2BidirectionalModel does."""
+    import torch
+    from torch.nn.functional import conv1d
+
+    def forward(conv: Any, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+        before, after, value = conv.in_proj(hidden_states).transpose(1, 2).chunk(3, dim=1)
+        width, _, size = conv.conv.weight.shape
+        mixed = conv1d(before * value, conv.conv.weight, conv.conv.bias, padding=size // 2, groups=width)
+        return conv.out_proj((after * mixed[..., : hidden_states.shape[1]]).transpose(1, 2))
+
+    for layer in model.layers:
+        if hasattr(layer, "conv"):
+            layer.conv.forward = partial(forward, layer.conv)
+    return model
+
+
 def bidirectional_reference(folder: Path, texts: Texts, *, name: str) -> np.ndarray:
     """Last hidden states, (T, H)."""
     saved = (folder / "config.json").read_text()
     change_config(folder, model_type=BIDIRECTIONAL[name][1], is_causal=False)
     try:
-        return reference(folder, texts)
+        return reference(folder, texts, centre_convolutions if name == "lfm2_bidirectional" else None)
     finally:
         (folder / "config.json").write_text(saved)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tests.compute.networks.case import VOCABULARY, Case, Texts, padded_states, randomize
+from tests.compute.networks.nomic_experts import experts_states, write_experts
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
 
 FACTS: dict[str, Any] = {
@@ -143,6 +144,7 @@ CASES: dict[str, Case] = {
     "mt5": _case("MT5", "EncoderModel"),
     "new": Case(write_new, new_states),
     "nomic_bert": _case("NomicBert"),
+    "nomic_bert of experts": Case(write_experts, experts_states),
     "roberta": _case("Roberta", type_vocab_size=2),
     "t5": _case("T5", "EncoderModel"),
     "xlm_roberta": _case("XLMRoberta", type_vocab_size=1),

@@ -171,6 +171,14 @@ def disentangled(o: Ops[Any], tokens: Tokens[Any], by_key: bool, by_query: bool)
     )
 
 
+def mixture(o: Ops[Any], tokens: Tokens[Any], top: int, experts: int = 5) -> Any:
+    """Each expert is a layer of its own; logits are far apart, so that rounding changes no choice."""
+    matrices = [o.matrix(weight(f"expert {e}", WIDTH, WIDTH)) for e in range(experts)]
+    logits = o.scale(states(o, tokens, "logits", width=experts), 9.0)
+    layers = [lambda x, matrix=matrix: o.linear(x, matrix, None) for matrix in matrices]
+    return o.mixture(states(o, tokens), logits, top, layers, tokens)
+
+
 def max_linear(o: Ops[Any], tokens: Tokens[Any], words: int) -> Any:
     x = states(o, tokens, width=4)
     return o.max_linear(x, o.constant(weight("words", words, 4)), o.constant(weight("bias", words)), tokens)
@@ -192,7 +200,9 @@ def attend_over_poison(o: Ops[Any], tokens: Tokens[Any]) -> Any:
     clean.array[-1] = np.nan
     x = o.embed(o.constant(clean), tokens.ids)
     attended = (o.attention(x, x, x, tokens, spec) for spec in (HEADS, replace(HEADS, causal=True, window=3)))
-    return o.mean(o.add(*attended), tokens)
+    moved = o.add(o.shift(x, 1, tokens), o.shift(x, -2, tokens))
+    routed = o.mixture(x, x, 2, [lambda rows: o.scale(rows, 0.5)] * WIDTH, tokens)
+    return o.mean(reduce(o.add, (*attended, moved, routed)), tokens)
 
 
 PROGRAMS: dict[str, Program] = {
@@ -213,6 +223,10 @@ PROGRAMS: dict[str, Program] = {
     "normalize": normalize,
     **{kind: partial(activation, kind=kind) for kind in ("gelu", "gelu_tanh", "relu", "silu", "tanh", "identity")},
     "rotate": rotate,
+    "the next": lambda o, t: o.shift(states(o, t), 1, t),
+    "the third before": lambda o, t: o.shift(states(o, t), -3, t),
+    "mixture": partial(mixture, top=2),
+    "mixture of all": partial(mixture, top=3, experts=3),
     "first": lambda o, t: o.first(states(o, t), t),
     "last": lambda o, t: o.last(states(o, t), t),
     "mean": lambda o, t: o.mean(states(o, t), t),
@@ -229,11 +243,15 @@ ATTENTIONS: dict[str, Program] = {
     "narrower than the state": partial(attention, spec=AttentionSpec(heads=6, head_size=16, kv_heads=1)),
     "window": partial(attention, spec=replace(HEADS, window=3)),
     "wide window": partial(attention, spec=replace(HEADS, window=300)),
+    "capped scores": partial(attention, spec=replace(HEADS, score_cap=0.5)),
 }
 CAUSAL: dict[str, Program] = {
     "causal": partial(attention, spec=replace(HEADS, causal=True)),
     "causal, shared keys": partial(attention, spec=replace(SHARED_KEYS, causal=True)),
     "causal, window": partial(attention, spec=replace(SHARED_KEYS, causal=True, window=3)),
+    "causal, window, capped scores": partial(
+        attention, spec=replace(SHARED_KEYS, causal=True, window=3, score_cap=0.5)
+    ),
 }
 BIAS = weight("distances", HEADS.heads, 2 * MAX_TOKENS - 1)
 ALIBI = np.outer([0.5, 0.25, 0.125, 0.0625], -abs(np.arange(1 - MAX_TOKENS, MAX_TOKENS))).astype(np.float32)
@@ -298,14 +316,14 @@ def test_the_spans_are_pooled(op_set: str, program: str) -> None:
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17), spans=spans), "spans")
 
 
-@pytest.mark.parametrize("program", ["attention", "shared keys", *BY_DISTANCE])
+@pytest.mark.parametrize("program", ["attention", "shared keys", "capped scores", *BY_DISTANCE])
 @pytest.mark.parametrize("op_set", COMPARED)
 def test_keys_limit_attention(op_set: str, program: str) -> None:
     """A text's last rows may be excluded as keys, even for themselves, and still attend to the others."""
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17, 40), keys=numbers(9, 20, 1, 33)), "keys")
 
 
-@pytest.mark.parametrize("program", ["window", "causal, window"])
+@pytest.mark.parametrize("program", ["window", "causal, window", "causal, window, capped scores"])
 @pytest.mark.parametrize("op_set", OP_SETS)
 def test_a_query_without_visible_keys_gets_zeros(op_set: str, program: str) -> None:
     """Beyond a text's keys a window contains none of them, in a whole text and in the pieces of a long one."""

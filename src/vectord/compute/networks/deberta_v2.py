@@ -19,7 +19,14 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import WORDS
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
-from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.transformer import (
+    Attention,
+    Mlp,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+)
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -150,15 +157,19 @@ def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, 
         return ops.linear(places, linear.weight, linear.bias)
 
     return TransformerLayer(
-        query=query,
-        key=key,
-        value=weights.linear(f"{attention}.value_proj", width, width),
-        place_k=project("pos_key_proj", key) if spec.place_keys else None,
-        place_q=project("pos_query_proj", query) if spec.place_queries else None,
-        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
+        attention=Attention(
+            query=query,
+            key=key,
+            value=weights.linear(f"{attention}.value_proj", width, width),
+            place_k=project("pos_key_proj", key) if spec.place_keys else None,
+            place_q=project("pos_query_proj", query) if spec.place_queries else None,
+            out=weights.linear(f"{name}.attention.output.dense", width, width),
+        ),
         attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
-        up=weights.linear(f"{name}.intermediate.dense", width, inner),
-        down=weights.linear(f"{name}.output.dense", inner, width),
+        mlp=Mlp(
+            up=weights.linear(f"{name}.intermediate.dense", width, inner),
+            down=weights.linear(f"{name}.output.dense", inner, width),
+        ),
         output_norm=weights.norm(f"{name}.output.LayerNorm", width),
     )
 

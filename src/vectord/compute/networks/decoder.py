@@ -6,7 +6,7 @@ RMS norms come before each half of a layer, positions are rotary, and the MLP is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -17,7 +17,14 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table
-from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.transformer import (
+    Attention,
+    Mlp,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+)
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -123,9 +130,8 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
         TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
             layers=tuple(
-                replace(
-                    _layer(spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, window),
-                    query_rotary=queries,
+                _layer(
+                    spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, queries, window
                 )
                 for i, window in enumerate(family.windows)
             ),
@@ -136,7 +142,12 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
 
 
 def _layer(
-    spec: TransformerSpec, family: Family, weights: WeightReader[T], rotary: Turns[T], window: int | None
+    spec: TransformerSpec,
+    family: Family,
+    weights: WeightReader[T],
+    rotary: Turns[T],
+    queries: Turns[T] | None,
+    window: int | None,
 ) -> TransformerLayer[T]:
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
@@ -145,20 +156,25 @@ def _layer(
 
     return TransformerLayer(
         attention_norm=norm("input_layernorm"),
-        query=weights.linear("self_attn.q_proj", width, spec.query_width, bias=bias),
-        key=weights.linear("self_attn.k_proj", width, spec.key_width, bias=bias),
-        value=weights.linear("self_attn.v_proj", width, spec.key_width, bias=bias),
-        query_norm=norm("self_attn.q_norm", spec.head_size) if family.head_norms else None,
-        key_norm=norm("self_attn.k_norm", spec.head_size) if family.head_norms else None,
-        attention_out=weights.linear("self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
+        attention=Attention(
+            query=weights.linear("self_attn.q_proj", width, spec.query_width, bias=bias),
+            key=weights.linear("self_attn.k_proj", width, spec.key_width, bias=bias),
+            value=weights.linear("self_attn.v_proj", width, spec.key_width, bias=bias),
+            query_norm=norm("self_attn.q_norm", spec.head_size) if family.head_norms else None,
+            key_norm=norm("self_attn.k_norm", spec.head_size) if family.head_norms else None,
+            out=weights.linear("self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
+            rotary=rotary,
+            query_rotary=queries,
+            window=window,
+        ),
         attention_out_norm=norm("post_attention_layernorm") if family.outer_norms else None,
         output_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
-        gate=weights.linear("mlp.gate_proj", width, inner, bias=family.mlp_bias),
-        up=weights.linear("mlp.up_proj", width, inner, bias=family.mlp_bias),
-        down=weights.linear("mlp.down_proj", inner, width, bias=family.mlp_bias),
-        down_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
-        rotary=rotary,
-        window=window,
+        mlp=Mlp(
+            gate=weights.linear("mlp.gate_proj", width, inner, bias=family.mlp_bias),
+            up=weights.linear("mlp.up_proj", width, inner, bias=family.mlp_bias),
+            down=weights.linear("mlp.down_proj", inner, width, bias=family.mlp_bias),
+        ),
+        mlp_out_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
     )
 
 

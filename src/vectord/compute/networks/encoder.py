@@ -10,7 +10,15 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import Turns
-from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.transformer import (
+    Attention,
+    Mixture,
+    Mlp,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+)
 from vectord.compute.networks.weights import Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
@@ -108,34 +116,41 @@ def read_layer(
     *,
     rotary: Turns[T] | None = None,
     window: int | None = None,
+    mlp: Mlp[T] | Mixture[T] | None = None,
 ) -> TransformerLayer[T]:
-    """Return the i-th layer. Raises ModelUnavailable."""
-    width, between = spec.hidden_size, spec.intermediate_size
+    """Return the i-th layer. mlp: None: that of `names`. Raises ModelUnavailable."""
+    width = spec.hidden_size
     layer = weights.under(f"{names.prefix}.{i}.")
     query, key, value = layer.linears(names.attention, width, width, 3, bias=names.attention_bias)
-    up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
-    if names.gate_first:
-        up, gate = gate[0], [up]
 
     def norm(name: str | None) -> Norm[T] | None:
         return None if name is None else layer.norm(name, width, bias=names.norm_bias)
 
     return TransformerLayer(
-        query=query,
-        key=key,
-        value=value,
-        query_norm=norm(names.query_norm),
-        key_norm=norm(names.key_norm),
-        attention_out=layer.linear(names.attention_out, width, width, bias=names.attention_bias),
+        attention=Attention(
+            query=query,
+            key=key,
+            value=value,
+            query_norm=norm(names.query_norm),
+            key_norm=norm(names.key_norm),
+            out=layer.linear(names.attention_out, width, width, bias=names.attention_bias),
+            rotary=rotary,
+            window=window,
+        ),
         attention_norm=norm(names.attention_norm),
         input_norm=norm(names.input_norm),
-        up=up,
-        gate=gate[0] if gate else None,
-        down=layer.linear(names.down, between, width, bias=names.down_bias),
+        mlp=_mlp(spec, layer, names) if mlp is None else mlp,
         output_norm=layer.norm(names.output_norm, width, bias=names.norm_bias),
-        rotary=rotary,
-        window=window,
     )
+
+
+def _mlp(spec: TransformerSpec, layer: WeightReader[T], names: LayerNames) -> Mlp[T]:
+    width, between = spec.hidden_size, spec.intermediate_size
+    up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
+    if names.gate_first:
+        up, gate = gate[0], [up]
+    down = layer.linear(names.down, between, width, bias=names.down_bias)
+    return Mlp(up=up, gate=gate[0] if gate else None, down=down)
 
 
 def read_encoder(

@@ -32,6 +32,7 @@ ALIASES: Mapping[str, str] = {
     "ernie": "bert",
     "eurobert": "llama",
     "jina_embeddings_v3": "roberta",
+    "lfm2_bidirectional": "lfm2",
     "llama_bidirec": "llama",
     "ministral3": "mistral",
     "ministral3_bidirec": "mistral",
@@ -52,10 +53,13 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "ernie": "Ernie",
     "eurobert": "EuroBert",
     "gemma": "Gemma",
+    "gemma2": "Gemma2",
     "gemma3_text": "Gemma3Text|Gemma3",
     "gte": "Gte|New",
     "jina_bert_v2": "JinaBert|Bert",
     "jina_embeddings_v3": "JinaEmbeddingsV3",
+    "lfm2": "Lfm2|Lfm2Bidirectional",
+    "lfm2_bidirectional": "Lfm2Bidirectional",
     "llama": "Llama",
     "llama_bidirec": "LlamaBidirectional",
     "ministral3": "Ministral3",
@@ -142,9 +146,10 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
             f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
         )
     # The engine computes the prefix that several pairs share only once, which causal attention allows.
-    if spec.yes_no is not None and spec.yes_no.shares_prefix and not body.causal:
+    if spec.yes_no is not None and spec.yes_no.shares_prefix and not body.shares_prefix:
         raise ModelUnavailable(
-            "a yes-or-no reranker must have causal attention; by config.json, this model's is bidirectional"
+            "a yes-or-no reranker must have causal attention; by config.json, this model's is bidirectional, or it has "
+            "convolutions"
         )
 
 

@@ -1,7 +1,6 @@
-"""`model_type: nomic_bert`: nomic-embed-text v1 and v1.5, Snowflake's m-long.
+"""`model_type: nomic_bert`: nomic-embed-text v1, v1.5 and v2 (a mixture of experts), Snowflake's m-long.
 
-Reads the models' own config keys and tensor names, and those of transformers/models/nomic_bert. Not supported: v2, a
-mixture of experts.
+Reads the models' own config keys and tensor names, and those of transformers/models/nomic_bert, which has no experts.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
-from vectord.compute.networks.transformer import Transformer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.transformer import Mixture, Mlp, Transformer, TransformerSpec
+from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -28,13 +27,10 @@ OWN_KEYS: Mapping[str, str] = {
     "max_position_embeddings": "n_positions",
     "layer_norm_eps": "layer_norm_epsilon",
 }
-GATED: Mapping[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}  # activation_function
+ACTIVATIONS: Mapping[str, Activation] = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu"}  # activation_function
 ONLY: Mapping[str, object] = {  # other values would be another network
     "prenorm": False,
     "parallel_block": False,
-    "qkv_proj_bias": False,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
     "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
@@ -46,7 +42,11 @@ HARMLESS: Mapping[str, Harmless] = {
         "the usual network", "causal norm_mlp rotary_head_dim scale_attn_by_inverse_layer_idx use_rms_norm", False
     ),
     **harmless("the usual network", "scale_attn_weights", True),
-    **harmless("the usual network: no mixture of experts", "num_experts", 0),
+    **harmless("without experts", "expert_choice_router moe_normalize_expert_weights moe_top_k num_shared_experts"),
+    **harmless("speed and memory only", "moe_impl"),
+    **harmless("training only", "moe_resid_pdrop router_aux_loss_coef"),
+    **harmless("the width of the layers' MLPs is n_inner", "ffn_div", 1),
+    **harmless("no layer after the encoder", "add_pooling_layer", False),
     **harmless("speed and memory only", "fused_bias_fc fused_dropout_add_ln reorder_and_upcast_attn use_xentropy"),
     **harmless("only pretraining reads it", "dense_seq_output"),
     **harmless("the checkpoint has the padded table", "pad_vocab_size_multiple"),
@@ -62,10 +62,8 @@ NAMES = encoder.LayerNames(
     mlp=("mlp.fc11", "mlp.fc12"),
     down="mlp.fc2",
     output_norm="norm2",
-    attention_bias=False,
-    mlp_bias=False,
-    down_bias=False,
 )
+PLAIN_MLP = "mlp.fc1"  # instead of the gated one
 HEAD = encoder.HeadNames(
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.layer_norm",
@@ -77,17 +75,70 @@ HEAD = encoder.HeadNames(
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
-    rotary = _rotary(config, spec)
-    names = NAMES
-    if "layers.0.self_attn.q_proj.weight" in weights:
-        names = replace(encoder.TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
+    names = _names(config, weights)
+    rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
+    mixtures = _mixtures(config, spec, weights)
     return encoder.read_encoder(
         spec,
         weights,
         ops,
         names,
         norm="emb_ln" if "emb_ln.weight" in weights else "embeddings.LayerNorm",
-        rotary=rotary_table(weights, rotary, spec.head_size, spec.max_tokens),
+        layers=[
+            encoder.read_layer(spec, weights, names, i, rotary=rotary, mlp=mixtures.get(i)) for i in range(spec.layers)
+        ],
+    )
+
+
+def _names(config: Mapping[str, Any], weights: WeightReader[T]) -> encoder.LayerNames:
+    if "layers.0.self_attn.q_proj.weight" in weights:
+        return replace(encoder.TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
+    gated = config.get("activation_function") != "gelu"
+    return replace(
+        NAMES,
+        mlp=NAMES.mlp if gated else (PLAIN_MLP,),
+        attention_bias=facts.flag(config, "qkv_proj_bias", False),
+        mlp_bias=facts.flag(config, "mlp_fc1_bias", False),
+        down_bias=facts.flag(config, "mlp_fc2_bias", False),
+    )
+
+
+def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> dict[int, Mixture[T]]:
+    """By layer: the second of each `moe_every_n_layers`. Source: nomic-ai/nomic-bert-2048, NomicMoELayer."""
+    every = facts.size(config, "moe_every_n_layers", 0, at_least=0)
+    if not every:
+        facts.require(config, "num_experts", 0)
+        return {}
+    for key, only in {
+        "moe_normalize_expert_weights": False,
+        "num_shared_experts": 0,
+        "expert_choice_router": False,
+    }.items():
+        facts.require(config, key, only)
+    facts.require(config, "activation_function", "gelu")
+    count = facts.size(config, "num_experts", at_least=2, at_most=1024)
+    top = facts.size(config, "moe_top_k", at_most=count)
+    return {
+        i: _mixture(spec, weights.under(f"{NAMES.prefix}.{i}.mlp."), count, top)
+        for i in range(spec.layers)
+        if i % every == 1
+    }
+
+
+def _mixture(spec: TransformerSpec, weights: WeightReader[T], count: int, top: int) -> Mixture[T]:
+    width, inner = spec.hidden_size, spec.intermediate_size
+    shape, parts = (count * inner, width), [slice(e * inner, (e + 1) * inner) for e in range(count)]
+    return Mixture(
+        router=weights.linear("router.layer", width, count, bias=False),
+        experts=tuple(
+            Mlp(
+                up=Linear(weights.matrix("experts.mlp.w1", *shape, rows=part), None),
+                down=Linear(weights.transposed("experts.mlp.w2", *shape, rows=part), None),
+            )
+            for part in parts
+        ),
+        top=top,
+        bias=weights.constant("experts.bias", weights.array("experts.bias", width)[None]),
     )
 
 
@@ -126,7 +177,7 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         facts.require(config, key, config.get(own_keys[key]))
     activation = None
     if "activation_function" in config:
-        activation = facts.activation(config, "activation_function", GATED)
+        activation = facts.activation(config, "activation_function", ACTIVATIONS)
         facts.require(config, "hidden_act", activation)
     types = facts.size(config, "type_vocab_size")
     spec = encoder.read_spec(config, keys=own_keys, types=types, activation=activation)

@@ -14,7 +14,14 @@ import numpy as np
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.mpnet import buckets
-from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.transformer import (
+    Attention,
+    Mlp,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+)
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -80,14 +87,15 @@ def _layer(spec: TransformerSpec, weights: WeightReader[T], gated: bool) -> Tran
     query, key, value = (attention.linear(name, width, spec.query_width, bias=False) for name in "qkv")
     return TransformerLayer(
         attention_norm=weights.norm("layer.0.layer_norm", width, bias=False),
-        query=query,
-        key=key,
-        value=value,
-        attention_out=attention.linear("o", spec.query_width, width, bias=False),
+        attention=Attention(
+            query=query, key=key, value=value, out=attention.linear("o", spec.query_width, width, bias=False)
+        ),
         output_norm=weights.norm("layer.1.layer_norm", width, bias=False),
-        gate=mlp.linear("wi_0", width, inner, bias=False) if gated else None,
-        up=mlp.linear("wi_1" if gated else "wi", width, inner, bias=False),
-        down=mlp.linear("wo", inner, width, bias=False),
+        mlp=Mlp(
+            gate=mlp.linear("wi_0", width, inner, bias=False) if gated else None,
+            up=mlp.linear("wi_1" if gated else "wi", width, inner, bias=False),
+            down=mlp.linear("wo", inner, width, bias=False),
+        ),
     )
 
 

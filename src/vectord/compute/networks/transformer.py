@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Generic
 
 from vectord.compute.networks.rotary import Turns, turns_of
@@ -37,6 +38,7 @@ class TransformerSpec:
     rms: bool = False  # norms divide by the root of the mean square; False: layer norms
     norm_first: bool = False  # norms come before attention and MLP, not after the sum
     attention_scale: float | None = None  # None: head_size ** -0.5
+    score_cap: float | None = None  # AttentionSpec.score_cap
     word_scale: float = 1.0  # factor of the word vectors
 
     @property
@@ -49,26 +51,58 @@ class TransformerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerLayer(Generic[T]):
+class Attention(Generic[T]):
     query: Linear[T]  # (Q, H)
     key: Linear[T]  # (K, H)
     value: Linear[T]  # (K, H)
+    out: Linear[T]  # (H, Q)
     query_norm: Norm[T] | None = None  # (Q,), or (head_size,) of each head
     key_norm: Norm[T] | None = None
-    attention_out: Linear[T]  # (H, Q)
-    attention_out_norm: Norm[T] | None = None  # of what attention adds
-    attention_norm: Norm[T] | None  # None: this layer has none
-    input_norm: Norm[T] | None = None  # of the sum of that norm's output and the layer's input
-    up: Linear[T]  # (F, H)
-    gate: Linear[T] | None = None  # (F, H) its activation multiplies the output of `up`; None: `up` is activated
-    down: Linear[T]  # (H, F)
-    down_norm: Norm[T] | None = None  # of what the MLP adds
-    output_norm: Norm[T]  # after the MLP's sum, or before the MLP with norm_first
     place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
     place_q: T | None = None  # (B, H)
     rotary: Turns[T] | None = None
     query_rotary: Turns[T] | None = None  # of queries only; None: the same
     window: int | None = None  # AttentionSpec.window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvolution(Generic[T]):
+    """LFM2's: each number of a token is mixed with the same number of its nearest neighbours."""
+
+    before: Linear[T]  # (H, H) its output multiplies the input of the convolution
+    after: Linear[T]  # (H, H) the result of the convolution
+    value: Linear[T]  # (H, H)
+    taps: tuple[tuple[int, T], ...]  # offset of a neighbour, and (1, H) its weights
+    bias: T | None  # (1, H)
+    out: Linear[T]  # (H, H)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp(Generic[T]):
+    up: Linear[T]  # (F, H)
+    gate: Linear[T] | None = None  # (F, H) its activation multiplies the output of `up`; None: `up` is activated
+    down: Linear[T]  # (H, F)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture(Generic[T]):
+    """Several MLPs, of which each token takes the best `top`. Ops.mixture"""
+
+    router: Linear[T]  # (E, H)
+    experts: tuple[Mlp[T], ...]  # E
+    top: int
+    bias: T | None  # (1, H) of their sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerLayer(Generic[T]):
+    attention: Attention[T] | ShortConvolution[T]
+    attention_out_norm: Norm[T] | None = None  # of what attention adds
+    attention_norm: Norm[T] | None  # None: this layer has none
+    input_norm: Norm[T] | None = None  # of the sum of that norm's output and the layer's input
+    mlp: Mlp[T] | Mixture[T]
+    mlp_out_norm: Norm[T] | None = None  # of what the MLP adds
+    output_norm: Norm[T]  # after the MLP's sum, or before the MLP with norm_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +126,8 @@ class Transformer(Generic[T]):
         self.hidden_size = spec.hidden_size
         self.max_tokens = spec.max_tokens  # of one text
         self.causal = spec.causal  # no token attends to later ones
+        # Whether texts may have a common beginning that is computed once.
+        self.shares_prefix = spec.causal and all(isinstance(each.attention, Attention) for each in weights.layers)
         self._spec = spec
         self._weights = weights
         self._ops = ops
@@ -99,7 +135,8 @@ class Transformer(Generic[T]):
     def __call__(self, tokens: Tokens[T]) -> T:
         """Returns (T, H)."""
         x = self._embed(tokens)
-        tables = {id(table): table for layer in self._weights.layers for table in (layer.rotary, layer.query_rotary)}
+        attentions = [each.attention for each in self._weights.layers if isinstance(each.attention, Attention)]
+        tables = {id(table): table for each in attentions for table in (each.rotary, each.query_rotary)}
         turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
         for layer in self._weights.layers:
             x = self._layer(layer, x, tokens, turned)
@@ -121,19 +158,32 @@ class Transformer(Generic[T]):
 
     def _layer(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
         if self._spec.norm_first:
-            x = self._ops.add(x, self._attend(layer, self._norm(x, layer.attention_norm), tokens, turned))
-            return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm)))
-        h = self._norm(self._ops.add(x, self._attend(layer, x, tokens, turned)), layer.attention_norm)
+            x = self._ops.add(x, self._attended(layer, self._norm(x, layer.attention_norm), tokens, turned))
+            return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm), tokens))
+        h = self._norm(self._ops.add(x, self._attended(layer, x, tokens, turned)), layer.attention_norm)
         x = h if layer.input_norm is None else self._norm(self._ops.add(x, h), layer.input_norm)
-        return self._norm(self._ops.add(x, self._between(layer, x)), layer.output_norm)
+        return self._norm(self._ops.add(x, self._between(layer, x, tokens)), layer.output_norm)
 
-    def _attend(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
+    def _attended(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
+        parts = layer.attention
+        a = self._attend(parts, x, tokens, turned) if isinstance(parts, Attention) else self._convolve(parts, x, tokens)
+        return self._norm(a, layer.attention_out_norm)
+
+    def _convolve(self, parts: ShortConvolution[T], x: T, tokens: Tokens[T]) -> T:
+        ops = self._ops
+        before, after, value = (self._linear(x, part) for part in (parts.before, parts.after, parts.value))
+        u = ops.multiply(before, value)
+        taps = [ops.multiply(ops.shift(u, offset, tokens) if offset else u, weights) for offset, weights in parts.taps]
+        mixed = reduce(ops.add, taps if parts.bias is None else [*taps, parts.bias])
+        return self._linear(ops.multiply(after, mixed), parts.out)
+
+    def _attend(self, parts: Attention[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
         """turned: by the id of a layer's table."""
         ops, spec = self._ops, self._spec
-        q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))  # (T, Q), (T, K), (T, K)
-        q, k = self._norm(q, layer.query_norm), self._norm(k, layer.key_norm)
-        if layer.rotary is not None:
-            of_queries, of_keys = turned[id(layer.query_rotary or layer.rotary)], turned[id(layer.rotary)]
+        q, k, v = (self._linear(x, part) for part in (parts.query, parts.key, parts.value))  # (T, Q), (T, K), (T, K)
+        q, k = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm)
+        if parts.rotary is not None:
+            of_queries, of_keys = turned[id(parts.query_rotary or parts.rotary)], turned[id(parts.rotary)]
             q = ops.rotate(q, of_queries.cos, of_queries.sin, spec.head_size)
             k = ops.rotate(k, of_keys.cos, of_keys.sin, spec.head_size)
         attention = AttentionSpec(
@@ -142,23 +192,34 @@ class Transformer(Generic[T]):
             kv_heads=spec.kv_heads,
             scale=spec.attention_scale,
             causal=spec.causal,
-            window=layer.window,
+            window=parts.window,
+            score_cap=spec.score_cap,
         )
         buckets = self._weights.buckets
         if buckets is None:
             a = ops.attention(q, k, v, tokens, attention, self._weights.attention_bias)
         else:
-            a = ops.disentangled_attention(q, k, v, layer.place_k, layer.place_q, buckets, tokens, attention)
-        return self._norm(self._linear(a, layer.attention_out), layer.attention_out_norm)
+            a = ops.disentangled_attention(q, k, v, parts.place_k, parts.place_q, buckets, tokens, attention)
+        return self._linear(a, parts.out)
 
-    def _between(self, layer: TransformerLayer[T], x: T) -> T:
+    def _between(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T]) -> T:
+        mlp = layer.mlp
+        h = self._mixed(mlp, x, tokens) if isinstance(mlp, Mixture) else self._mlp(mlp, x)
+        return self._norm(h, layer.mlp_out_norm)
+
+    def _mixed(self, mixture: Mixture[T], x: T, tokens: Tokens[T]) -> T:
+        experts = [partial(self._mlp, mlp) for mlp in mixture.experts]
+        h = self._ops.mixture(x, self._linear(x, mixture.router), mixture.top, experts, tokens)
+        return h if mixture.bias is None else self._ops.add(h, mixture.bias)
+
+    def _mlp(self, mlp: Mlp[T], x: T) -> T:
         ops, kind = self._ops, self._spec.activation
-        h = self._linear(x, layer.up)  # (T, F)
-        if layer.gate is None:
+        h = self._linear(x, mlp.up)  # (T, F)
+        if mlp.gate is None:
             h = ops.activation(h, kind)
         else:
-            h = ops.multiply(ops.activation(self._linear(x, layer.gate), kind), h)
-        return self._norm(self._linear(h, layer.down), layer.down_norm)
+            h = ops.multiply(ops.activation(self._linear(x, mlp.gate), kind), h)
+        return self._linear(h, mlp.down)
 
     def _linear(self, x: T, linear: Linear[T]) -> T:
         return self._ops.linear(x, linear.weight, linear.bias)

@@ -97,6 +97,15 @@ class WeightReader(Generic[T]):
         weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
 
+    def matrix(self, name: str, *shape: int, rows: slice) -> T:
+        """Return these rows of the tensor `name` as the weight of a layer, without a copy. Raises ModelUnavailable."""
+        return self._ops.matrix(self._rows(name, shape, rows))
+
+    def transposed(self, name: str, *shape: int, rows: slice) -> T:
+        """Return the matrix whose columns are these rows of the tensor `name`: a copy. Raises ModelUnavailable."""
+        part = self._rows(name, shape, rows)
+        return self._ops.matrix(Weight(part.name, part.dtype, np.ascontiguousarray(part.array.T)))
+
     def linears(
         self, names: str | Sequence[str], inputs: int, outputs: int, count: int, *, bias: bool
     ) -> tuple[Linear[T], ...]:

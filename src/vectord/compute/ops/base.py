@@ -8,7 +8,7 @@ for each batch. Networks import this module only; a backend combines network and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -70,6 +70,7 @@ class AttentionSpec:
     scale: float | None = None  # None: head_size ** -0.5
     causal: bool = False  # a token attends to itself and to earlier ones
     window: int | None = None  # a token attends to those whose position differs by at most this
+    score_cap: float | None = None  # a scaled score s becomes score_cap * tanh(s / score_cap), before the mask
 
     @property
     def width(self) -> int:
@@ -126,6 +127,18 @@ class Ops(Protocol[T]):
         place_k, place_q (B, heads * head_size): keys and queries of the B relative places, None: no such term;
         buckets (2 * M - 1,) int32: b by i - j + M - 1, M at least the longest text.
         """
+        ...
+
+    def shift(self, x: T, offset: int, tokens: Tokens[T]) -> T:
+        """The row of each token's neighbour, `offset` positions later in its text; zeros beyond the text's ends.
+
+        For batches without parents.
+        """
+        ...
+
+    def mixture(self, x: T, logits: T, top: int, experts: Sequence[Callable[[T], T]], tokens: Tokens[T]) -> T:
+        """Each row's sum over its `top` experts of the highest logits (T, E): the expert's softmax among all experts,
+        times its output for the row. The softmax is in float32; rows of an expert are computed together."""
         ...
 
     def first(self, x: T, tokens: Tokens[T]) -> T: ...  # (T, H) -> (M, H), each span's first row

@@ -142,6 +142,8 @@ class NumpyOps:
             distances = _distances(layout, text)  # (L, K)
             if bias is not None:
                 scores = scores + bias[:, (bias.shape[1] - 1) // 2 - distances]
+            if spec.score_cap is not None:
+                scores = spec.score_cap * np.tanh(scores / spec.score_cap)
             out[text.queries] = _mix(scores, distances, v[text.keys], spec)
         return out
 
@@ -168,6 +170,33 @@ class NumpyOps:
             if place_q is not None:
                 scores = scores + _take(keys @ _heads(place_q, spec).swapaxes(1, 2), places.T).swapaxes(1, 2)
             out[text.queries] = _mix(spec.factor * scores, distances, v[text.keys], spec)
+        return out
+
+    def shift(self, x: Array, offset: int, tokens: Tokens[Array]) -> Array:
+        layout: NumpyLayout = tokens.layout
+        out = np.zeros_like(x)
+        for text in layout.texts:
+            rows = range(text.queries.start, text.queries.stop)
+            for row in rows:
+                if row + offset in rows:
+                    out[row] = x[row + offset]
+        return out
+
+    def mixture(
+        self,
+        x: Array,
+        logits: Array,
+        top: int,
+        experts: Sequence[Callable[[Array], Array]],
+        tokens: Tokens[Array],
+    ) -> Array:
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        chosen = np.argsort(-logits, axis=-1, kind="stable")[:, :top]
+        out = np.zeros_like(x)
+        for row in range(len(x)):
+            for e in chosen[row]:
+                out[row] += shares[row, e] * experts[e](x[row : row + 1])[0]
         return out
 
     def first(self, x: Array, tokens: Tokens[Array]) -> Array:

@@ -97,6 +97,7 @@ class GraphLayout:
         self._sighted: dict[tuple[bool, int], list[ov.Node]] = {}
         self._biases: dict[str, list[ov.Node]] = {}
         self._apart: list[ov.Node] = []
+        self._neighbours: dict[int, tuple[ov.Node, ov.Node]] = {}
         self.windows: set[int | None] = set()  # of the attentions so far
 
     @property
@@ -173,6 +174,17 @@ class GraphLayout:
             pairs = zip(self.places(None), self.distances(), strict=True)
             self._apart = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
         return self._apart
+
+    def neighbours(self, offset: int, positions: ov.Node) -> tuple[ov.Node, ov.Node]:
+        """(T,) the row `offset` after each, and (T, 1) whether it is of the same text. All layers share it."""
+        if offset not in self._neighbours:
+            step, zero, one = (op.constant(np.int32(number)) for number in (offset, 0, 1))
+            count = op.squeeze(op.shape_of(positions, "i32"), _ints(0))
+            rows = op.add(op.range(zero, count, one, "i32"), step)
+            rows = op.minimum(op.maximum(rows, zero), op.subtract(count, one))
+            inside = op.equal(_rows(positions, rows), op.add(positions, step))
+            self._neighbours[offset] = rows, op.unsqueeze(inside, _ints(1))
+        return self._neighbours[offset]
 
     def span_rows(self) -> list[ov.Node]:
         """For each group of spans: (n, L) row numbers; padding repeats the span's first row."""
@@ -368,12 +380,17 @@ class OpenvinoOps:
     ) -> ov.Node:
         """A bias depends on positions in a text, so it excludes parents and windows."""
         layout: GraphLayout = tokens.layout
-        assert bias is None or spec.window is None
+        assert bias is None or (spec.window is None and spec.score_cap is None)
         scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
+        if spec.score_cap is not None:
+            return _mix([self._capped(score, spec, spec.score_cap) for score in scores], v, layout, spec)
         if bias is None:
             return _mix(scores, v, layout, spec, factor=spec.factor)
         scaled = [self.scale(score, spec.factor) for score in scores]
         return _mix(self._biased(scaled, bias, layout), v, layout, spec)
+
+    def _capped(self, score: ov.Node, spec: AttentionSpec, cap: float) -> ov.Node:
+        return self.scale(op.tanh(self.scale(score, spec.factor / cap)), cap)
 
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: GraphLayout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
@@ -424,6 +441,39 @@ class OpenvinoOps:
                 score = op.add(score, op.transpose(turned, _ints(0, 1, 3, 2)))
             scores.append(op.multiply(score, scale))
         return _mix(scores, v, layout, spec)
+
+    def shift(self, x: ov.Node, offset: int, tokens: Tokens[ov.Node]) -> ov.Node:
+        """Only a row of the same text has the position that is `offset` further."""
+        rows, inside = tokens.layout.neighbours(offset, tokens.positions)
+        return op.select(inside, _rows(x, rows), op.constant(np.float32(0)))
+
+    def mixture(
+        self,
+        x: ov.Node,
+        logits: ov.Node,
+        top: int,
+        experts: Sequence[Callable[[ov.Node], ov.Node]],
+        tokens: Tokens[ov.Node],
+    ) -> ov.Node:
+        """An expert's rows are gathered and their results scattered. Their number is rounded up with copies of the
+        batch's first row, whose results are dropped: the runtime keeps memory for every shape."""
+        best = op.topk(op.softmax(logits, -1), op.constant(np.int32(top)), -1, "max", "none", "i32")
+        shares, chosen = best.outputs()  # (T, top)
+        out = op.multiply(x, op.constant(np.float32(0)))
+        for e, expert in enumerate(experts):
+            is_chosen = op.equal(chosen, op.constant(np.int32(e)))
+            share = op.reduce_sum(op.select(is_chosen, shares, op.constant(np.float32(0))), _ints(-1), True)  # (T, 1)
+            rows = op.squeeze(op.non_zero(op.reduce_logical_or(is_chosen, _ints(-1), False), "i64"), _ints(0))
+            count = op.shape_of(rows)  # (1,)
+            filler = op.subtract(_ints(LENGTH_STEP), op.mod(count, _ints(LENGTH_STEP)))
+            zero = op.constant(np.int64(0))
+            padded = op.pad(rows, _ints(0), filler, "constant", zero)
+            place = op.range(zero, op.squeeze(op.shape_of(padded), _ints(0)), op.constant(np.int64(1)), "i64")
+            is_filler = op.unsqueeze(op.greater_equal(place, count), _ints(1))  # (n, 1)
+            part = op.multiply(expert(_rows(x, padded)), _rows(share, padded))
+            part = op.select(is_filler, op.constant(np.float32(0)), part)
+            out = op.scatter_nd_update(out, op.unsqueeze(padded, _ints(1)), part, "sum")
+        return out
 
     def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         return _rows(x, tokens.layout.parameter("firsts", [-1]))

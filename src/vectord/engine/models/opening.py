@@ -161,7 +161,10 @@ def calibration_texts(device: DeviceConfig) -> Calibration | None:
 OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's own
 
 # Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
-_OTHER_DECODERS = frozenset({"mistral", "gemma3_text"})
+_OTHER_DECODERS = frozenset(
+    {"bidirectional_pplx_qwen3", "gemma", "gemma2", "gemma3_text", "lfm2", "lfm2_bidirectional", "llama"}
+    | {"llama_bidirec", "ministral3", "ministral3_bidirec", "mistral"}
+)
 
 
 def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:

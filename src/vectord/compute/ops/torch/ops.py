@@ -6,7 +6,7 @@ available, and length groups everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -20,6 +20,7 @@ from vectord.compute.ops.torch.grouped import GroupedLayout, gather
 from vectord.compute.ops.torch.int8 import quantise, restore
 from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
 
+QUERIES_AT_ONCE = 1024  # of attention with capped scores
 WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 16,384 tokens would take 1 GB
 
 Layout: TypeAlias = GroupedLayout | FlatLayout
@@ -100,7 +101,8 @@ class TorchOps:
         self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None = None
     ) -> Tensor:
         layout: Layout = tokens.layout
-        if self._varlen is not None and bias is None and takes_heads(spec) and layout.suits_varlen(spec):
+        plain = bias is None and spec.score_cap is None
+        if self._varlen is not None and plain and takes_heads(spec) and layout.suits_varlen(spec):
             return attend_varlen(self._varlen, q, k, v, layout.lengths, spec)
         grouped = _in_groups(layout)
         answers = []
@@ -113,7 +115,10 @@ class TorchOps:
         for group, mask in zip(grouped.grouped(spec.window).groups, masks, strict=True):
             queries = _heads(gather(q, group.queries), spec)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
-            answer = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
+            if spec.score_cap is None:
+                answer = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
+            else:
+                answer = _attend_capped(queries, keys, values, mask, spec, spec.score_cap)
             answers.append(answer.transpose(1, 2).reshape(-1, spec.width))  # (n * Q, heads * head_size)
         return torch.cat(answers).index_select(0, grouped.grouped(spec.window).unpack)
 
@@ -143,6 +148,31 @@ class TorchOps:
             shares = (scores * spec.factor).masked_fill(~mask, -torch.inf).softmax(dim=-1)
             answers.append((shares @ values).transpose(1, 2).reshape(-1, spec.width))
         return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
+
+    def shift(self, x: Tensor, offset: int, tokens: Tokens[Tensor]) -> Tensor:
+        """Only a row of the same text has the position that is `offset` further."""
+        at = tokens.positions
+        rows = (torch.arange(len(x), device=x.device) + offset).clamp(0, len(x) - 1)
+        inside = at.index_select(0, rows) == at + offset
+        return x.index_select(0, rows).masked_fill(~inside[:, None], 0)
+
+    def mixture(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        top: int,
+        experts: Sequence[Callable[[Tensor], Tensor]],
+        tokens: Tokens[Tensor],
+    ) -> Tensor:
+        _in_groups(tokens.layout)  # the number of an expert's rows differs from batch to batch
+        shares, chosen = logits.softmax(dim=-1, dtype=torch.float32).topk(top, dim=-1)  # (T, top)
+        shares = shares.to(x.dtype)
+        out = torch.zeros_like(x)
+        for e, expert in enumerate(experts):
+            rows, places = (chosen == e).nonzero(as_tuple=True)
+            if len(rows):
+                out.index_add_(0, rows, expert(x.index_select(0, rows)) * shares[rows, places, None])
+        return out
 
     def first(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         return x.index_select(0, tokens.layout.firsts)
@@ -208,6 +238,23 @@ def _heads(x: Tensor, spec: AttentionSpec) -> Tensor:
 def _key_heads(x: Tensor, spec: AttentionSpec) -> Tensor:
     """(n, K, kv_heads * head_size) to (n, heads, K, head_size): a key and a value serve heads / kv_heads queries."""
     return _heads(x, spec).repeat_interleave(spec.heads // (spec.kv_heads or spec.heads), dim=1)
+
+
+def _attend_capped(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, spec: AttentionSpec, cap: float
+) -> Tensor:
+    """Attention with AttentionSpec.score_cap, which torch's kernels lack: (n, heads, Q, head_size).
+
+    In float32 from the scores on. Some queries at a time: the scores of 8,192 at once would take 2 GB with 8 heads.
+    """
+    mask = mask.expand(-1, -1, queries.shape[2], -1)
+    parts = []
+    for some, seen in zip(torch.split(queries, QUERIES_AT_ONCE, 2), torch.split(mask, QUERIES_AT_ONCE, 2), strict=True):
+        scores = cap * torch.tanh((some @ keys.mT).float() * (spec.factor / cap))
+        shares = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+        # The softmax of a query without visible keys is NaN; torch's kernels return zeros.
+        parts.append(shares.masked_fill(~seen, 0).to(values.dtype) @ values)
+    return torch.cat(parts, dim=2)
 
 
 def _take(scores: Tensor, places: Tensor) -> Tensor:
