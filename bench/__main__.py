@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, console, fairness, large, library, overload, peers, precision, run, static, wire
+from bench import bulk, console, fairness, large, library, overload, peers, precision, rejections, run, static, wire
 from bench.child import REPOSITORY
 from bench.corpus import make_corpus
 from bench.machine import conditions
@@ -30,6 +30,17 @@ def main() -> None:
             Report(title="vectord wire", conditions=conditions() | about, rows=wire.rows(costs), rounds=costs),
             options.json,
         )
+        return
+    if options.measure == "rejections":
+        rejected = rejections.measure(options.rounds)
+        about = {"figures": "CPU of the server's process, system calls included, in the best of many bursts; no model"}
+        report = Report(
+            title="vectord rejections",
+            conditions=conditions() | about,
+            rows=rejections.rows(rejected),
+            rounds={"rejections": rejected},
+        )
+        show(report, options.json)
         return
     if options.measure == "precision":
         corpus = make_corpus(resolve(DEFAULT_MODEL, offline=True).folder / "tokenizer.json", options.texts)
@@ -77,7 +88,8 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
         with subject.start_server(*overload.OPTIONS) as server:
             server.wait_until_answering()
             rows, overloaded = overload.overload(server, subject.corpus, options.minutes)
-        return rows, {"overload": overloaded}
+        rejected = rejections.measure(1)  # the server's threads would count, too
+        return [*rows, *rejections.rows(rejected)], {"overload": overloaded, "rejections": rejected}
     if options.measure == "fairness":
         with subject.start_server(*fairness.OPTIONS) as server:
             server.wait_until_answering()
@@ -115,6 +127,7 @@ def _options() -> argparse.Namespace:
             "peers",
             "soak",
             "overload",
+            "rejections",
             "fairness",
             "large",
             "wire",
@@ -126,6 +139,7 @@ def _options() -> argparse.Namespace:
         ),
         help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
+        "rejections: CPU time of a rejected request; "
         "fairness: single requests during a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from tests.products.results import model_info, model_list
 
-from vectord.errors import InvalidField, MalformedBody, ShuttingDown, VectordError
+from vectord.errors import InvalidField, MalformedBody, Overloaded, ShuttingDown, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route
 from vectord.schema import (
     ANYONE,
@@ -42,7 +42,7 @@ class FakeEngine:
         self.states = {MODEL: "ready"}
         self.starting = False
         self.error: BaseException | None = None
-        self.busy: VectordError | None = None
+        self.busy: Overloaded | None = None
         self.checked: list[tuple[Request, Caller]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -85,10 +85,13 @@ class FakeEngine:
     async def before_answer(self) -> None:
         await self.gate.wait()
 
-    def check_busy(self, request: Request, caller: Caller) -> None:
-        self.checked.append((request, caller))
-        if self.busy is not None:
-            raise self.busy
+    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+        if (busy := self.busy_error(kinds, caller)) is not None:
+            raise busy
+
+    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
+        self.checked += [(request, caller) for request in kinds]
+        return self.busy
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
         seen = self.states if caller.models is None else self.states.keys() & caller.models

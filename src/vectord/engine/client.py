@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from vectord.errors import Overloaded
 from vectord.schema import ANYONE, Caller, ModelList, Request, Result
 
 
@@ -18,11 +20,15 @@ class EngineClient(Protocol):
         """
         ...
 
-    def check_busy(self, request: Request, caller: Caller) -> None:
-        """Raises Overloaded if every request of this type by this caller would be refused now, and counts the refusal.
+    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+        """Raises Overloaded if every request of these types by this caller would be refused now; counts the refusal.
 
-        Without waiting. request: any of its type; its texts do not matter. Raises nothing if that is not known.
+        kinds: any requests of these types; their texts do not matter. Does not wait for the engine's load to change.
         """
+        ...
+
+    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
+        """The error of `check_busy`; None if there is none, or if only another process knows it."""
         ...
 
     def readiness(self) -> dict[str, str]:

@@ -239,20 +239,33 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
-        self.check_busy(request, caller)
+        await self.check_busy([request], caller)
         return await before(caller.deadline_s, self._answer(request, caller))
 
-    def check_busy(self, request: Request, caller: Caller) -> None:
+    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+        if (busy := self.busy_error(kinds, caller)) is not None:
+            raise busy
+
+    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
         """Under overload most requests end here, so this check comes before any other work."""
+        busy = None
+        for request in kinds:
+            if (busy := self._busy_error(request, caller)) is None:
+                return None
+        if busy is not None:
+            self._observe(RequestEnded(caller=caller, operation=_operation(kinds[0]), error=type(busy).__name__))
+        return busy
+
+    def _busy_error(self, request: Request, caller: Caller) -> Overloaded | None:
         if not _runs_at_once(request) or passed(caller.deadline_s):
-            return
+            return None
         try:
             for admission in self._admissions(request):
                 admission.check(caller.client)
             self._check_wait(caller)
         except Overloaded as busy:
-            self._observe(RequestEnded(caller=caller, operation=_operation(request), error=type(busy).__name__))
-            raise
+            return busy.with_traceback(None)  # its frames would keep the request until the next collection
+        return None
 
     async def _answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):

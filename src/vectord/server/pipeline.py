@@ -117,6 +117,10 @@ class RequestPipeline:
         self._tracer = tracer
         self._refusals = RefusalLog()
 
+    @property
+    def is_traced(self) -> bool:
+        return self._tracer is not None
+
     def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
         """The record of a new request. Everything that can fail comes later, so that every failure has a record."""
         return RequestRecord(method, route, dialect, headers, request_id(headers))

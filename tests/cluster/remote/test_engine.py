@@ -13,11 +13,19 @@ from tests.cluster.remote.values import same
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
-from vectord.cluster.remote import frames
+from vectord.cluster.remote import client, frames
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import FrameKind, frame
-from vectord.errors import UNFORESEEN, InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
+from vectord.errors import (
+    UNFORESEEN,
+    InferenceFailed,
+    InputTooLong,
+    Overloaded,
+    PayloadTooLarge,
+    Unavailable,
+    VectordError,
+)
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, Request, Result
@@ -55,6 +63,38 @@ async def test_the_result_is_that_of_the_engine() -> None:
         assert isinstance(near, EmbedResult)
         assert far.dense["float"].tolist() == near.dense["float"].tolist()
         assert found.engine.callers == [caller, caller]  # type: ignore[attr-defined]
+
+
+async def test_a_busy_engine_refuses_before_it_gets_a_request() -> None:
+    """After its first refusal a front-end asks with the types of the requests alone, and no longer without refusals."""
+    fake = FakeEngine()
+    fake.busy = Overloaded("Busy.", retry_after_s=1, limit=7)
+    async with remote(fake) as (engine, _):
+        await engine.check_busy([ONE], ANYONE)
+        assert fake.checked == []
+        fake.error = fake.busy
+        with pytest.raises(Overloaded):
+            await engine.answer(ONE, ANYONE)
+        fake.callers.clear()
+        with pytest.raises(Overloaded) as refused:
+            await engine.check_busy([ONE, LoadModel(model=MODEL)], Caller(client="c"))
+        assert refused.value.limit == 7
+        assert fake.checked == [(ONE, Caller(client="c")), (LoadModel(model=MODEL), Caller(client="c"))]
+        fake.busy = None
+        await engine.check_busy([ONE], ANYONE)
+        assert fake.callers == []
+
+
+async def test_an_idle_front_end_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question would take each request a round trip."""
+    fake = FakeEngine()
+    fake.error = Overloaded("Busy.", retry_after_s=1)
+    monkeypatch.setattr(client, "ASK_S", 0.0)
+    async with remote(fake) as (engine, _):
+        with pytest.raises(Overloaded):
+            await engine.answer(ONE, ANYONE)
+        await engine.check_busy([ONE], ANYONE)
+        assert fake.checked == []
 
 
 async def test_results_arrive_out_of_order() -> None:

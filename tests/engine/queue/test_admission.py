@@ -35,7 +35,16 @@ from vectord.engine.queue.admission import (
     within,
 )
 from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, TimedOut, Unavailable
-from vectord.schema import Caller, EmbedRequest, ListModels, MultiRequest, Request, RerankRequest, TokenizeRequest
+from vectord.schema import (
+    Caller,
+    DocumentsRequest,
+    EmbedRequest,
+    ListModels,
+    MultiRequest,
+    Request,
+    RerankRequest,
+    TokenizeRequest,
+)
 
 
 async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
@@ -306,12 +315,8 @@ async def test_rerank_requests_have_a_limit_of_their_own(busy, request_for, othe
         await engine.answer(request_for("b"), Caller())
 
 
-def refuses(engine: Engine, request: Request) -> bool:
-    try:
-        engine.check_busy(request, Caller())
-    except Overloaded:
-        return True
-    return False
+def refuses(engine: Engine, *kinds: Request) -> bool:
+    return engine.busy_error(kinds, Caller()) is not None
 
 
 async def test_a_full_server_refuses_by_the_type_of_a_request():
@@ -330,7 +335,10 @@ async def test_a_full_server_refuses_by_the_type_of_a_request():
         assert not refuses(engine, rank("b"))
         assert not refuses(engine, TokenizeRequest(inputs=["b"]))
         assert not refuses(engine, ListModels())
+        assert not refuses(engine, embed("b"), rank("b"))  # a path whose bodies make both
         assert events.requests == [("", "embed", "Overloaded", 0, 0)]
+        assert refuses(engine, embed("b"), DocumentsRequest(documents=["b"], chunks=None))
+        assert events.requests == [("", "embed", "Overloaded", 0, 0)] * 2
         backends[0].gate.set()
         await first
         assert not refuses(engine, embed("b"))

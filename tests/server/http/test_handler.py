@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import logging
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from tests.products.results import model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
-from tests.server.live import Reply, connected, live, post, until
+from tests.server.live import Live, Reply, connected, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
@@ -183,6 +185,72 @@ async def test_refusals_of_a_second_share_one_rendered_response() -> None:
     engine.busy = replace_limit(BUSY)
     await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.2", 1))
     assert len(rendered) in (3, 4)
+
+
+def exchanges(engine: FakeEngine, **settings: Any) -> tuple[list[Exchange], AbstractAsyncContextManager[Live]]:
+    """What the metrics see, and a server."""
+    seen: list[Exchange] = []
+    metrics = Metrics("1")
+    metrics.subscribe(Exchange, seen.append)
+    return seen, live(engine, (EMBED, CAT, DOG), metrics, **settings)
+
+
+async def test_a_flood_is_refused_without_a_task_in_the_same_form() -> None:
+    """The first refusal of a second comes from the handler, the others from the decision alone: no answer differs but
+    in its id, and each is counted. Once the engine has a place, the next request is answered."""
+    engine = FakeEngine()
+    engine.busy = BUSY
+    seen, server = exchanges(engine)
+    async with server as running, connected(running) as client:
+        for key in ("meow", "woof"):
+            client.send(post({key: "x"}, "/say", {"x-request-id": f"me-{key}"}) * 5)  # pipelined, too
+            replies = [await client.reply() for _ in range(5)]
+            assert {(reply.status, reply.body) for reply in replies} == {(429, replies[0].body)}
+            assert replies[0].json["dialect"] == {"meow": "cat", "woof": "dog"}[key]
+            assert {tuple(reply.headers) for reply in replies} == {tuple(replies[0].headers)}
+            assert {reply.headers["x-request-id"] for reply in replies} == {f"me-{key}"}
+        assert [(each.dialect, each.status, each.error) for each in seen] == [
+            (name, 429, "Overloaded") for name in ("cat", "dog") for _ in range(5)
+        ]
+        assert running.server.server_state.total_requests == 10
+        engine.busy = None
+        client.send(post({"meow": "x"}, "/say"))
+        assert (await client.reply()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/embed", {"authorization": "Bearer wrong"}, 401),
+        ("/v1/embed", {"authorization": "Bearer k", "x-vectord-lane": "express"}, 400),
+        ("/no/such/path", {"authorization": "Bearer k"}, 404),
+        ("/v1/embed", {"authorization": "Bearer k"}, 429),
+    ],
+    ids=["key", "lane", "path", "valid"],
+)
+async def test_a_flood_hides_no_other_error(path: str, headers: Mapping[str, str], status: int) -> None:
+    """A request that is invalid for another reason gets the answer that it gets without a flood."""
+    engine = FakeEngine()
+    async with live(engine, api_key="k") as running, connected(running) as client:
+        engine.busy = BUSY
+        for _ in range(2):
+            client.send(post({"input": "x"}, headers={"authorization": "Bearer k"}))
+            assert (await client.reply()).status == 429
+        client.send(post({"input": "x"}, path, headers))
+        assert (await client.reply()).status == status
+
+
+async def test_a_rate_limit_counts_the_requests_of_a_flood() -> None:
+    """Refusals without a task do not bypass it: one more is refused by the limit."""
+    engine = FakeEngine()
+    engine.busy = BUSY
+    limit = {"rate_limit_requests_per_minute": 60, "rate_limit_burst_size": 5}
+    seen, server = exchanges(engine, **limit)
+    async with server as running, connected(running) as client:
+        for _ in range(6):
+            client.send(post({"input": "x"}))
+            assert (await client.reply()).status == 429
+        assert [each.error for each in seen] == ["Overloaded"] * 5 + ["RateLimited"]
 
 
 def replace_limit(error: Overloaded) -> Overloaded:

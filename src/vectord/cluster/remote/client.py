@@ -6,6 +6,7 @@ All raise Unavailable while the engine's process is replaced.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,9 +14,9 @@ from typing import Any, cast
 
 import orjson
 
-from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
+from vectord.cluster.remote.codec import Buffer, decode_result, decode_value, encode_check, encode_request, encode_value
 from vectord.cluster.remote.frames import FrameKind
-from vectord.cluster.remote.link import Link
+from vectord.cluster.remote.link import Decode, Link
 from vectord.cluster.remote.messages import (
     DrawTokens,
     ExposeMetrics,
@@ -24,13 +25,14 @@ from vectord.cluster.remote.messages import (
     ShowFigures,
     SpendTokens,
 )
-from vectord.errors import ShuttingDown
+from vectord.errors import Overloaded, ShuttingDown
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
 
+ASK_S = 1.0  # after a refusal, in which a front-end asks before it reads a body
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -52,6 +54,7 @@ class RemoteEngine:
         self._link = link
         self._draining = False
         self._running = 0
+        self._asks_until_s = 0.0  # by time.monotonic()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -62,14 +65,26 @@ class RemoteEngine:
         self._running += 1
         self._idle.clear()
         try:
-            return cast(Result, await self._link.request(FrameKind.REQUEST, content, decode_result))
+            return cast(Result, await self._ask(FrameKind.REQUEST, content, decode_result))
         finally:
             self._running -= 1
             if self._running == 0:
                 self._idle.set()
 
-    def check_busy(self, request: Request, caller: Caller) -> None:
-        """Does nothing: the engine's process knows its load, and `answer` asks it."""
+    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+        """Asks the engine's process, but only within ASK_S of a refusal: the question takes a round trip."""
+        if kinds and time.monotonic() < self._asks_until_s:
+            await self._ask(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
+
+    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
+        return None
+
+    async def _ask(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
+        try:
+            return await self._link.request(kind, content, decode)
+        except Overloaded:
+            self._asks_until_s = time.monotonic() + ASK_S
+            raise
 
     def readiness(self) -> dict[str, str]:
         states = {} if self._link.state is None else self._link.state.readiness

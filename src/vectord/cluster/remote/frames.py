@@ -30,11 +30,12 @@ class FrameKind(IntEnum):
     CANCEL = 2  # the request with this id
     QUERY = 3  # a query of messages.py with a new id
     REPORT = 4  # reports of messages.py, without a reply
+    CHECK = 5  # whether requests of these types would be refused, with a new id
     # From the engine:
-    RESULT = 5  # of a REQUEST
-    REPLY = 6  # to a QUERY
-    ERROR = 7  # of either
-    STATE = 8  # the EngineState, whenever it changes
+    RESULT = 6  # of a REQUEST
+    REPLY = 7  # to a QUERY or a CHECK
+    ERROR = 8  # of any of them
+    STATE = 9  # the EngineState, whenever it changes
 
 
 _log = logging.getLogger("vectord.cluster.remote")

@@ -1,6 +1,6 @@
 """Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
-    REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id          CANCEL cancels the task
+    REQUEST, QUERY, CHECK ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
     REPORT ─▶ metrics                                          STATE is sent to all front-ends when it changes
 
 The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
@@ -21,6 +21,7 @@ import orjson
 from vectord.cluster.remote.codec import (
     BadFrame,
     Buffer,
+    decode_check,
     decode_request,
     decode_value,
     encode_result,
@@ -143,6 +144,10 @@ class _FrontEndConnection:
                 request, caller = decode_request(packed, arrays)
                 work = self._answer(number, FrameKind.RESULT, self._server.engine.answer(request, caller), caller)
                 self._start(number, len(packed) + len(arrays), work)
+            case FrameKind.CHECK:
+                kinds, caller = decode_check(packed, arrays)
+                work = self._answer(number, FrameKind.REPLY, self._server.engine.check_busy(kinds, caller), caller)
+                self._start(number, len(packed), work)
             case FrameKind.QUERY:
                 query: Query = decode_value(Query, packed, arrays)
                 self._start(number, len(packed), self._answer(number, FrameKind.REPLY, self._reply(query), Caller()))

@@ -122,11 +122,13 @@ def create_app(
                 yield
 
     answer_batch = None if runner is None else runner.answer
-    handler: ASGIApp = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch)
+    http_handler = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch)
+    handler: ASGIApp = http_handler
     if config.cors_allow_origin:
         handler = with_cors(handler, config.cors_allow_origin)
     app = App(handler, live)
     app.state.engine = engine
+    app.state.refuse_at_once = None if config.cors_allow_origin else http_handler.refuse_at_once
     app.state.shutdown = shutdown
     app.state.gate = gate
     app.state.pipeline = pipeline

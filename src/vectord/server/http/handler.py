@@ -23,6 +23,7 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
 from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, Request, Result
+from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.admission.keys import presented_key
 from vectord.server.http.answer import RefusalResponses, Responder, Send
 from vectord.server.http.hardening.body import (
@@ -43,6 +44,7 @@ from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, Request
 
 AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
 
+REQUEST_ID_BYTES = REQUEST_ID.encode()
 CHOOSE_ON_LOOP_BYTES = 2**20  # 2 ms to check the shape of a body and select its product
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
 
@@ -81,8 +83,7 @@ class HttpHandler:
             return
         found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
         endpoint = found.endpoint
-        # Latin-1 decodes every byte. Of a repeated header the last one counts.
-        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        decoded = _decoded_headers(scope)
         record = self._pipeline.begin(scope["method"], endpoint.path, endpoint.speaker, dict(decoded))
         body = Body(receive, record.headers)
         forwarded = [value for name, value in decoded if name == "x-forwarded-for"]
@@ -95,6 +96,53 @@ class HttpHandler:
         status = CLIENT_LEFT_STATUS if rendered is None else rendered.status
         # Probes and scrapes come every few seconds, so successful ones are logged at debug level.
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
+
+    def refuse_at_once(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
+        """The status of a refusal, and the response after its date; None if `__call__` should answer the request.
+
+        Called by http_protocol.py for a complete request with a small body. Under a flood, a task and ASGI's messages
+        would cost twice as much as the decision. Leaves to `__call__` whatever may wait, and every other error.
+        """
+        if not self._refusals.is_recent() or OVER_LIMIT in scope or self._pipeline.is_traced:
+            return None
+        try:
+            return self._refused(scope, body)
+        except Exception:  # `__call__` meets it again, and answers
+            return None
+
+    def _refused(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
+        endpoint = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))).endpoint
+        decoded = _decoded_headers(scope)
+        headers = dict(decoded)
+        if (
+            scope["method"] != "POST"
+            or not endpoint.choices
+            or endpoint.admin
+            or endpoint.form
+            or "content-encoding" in headers
+        ):
+            return None
+        self._pipeline.check_running()
+        check_media_type(headers)
+        choice = endpoint.choose(body)
+        if choice.sample is None:
+            return None
+        record = self._pipeline.begin(scope["method"], endpoint.path, choice.dialect.name, headers)
+        forwarded = [value for name, value in decoded if name == "x-forwarded-for"]
+        peer = scope.get("client")
+        self._pipeline.identify(record, peer[0] if peer else "", forwarded, span=None)
+        gate = self._pipeline.gate
+        if gate.limits.applies(record.key, choice.dialect.name):
+            return None
+        if not endpoint.public:
+            gate.keys.require(record.key, headers)
+        busy = self._engine.busy_error([choice.sample], record.caller())
+        if busy is None:
+            return None
+        status, content = self._refusals.encoded(busy, choice.render_error, record.client)
+        self._pipeline.failed(record, busy)
+        self._pipeline.end(record, status)
+        return status, b"%b: %b\r\n%b" % (REQUEST_ID_BYTES, record.request_id.encode("latin-1"), content)
 
     async def _or_error(
         self, work: Awaitable[Outcome], record: RequestRecord, dialect: str, render: RenderError
@@ -145,9 +193,10 @@ class HttpHandler:
             raise endpoint.error
         self._pipeline.check_running()
         # A small body has arrived with its headers, and the refusal should have the form of its product.
-        checks_early = endpoint.dialect is not None or body.declared_bytes > PARSE_ON_LOOP_BYTES
+        is_one = endpoint.dialect is not None or body.declared_bytes > PARSE_ON_LOOP_BYTES
+        checks_early = is_one and bool(endpoint.samples)
         if checks_early:
-            self._check_busy(endpoint.sample, record)
+            await self._engine.check_busy(endpoint.samples, record.caller())
         choice = await self._choose(endpoint, record, body)
         record.dialect = choice.dialect.name
         sample = None if checks_early else choice.sample
@@ -170,11 +219,6 @@ class HttpHandler:
 
         return choose() if len(content) <= CHOOSE_ON_LOOP_BYTES else await asyncio.to_thread(choose)
 
-    def _check_busy(self, sample: Request | None, record: RequestRecord) -> None:
-        """Raises Overloaded if the engine would refuse every request of this type."""
-        if sample is not None:
-            self._engine.check_busy(sample, record.caller())
-
     async def _converse(
         self,
         choice: Choice,
@@ -185,9 +229,10 @@ class HttpHandler:
         receive: Receive,
         unchecked: Request | None,
     ) -> Outcome:
-        """From the body to the response of one product. unchecked: a request for `_check_busy`."""
+        """From the body to the response of one product. unchecked: a request for the engine's `check_busy`."""
         body_read_s = time.perf_counter()
-        self._check_busy(unchecked, record)
+        if unchecked is not None:
+            await self._engine.check_busy([unchecked], record.caller())
         if found.endpoint.dialect is None:  # the body selected the product
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()
@@ -228,3 +273,8 @@ class HttpHandler:
             return route.parse(incoming)
         models.load()
         return await asyncio.to_thread(route.parse, incoming)
+
+
+def _decoded_headers(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names in lower case. Latin-1 decodes every byte. Of a repeated header the last one counts."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]

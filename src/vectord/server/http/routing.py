@@ -81,37 +81,37 @@ class Endpoint:
     error: NoSuchRoute | None = None
     preferred: str = ""  # the product that answers every body with one of its keys; "": none
 
-    @property
+    @cached_property
     def speaker(self) -> str:
         """The owner's name in logs and metrics: a product's, or "server"."""
         return self.choices[0].dialect.name if self.choices else "server"
 
-    @property
+    @cached_property
     def dialect(self) -> str | None:
         """The product that answers; None if the body selects it, or if there is none."""
         return self.choices[0].dialect.name if len(self.choices) == 1 else None
 
     @cached_property
-    def sample(self) -> Request | None:
-        """A request of the type that every body on this path makes; None if that depends on the body."""
-        samples = [choice.sample for choice in self.choices]
-        kinds = {(type(sample), getattr(sample, "waits", False)) for sample in samples}
-        return samples[0] if len(kinds) == 1 else None
+    def samples(self) -> Sequence[Request]:
+        """A request of each type that a body on this path can make; none if one of its routes has no sample."""
+        samples = [sample for choice in self.choices if (sample := choice.sample) is not None]
+        kinds = {(type(sample), getattr(sample, "waits", False)): sample for sample in samples}
+        return tuple(kinds.values()) if len(samples) == len(self.choices) else ()
 
-    @property
+    @cached_property
     def admin(self) -> bool:
         return any(choice.route.admin for choice in self.choices)
 
-    @property
+    @cached_property
     def form(self) -> bool:
         return bool(self.choices) and self.choices[0].route.form
 
-    @property
+    @cached_property
     def open_page(self) -> Page | None:
         """The page, if it needs no key."""
         return None if self.page is None or self.page.guarded else self.page
 
-    @property
+    @cached_property
     def public(self) -> bool:
         return bool(self.choices) and all(choice.route.public for choice in self.choices)
 

@@ -33,7 +33,7 @@ from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.acceptor import Acceptor
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot, configured_limits
-from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol
+from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, RefuseAtOnce
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
 from vectord.server.http.routing import Table
@@ -133,7 +133,8 @@ class Server(WatchingServer):
             app.state.gate,
             app.state.connection_observer,
         )
-        super().__init__(uvicorn_config(app, config, certificate), app.state.backpressure, limits)
+        settings = uvicorn_config(app, config, certificate, refuse_at_once=app.state.refuse_at_once)
+        super().__init__(settings, app.state.backpressure, limits)
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
@@ -249,10 +250,19 @@ class MetricsServer(WatchingServer):
 
 
 def uvicorn_config(
-    app: ASGIApp, config: ServerConfig, certificate: Certificate | None, lifespan: Literal["on", "off"] = "on"
+    app: ASGIApp,
+    config: ServerConfig,
+    certificate: Certificate | None,
+    lifespan: Literal["on", "off"] = "on",
+    refuse_at_once: RefuseAtOnce | None = None,
 ) -> uvicorn.Config:
     """uvicorn's settings, including those that it would read from the environment."""
-    protocol = partial(HttpProtocol, header_limit_bytes=config.header_limit_bytes, head_room=HeadRoom())
+    protocol = partial(
+        HttpProtocol,
+        header_limit_bytes=config.header_limit_bytes,
+        head_room=HeadRoom(),
+        refuse_at_once=refuse_at_once,
+    )
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", protocol),

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,7 @@ from tests.server.live import connected, get, live, post
 from uvicorn.server import ServerState
 
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, RefuseAtOnce
 
 HEADER_LIMIT_BYTES = 2048
 MAX_STEPS = 50  # of the event loop, for one request
@@ -129,22 +129,33 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if message["type"] == "http.disconnect":
             return
         body, more_body = body + message["body"], message["more_body"]
-    seen = repr((scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body)).encode()
+    seen = shown(scope, body)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(seen))]})
     await send({"type": "http.response.body", "body": seen})
+
+
+def shown(scope: Mapping[str, Any], body: bytes) -> bytes:
+    return repr((scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body)).encode()
+
+
+def echo_at_once(scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
+    """The answer of `echo`, without its task."""
+    seen = shown(scope, body)
+    return None if scope["method"] == "HEAD" else (200, b"content-length: %d\r\n\r\n%b" % (len(seen), seen))
 
 
 NO_SOCKET = cast(socket.socket, None)
 CONFIG = uvicorn.Config(cast(Any, echo), lifespan="off", log_config=None, ws="none")
 
 
-async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
+async def answers(segments: Iterable[bytes], at_once: RefuseAtOnce | None = None) -> tuple[bytes, bool]:
     """All bytes that the protocol sends, and whether it closes the connection. Each segment arrives when the server has
-    nothing to do."""
+    nothing to do. at_once: answers complete requests; None: `echo` does."""
     room = HeadRoom()
     state, transport = ServerState(), FakeTransport()
     slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
-    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room, slot=slot)
+    limits = {"header_limit_bytes": HEADER_LIMIT_BYTES, "head_room": room, "slot": slot}
+    protocol = HttpProtocol(CONFIG, state, {}, refuse_at_once=at_once, **limits)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(state, transport)
@@ -210,9 +221,16 @@ def test_two_segments(name: str) -> None:
     asyncio.run(compare())
 
 
+@pytest.mark.parametrize("at_once", [None, echo_at_once], ids=["task", "at once"])
 @pytest.mark.parametrize("name", CORPUS)
-def test_byte_by_byte(name: str) -> None:
-    assert asyncio.run(answers(bytes([byte]) for byte in CORPUS[name])) == whole(name)
+def test_byte_by_byte(name: str, at_once: RefuseAtOnce | None) -> None:
+    assert asyncio.run(answers((bytes([byte]) for byte in CORPUS[name]), at_once)) == whole(name)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_request_refused_without_a_task(name: str) -> None:
+    """The answers are the same, and so is the state of the connection afterwards."""
+    assert asyncio.run(answers([CORPUS[name]], echo_at_once)) == whole(name)
 
 
 @given(st.data())
@@ -221,7 +239,8 @@ def test_any_segments(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(CORPUS)))
     request = CORPUS[name]
     places = data.draw(st.sets(st.integers(1, len(request) - 1), max_size=12))
-    assert asyncio.run(answers(cut(request, places))) == whole(name)
+    at_once = data.draw(st.sampled_from([None, echo_at_once]))
+    assert asyncio.run(answers(cut(request, places), at_once)) == whole(name)
 
 
 # --- over a socket -------------------------------------------------------------------------------------------------

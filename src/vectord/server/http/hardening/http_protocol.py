@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionSlot
 from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
@@ -30,6 +31,7 @@ MAX_HEADERS = 256
 HEADER_COST_BYTES = 200  # of the objects of one header, in addition to its bytes
 HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
 FREE_HEAD_BYTES = 4096  # less than the other state of a connection
+SMALL_BODY_BYTES = 2**14
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 FIRST_REQUEST_S = 75.0  # before the first byte of the first request
 KEEP_ALIVE_S = 75.0  # between requests; longer than common clients, so that they close first and lose no request
@@ -38,6 +40,9 @@ BLANK_LINE = b"\r\n\r\n"
 TOO_LARGE = b"Request line and headers are too large."
 TOO_MANY_BYTES = b"The unfinished requests of all connections are too large; try again."
 INVALID = b"Invalid HTTP request received."
+
+
+RefuseAtOnce: TypeAlias = Callable[[Mapping[str, Any], bytes], tuple[int, bytes] | None]
 
 
 class Phase(Enum):
@@ -64,9 +69,19 @@ class HeadRoom:
 
 class HttpProtocol(HttpToolsProtocol):
     def __init__(
-        self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, slot: ConnectionSlot, **kwargs: Any
+        self,
+        *args: Any,
+        header_limit_bytes: int,
+        head_room: HeadRoom,
+        slot: ConnectionSlot,
+        refuse_at_once: RefuseAtOnce | None = None,
+        **kwargs: Any,
     ) -> None:
+        """refuse_at_once: from a request's scope and small body to the status of its refusal, and the bytes after the
+        date; None: an ASGI task answers. None calls no such function."""
         super().__init__(*args, **kwargs)
+        self._refuse_at_once = refuse_at_once
+        self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # the task of a request until its body is fed
         self._header_limit_bytes = header_limit_bytes
         self._head_room = head_room
         self._slot = slot
@@ -105,6 +120,8 @@ class HttpProtocol(HttpToolsProtocol):
                 break
             self._feed(data if end - start == len(data) else memoryview(data)[start:end])
             start = end
+            if self._unstarted is not None and (self._phase is Phase.HEAD or start == len(data)):
+                self._start_or_refuse(*self._unstarted)
         held = b"" if self._ends else data[start:]
         if held:
             self.transport.pause_reading()  # and not flow: a request that waits for a disconnect would resume it
@@ -176,6 +193,34 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(431, TOO_LARGE)
             else:
                 self._refuse(400, INVALID)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Called by uvicorn after the headers. A small body usually has arrived with them: see `_start_or_refuse`."""
+        is_small = self._phase is Phase.BODY and self._body_left <= SMALL_BODY_BYTES
+        is_plain = cycle.keep_alive and not cycle.waiting_for_100_continue
+        if self._refuse_at_once is not None and is_small and is_plain:
+            self._unstarted = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _start_or_refuse(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Refuse a complete request without a task while the engine is busy, and only to a client that reads."""
+        self._unstarted = None
+        assert self._refuse_at_once is not None
+        refused = None
+        if not cycle.more_body and cycle.keep_alive and not self.flow.write_paused and not self._ends:
+            refused = self._refuse_at_once(self.scope, bytes(cycle.body))
+        if refused is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        status, content = refused
+        date = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
+        self.transport.write(STATUS_LINE[status] + date + content)
+        cycle.response_started = cycle.response_complete = True
+        self.server_state.total_requests += 1
+        if self._slot.answering:
+            self._slot.end_request()
+        self._last_read_s = self.loop.time()
 
     def _feed_without_upgrade(self) -> None:
         """The parser has read a head that offers another protocol, and stopped after it."""
