@@ -4,8 +4,8 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock sbom
+.PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+  bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -36,7 +36,15 @@ help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
 	  while IFS=$$'\t' read -r name meaning; do printf '  make %-15s %s\n' "$$name" "$$meaning"; done
 
+install: $(SERVE_ENV) ## Install the command in .venv, with the default model
+	@echo "The command is $(CURDIR)/.venv/bin/vectord; after \`source .venv/bin/activate\` it is \`vectord\`."
+
+wheel: | $(TOOLS_ENV) ## Build dist/vectord-VERSION-py3-none-any.whl, which pip installs in any environment
+	@$(UV) build --wheel --out-dir dist
+	@ls dist/vectord-*.whl
+
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
+	@echo $(CURDIR)/.venv/bin/vectord serve $(ARGS)
 	@exec .venv/bin/vectord serve $(ARGS)
 
 test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v prometheus),,$(PROMETHEUS)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (a part: make test ARGS=tests/engine)
@@ -81,6 +89,18 @@ lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the i
 	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --extra torch --constraint <(echo torch==2.13.0) \
 	  --constraint deploy/image/requirements.lock --python-platform x86_64-manylinux_2_28 --generate-hashes \
 	  --python-version 3.11 --upgrade --custom-compile-command 'make lock' --output-file deploy/image/requirements-gpu.lock
+
+	@$(MAKE) --no-print-directory lock-check
+
+# Linux of the base image (glibc 2.36), with Python 3.11, on both architectures.
+lock-check: | $(TOOLS_ENV) ## Check that every locked package has a wheel for x86-64 and for arm64
+	@for platform in x86_64-manylinux_2_36 aarch64-manylinux_2_36; do \
+	  for lock in requirements.lock requirements-model.lock deploy/image/requirements.lock deploy/image/requirements-gpu.lock; do \
+	    $(UV) pip install --dry-run --no-deps --only-binary :all: --require-hashes --python-version 3.11 \
+	      --python-platform $$platform --target "$$(mktemp -d)" --requirement $$lock || exit 1; \
+	    echo "$$lock: $$platform"; \
+	  done; \
+	done
 
 sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core installation, as CycloneDX
 	@mkdir -p dist

@@ -15,8 +15,10 @@ import httpx
 import pytest
 import yaml
 from tests.config.start import load
-from tests.deploy.chart import ROOT
+from tests.deploy.chart import ROOT, merged
 from tests.real_server import wait_for
+
+from vectord.config.settings import SETTINGS
 
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.gpu"]
 SCRIPTS = ["start_server.sh", "deploy/prove_image.sh", "deploy/image/strip.sh", "deploy/image/root.sh"]
@@ -30,10 +32,19 @@ class Reset(yaml.SafeLoader):
 Reset.add_constructor("!reset", lambda loader, node: None)
 
 
-def service(file: str) -> dict[str, Any]:
-    loaded = yaml.load((ROOT / file).read_text(), Loader=Reset)
-    embedder: dict[str, Any] = loaded["services"]["embedder"]
-    return embedder
+def compose(file: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load((ROOT / file).read_text(), Loader=Reset)
+    return loaded
+
+
+def service(file: str, name: str = "embedder") -> dict[str, Any]:
+    """A service over the one that it extends, as Compose merges them: mappings by key, other values by replacement."""
+    own: dict[str, Any] = compose(file)["services"][name]
+    if base := own.pop("extends", None):
+        base = {"service": base} if isinstance(base, str) else base
+        own = merged(service(base.get("file", file), base["service"]), own)
+        own.pop("profiles", None)
+    return own
 
 
 def pins(file: str) -> dict[str, str]:
@@ -95,9 +106,23 @@ def test_images_have_the_locked_core(lock: str) -> None:
     assert ("torch" in image) == ("gpu" in lock)
 
 
+def test_compose_serves_under_our_own_names() -> None:
+    """On this machine only, with the health check of the images, and settings of the host's .env."""
+    plain, gpu = service("docker-compose.yml", "vectord"), service("docker-compose.yml", "gpu")
+    assert compose("docker-compose.yml")["name"] == "vectord"
+    assert (plain["image"], gpu["image"]) == ("vectord:cpu", "vectord:gpu")
+    assert plain["ports"] == gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+    assert plain["healthcheck"]["test"] == ["CMD", "vectord", "health", "--of-process", "1"]
+    assert plain["env_file"] == [{"path": ".env", "required": False}]
+    assert compose("docker-compose.yml")["services"]["gpu"]["profiles"] == ["gpu"]  # `up` alone does not start it
+    assert gpu["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+    names = {name for setting in SETTINGS for name in setting.env} | {"VECTORD_PROFILE"}
+    assert plain["environment"].keys() <= names
+
+
 def test_compose_keeps_the_names_of_smart_embedder() -> None:
     """Project, service, containers, volume and its path, a local port, five minutes to start."""
-    whole = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
+    whole = compose("docker-compose.gpu.yml")
     gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
     assert whole["name"] == "smart-embedder"
     assert (gpu["container_name"], cpu["container_name"]) == ("smart-embedder-gpu", "smart-embedder-cpu")
@@ -105,6 +130,7 @@ def test_compose_keeps_the_names_of_smart_embedder() -> None:
     assert gpu["volumes"] == ["model-cache:/app/model_cache"]
     assert gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
     assert gpu["healthcheck"]["start_period"] == "300s"
+    assert gpu["environment"]["VECTORD_PROFILE"] == "${VECTORD_PROFILE:-smart-embedder}"
 
 
 def test_compose_reuses_smart_embedders_volume() -> None:
@@ -141,7 +167,7 @@ def test_smart_embedders_requirements_install_this_folder(name: str, extra: str)
 
 
 def test_compose_makes_everything_but_the_models_read_only() -> None:
-    """In both files, the root file system is read-only, and there are no capabilities or ways to gain them."""
+    """In all files, the root file system is read-only, and there are no capabilities or ways to gain them."""
     gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
     assert (gpu["read_only"], gpu["tmpfs"], gpu["cap_drop"]) == (True, ["/tmp"], ["ALL"])
     assert gpu["security_opt"] == ["no-new-privileges:true"]
@@ -162,8 +188,9 @@ def test_the_override_removes_the_gpu() -> None:
     else True,
     reason="there is no Docker Compose",
 )
-def test_compose_reads_both_files() -> None:
+def test_compose_reads_all_files() -> None:
     """Docker Compose merges the files."""
+    lint("docker", "compose", "--profile", "gpu", "config", "--quiet")
     lint("docker", "compose", "-f", "docker-compose.gpu.yml", "-f", "docker-compose.cpu.yml", "config", "--quiet")
 
 

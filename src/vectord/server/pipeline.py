@@ -16,14 +16,18 @@ from typing import TypeAlias
 
 from vectord.errors import (
     UNFORESEEN,
+    FingerprintMismatch,
+    Forbidden,
     InferenceFailed,
     InvalidRequest,
     ModelCannot,
     ModelNotFound,
+    NoSuchRoute,
     Overloaded,
     QueueTimedOut,
     RateLimited,
     ShuttingDown,
+    Unauthorized,
     VectordError,
 )
 from vectord.observability.exchange import Exchange, Steps
@@ -40,6 +44,8 @@ ExchangeObserver: TypeAlias = Callable[[Exchange], None]
 REFUSALS = frozenset(kind.__name__ for kind in (Overloaded, QueueTimedOut, RateLimited))
 CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
 REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names that the client sent
+# Their messages say what the client can change.
+CLIENTS_ERRORS = (InvalidRequest, ModelNotFound, ModelCannot, FingerprintMismatch, Unauthorized, Forbidden, NoSuchRoute)
 CUT_SHORT = "The server shut down before this request was finished."
 
 
@@ -168,7 +174,7 @@ class RequestPipeline:
         if not isinstance(error, VectordError):
             error = VectordError(UNFORESEEN)
         record.error = type(error).__name__
-        if isinstance(error, InvalidRequest | ModelNotFound | ModelCannot):
+        if isinstance(error, CLIENTS_ERRORS):
             text = error.message[:REASON_CHARACTERS]
             record.reason = "".join(sign if sign.isprintable() else "?" for sign in text)
         return error
