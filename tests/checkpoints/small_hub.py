@@ -21,6 +21,7 @@ LARGE = (".safetensors", ".bin", ".onnx", ".h5")  # kept by LFS, so announced wi
 class Hub:
     url: str
     files: dict[str, bytes]
+    model: str = MODEL
     commit: str = COMMIT
     announced: dict[str, bytes] = field(default_factory=dict)  # sent instead of the announced content
     breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
@@ -35,12 +36,12 @@ class Hub:
 
 
 @contextmanager
-def small_hub(folder: Path) -> Iterator[Hub]:
+def small_hub(folder: Path, model: str = MODEL) -> Iterator[Hub]:
     """A hub with one model, which has the files of `folder`."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         server.daemon_threads = True
-        hub = Hub(f"http://127.0.0.1:{server.server_address[1]}", files)
+        hub = Hub(f"http://127.0.0.1:{server.server_address[1]}", files, model)
         server.hub = hub  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -61,11 +62,11 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._hub.tokens.add(self.headers.get("authorization"))
-        listings = {f"/api/models/{MODEL}", f"/api/models/{MODEL}/revision/main"}
+        listings = {f"/api/models/{self._hub.model}", f"/api/models/{self._hub.model}/revision/main"}
         path = unquote(self.path.partition("?")[0])
-        if path in listings | {f"/api/models/{MODEL}/revision/{self._hub.commit}"}:
+        if path in listings | {f"/api/models/{self._hub.model}/revision/{self._hub.commit}"}:
             return self._send(json.dumps(self._listing()).encode())
-        prefix = f"/{MODEL}/resolve/{self._hub.commit}/"
+        prefix = f"/{self._hub.model}/resolve/{self._hub.commit}/"
         name = path.removeprefix(prefix)
         if not path.startswith(prefix) or name not in self._hub.files:
             return self._send(b"{}", 404, {"x-error-code": "RepoNotFound"})
@@ -82,7 +83,7 @@ class _Answers(BaseHTTPRequestHandler):
             if name.endswith(LARGE):
                 one["lfs"] = {"size": size, "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
             siblings.append(one)
-        return {"id": MODEL, "modelId": MODEL, "sha": self._hub.commit, "siblings": siblings}
+        return {"id": self._hub.model, "modelId": self._hub.model, "sha": self._hub.commit, "siblings": siblings}
 
     def _file(self, name: str) -> None:
         if self._hub.stalls is not None:
