@@ -7,6 +7,9 @@ SHELL := /bin/bash -o pipefail
 .PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
   bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
 
+# Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
 ARGS ?=
@@ -51,8 +54,8 @@ test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm |
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
 test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
-	@.venv-clients/bin/python -m pytest tests/clients
-	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
+	@.venv-clients-apart/bin/python -m pytest tests/clients/apart & apart=$$!; \
+	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$apart && exit $$clients
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real

@@ -46,8 +46,8 @@ process = subprocess.Popen({hangs})
 found('started', pid=process.pid)
 time.sleep(1000)
 """
-    section, _ = run(code, limit_s=10.0)
-    assert section.error == "not done after 10 s"
+    section, _ = run(code, limit_s=5.0)
+    assert section.error == "not done after 5 s"
     assert not _runs(section.findings[0]["pid"])
 
 

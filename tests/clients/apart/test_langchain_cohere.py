@@ -22,12 +22,12 @@ def test_documents_and_queries(asked, own):
 
 
 def test_truncation_reaches_the_server(asked, own):
-    """By default a long text is truncated; NONE is a bad request, without retries."""
+    """By default a long text is truncated; NONE is a bad request. Without max_retries, this client would wait 8 s."""
     assert_same_vectors(
         CohereEmbeddings(model=MODEL, **asked).embed_documents([TOO_LONG]), own.embed([TOO_LONG], truncate=True)
     )
     with pytest.raises(cohere.BadRequestError, match="256"):
-        CohereEmbeddings(model=MODEL, truncate="NONE", **asked).embed_documents([TOO_LONG])
+        CohereEmbeddings(model=MODEL, truncate="NONE", max_retries=1, **asked).embed_documents([TOO_LONG])
 
 
 def test_documents_are_compressed_to_the_best(asked, own):
