@@ -20,7 +20,7 @@ from vectord.client.errors import (
     from_response,
     retry_after_s,
 )
-from vectord.products.vectord import ERRORS, render_error
+from vectord.products.vectord.fields import ERRORS, render_error
 
 NOW_S = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 

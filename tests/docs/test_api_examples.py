@@ -19,7 +19,8 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.products.vectord import DIALECT, ERRORS, type_of
+from vectord.products.vectord import DIALECT
+from vectord.products.vectord.fields import ERRORS, type_of
 from vectord.schema import ScoreKind
 from vectord.server import results
 from vectord.server.http.routing import Table

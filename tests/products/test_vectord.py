@@ -26,6 +26,11 @@ from vectord.errors import EmptyInput, FingerprintMismatch, InputTooLong, Invali
 from vectord.products import vectord
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.vectors import to_base64
+from vectord.products.vectord.fields import render_error
+from vectord.products.vectord.models import ModelAnswer, ModelsAnswer
+from vectord.products.vectord.scores import ClassifyAnswer, RerankAnswer, SimilarityAnswer
+from vectord.products.vectord.tokens import DecodeAnswer, TokenizeAnswer
+from vectord.products.vectord.vectors import DocumentsAnswer, EmbedAnswer
 from vectord.schema import (
     ChunkedDocument,
     ChunkOptions,
@@ -297,7 +302,7 @@ def test_an_invalid_field_is_named(name, body, field):
     """The status is 400; the message has the field's path, and not the value."""
     with pytest.raises(InvalidField) as caught:
         parse(name, **body)
-    rendered = vectord.render_error(caught.value)
+    rendered = render_error(caught.value)
     shown = json.loads(rendered.body)["error"]
     assert (rendered.status, shown["field"]) == (400, field)
     assert f"`{field}" in shown["message"]
@@ -310,7 +315,7 @@ def test_a_weight_is_finite(number):
     body = b'{"query": "q", "passages": ["a"], "method": "weighted", "weights": {"dense": %b}}' % number
     with pytest.raises(VectordError) as caught:
         route("rerank", "POST").parse(Incoming(body=body))
-    assert vectord.render_error(caught.value).status == 400
+    assert render_error(caught.value).status == 400
 
 
 def test_an_overlap_that_is_too_large_has_its_limit():
@@ -346,7 +351,7 @@ def answer(name, sent, result, answer_type, method="POST"):
 def test_embed_returns_dense_vectors():
     """In one precision, with the shortest float32 digits."""
     result = replace(embed_result(used=usage([(3, 3), (4, 4)])), sources={"dense": "served"})
-    assert answer("embed", ASKED, result, vectord.EmbedAnswer) == {
+    assert answer("embed", ASKED, result, EmbedAnswer) == {
         "model": "served",
         "fingerprint": "f00d",
         "data": [
@@ -361,13 +366,13 @@ def test_embed_returns_dense_vectors():
 def test_several_precisions_are_an_object():
     """In the requested order."""
     result = replace(embed_result(), dense={"int8": INT8, "float": VECTORS})
-    shown = answer("embed", ASKED | {"precisions": ["int8", "float"]}, result, vectord.EmbedAnswer)
+    shown = answer("embed", ASKED | {"precisions": ["int8", "float"]}, result, EmbedAnswer)
     assert shown["data"][0]["dense"] == {"int8": [1, -127, 3], "float": [0.1, -0.2, 0.33333334]}
 
 
 def test_one_precision_is_a_list():
     """For every precision."""
-    shown = answer("embed", ASKED | {"precisions": ["int8"]}, embed_of(dense={"int8": INT8}), vectord.EmbedAnswer)
+    shown = answer("embed", ASKED | {"precisions": ["int8"]}, embed_of(dense={"int8": INT8}), EmbedAnswer)
     assert shown["data"][1]["dense"] == [0, 5, 127]
 
 
@@ -379,7 +384,7 @@ def test_base64_has_the_bytes_of_each_precision():
     """float32 is little-endian, int8 has one byte for each number, and token vectors are encoded one by one."""
     body = ASKED | {"precisions": ["float", "int8"], "encoding": "base64"}
     result = embed_of(dense={"float": VECTORS, "int8": INT8}, colbert=COLBERT, tokens=COLBERT)
-    shown = answer("embed", body, result, vectord.EmbedAnswer)["data"][1]
+    shown = answer("embed", body, result, EmbedAnswer)["data"][1]
     assert shown["dense"] == {"float": to_base64(VECTORS[1]), "int8": base64.b64encode(bytes([0, 5, 127])).decode()}
     assert shown["colbert"] == shown["tokens"] == [to_base64(row) for row in COLBERT[1]]
 
@@ -388,7 +393,7 @@ def test_every_kind_of_vector_is_returned():
     """Keys that were not requested are absent."""
     sparse = [Sparse(np.array([9, 2], np.int32), np.array([0.1, 3], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
     result = embed_of(sparse=sparse, colbert=COLBERT, tokens=COLBERT)
-    assert answer("embed", ASKED, result, vectord.EmbedAnswer)["data"] == [
+    assert answer("embed", ASKED, result, EmbedAnswer)["data"] == [
         {"index": 0, "sparse": {"indices": [9, 2], "values": [0.1, 3.0]}, "colbert": [[1, 0]], "tokens": [[1, 0]]},
         {
             "index": 1,
@@ -407,7 +412,7 @@ def test_a_truncated_text_has_the_model_that_truncated_it():
     }
     result = embed_of(dense={"float": np.zeros((3, 2), np.float32)}, lengths=lengths, limits={"a": 6, "b": 8})
     result = replace(result, usage=usage([(3, 3)] * 3))
-    shown = answer("embed", {"inputs": ["a", "b", "c"]}, result, vectord.EmbedAnswer)["data"]
+    shown = answer("embed", {"inputs": ["a", "b", "c"]}, result, EmbedAnswer)["data"]
     a = {"model": "a", "seen": 9, "kept": 6, "max_tokens": 6}
     b = {"model": "b", "seen": 12, "kept": 8, "max_tokens": 8, "characters_cut": 100}
     assert [item.get("truncated") for item in shown] == [None, [a], [a, b]]
@@ -422,13 +427,13 @@ def test_documents_returns_chunks_with_their_spans():
     ]
     result = DocumentsResult(model="served", fingerprint="f00d", documents=documents, usage=usage())
     body = {"documents": ["a", "b"], "chunk": {"max_tokens": 8}}
-    shown = answer("documents", body, result, vectord.DocumentsAnswer)
+    shown = answer("documents", body, result, DocumentsAnswer)
     first = {"start": 0, "stop": 5, "tokens": 2, "vector": [0.1, -0.2, 0.33333334]}
     assert shown["data"][0]["chunks"][0] == first
     assert shown["data"][0]["mean"] == [0.5, 0.5, 0]
     assert shown["data"][1] == {"index": 1, "chunks": [first]}
     assert shown | FIGURES == shown
-    coded = answer("documents", body | {"encoding": "base64"}, result, vectord.DocumentsAnswer)
+    coded = answer("documents", body | {"encoding": "base64"}, result, DocumentsAnswer)
     assert coded["data"][0]["chunks"][0]["vector"] == to_base64(VECTORS[0])
     assert coded["data"][0]["mean"] == to_base64(np.array([0.5, 0.5, 0], np.float32))
 
@@ -441,7 +446,7 @@ PASSAGES = {"query": "q", "passages": ["a", "b", "c", "d"]}
 def test_rerank_returns_passages_best_first():
     """Each passage once, with the kind of score. Equal scores stay in order."""
     result = rerank_result(0.1, 0.9, -3, 0.9, usage=usage())
-    assert answer("rerank", PASSAGES, result, vectord.RerankAnswer) == {
+    assert answer("rerank", PASSAGES, result, RerankAnswer) == {
         "model": "served",
         "fingerprint": "f00d",
         "score_kind": "logit",
@@ -461,7 +466,7 @@ def test_rerank_returns_passages_best_first():
 )
 def test_top_n_bounds_the_results(top_n, indices):
     """null and 0 are no bound."""
-    shown = answer("rerank", PASSAGES | {"top_n": top_n}, rerank_result(0.1, 0.9, -3, 0.9), vectord.RerankAnswer)
+    shown = answer("rerank", PASSAGES | {"top_n": top_n}, rerank_result(0.1, 0.9, -3, 0.9), RerankAnswer)
     assert [result["index"] for result in shown["results"]] == indices
 
 
@@ -469,7 +474,7 @@ def test_passages_and_spans_belong_to_their_index():
     """In every order of the results."""
     spans = [Span(0, 1), Span(1, 2), Span(2, 3), Span(3, 4)]
     body = PASSAGES | {"return_passages": True, "top_n": 2}
-    shown = answer("rerank", body, rerank_result(0.1, 0.9, -3, 0.8, spans=spans), vectord.RerankAnswer)
+    shown = answer("rerank", body, rerank_result(0.1, 0.9, -3, 0.8, spans=spans), RerankAnswer)
     assert [(each["passage"], each["span"]) for each in shown["results"]] == [
         ("b", {"start": 1, "stop": 2}),
         ("d", {"start": 3, "stop": 4}),
@@ -481,7 +486,7 @@ def test_truncated_texts_have_warnings():
     result = rerank_result(
         0.2, 0.1, query=TextLength(90, 64), passages=[TextLength(7, 7), TextLength(700, 400)], max_tokens=512
     )
-    shown = answer("rerank", PASSAGES | {"passages": ["a", "b"], "top_n": 1}, result, vectord.RerankAnswer)
+    shown = answer("rerank", PASSAGES | {"passages": ["a", "b"], "top_n": 1}, result, RerankAnswer)
     assert shown["warnings"] == [
         {"type": "query_truncated", "seen": 90, "kept": 64, "max_tokens": 512},
         {"type": "passage_truncated", "index": 1, "seen": 700, "kept": 400, "max_tokens": 512},
@@ -510,7 +515,7 @@ def test_classify_returns_labels_best_first():
         "classify",
         {"inputs": ["a", "b"]},
         classify_result([0.2, 0.7, 0.1], [0, 0.5, 0.5]),
-        vectord.ClassifyAnswer,
+        ClassifyAnswer,
     )
     assert (shown["model"], shown["score_kind"]) == ("served", "probability")
     assert shown["data"][0] == {
@@ -527,14 +532,14 @@ def test_classify_returns_labels_best_first():
 def test_classify_reports_a_truncated_input():
     """With the numbers of tokens."""
     result = replace(classify_result([1, 0, 0], [1, 0, 0]), usage=usage())
-    shown = answer("classify", {"inputs": ["a", "b"]}, result, vectord.ClassifyAnswer)
+    shown = answer("classify", {"inputs": ["a", "b"]}, result, ClassifyAnswer)
     assert [item.get("truncated") for item in shown["data"]] == [None, [{"model": "served", "seen": 9, "kept": 4}]]
 
 
 def test_similarity_returns_cosines():
     """One for each sentence, in order."""
     result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
-    shown = answer("similarity", {"source": "a", "sentences": ["b", "c"]}, result, vectord.SimilarityAnswer)
+    shown = answer("similarity", {"source": "a", "sentences": ["b", "c"]}, result, SimilarityAnswer)
     assert shown == {
         "model": "served",
         "fingerprint": "f00d",
@@ -548,7 +553,7 @@ def test_a_failed_input_has_an_error_in_its_place():
     """The error is complete, and the other inputs have vectors."""
     failure = InputTooLong("Too long.", field="inputs", index=1, limit=4, given=9)
     shown = answer(
-        "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), vectord.EmbedAnswer
+        "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), EmbedAnswer
     )
     assert shown["data"] == [
         {"index": 0, "dense": [0.1, -0.2, 0.33333334]},
@@ -573,7 +578,7 @@ def test_tokenize_returns_tokens():
     """With byte offsets; null for special tokens."""
     tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)], []]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage())
-    shown = answer("tokenize", {"inputs": ["é", ""]}, result, vectord.TokenizeAnswer)
+    shown = answer("tokenize", {"inputs": ["é", ""]}, result, TokenizeAnswer)
     assert shown["data"] == [
         {
             "index": 0,
@@ -589,7 +594,7 @@ def test_tokenize_returns_tokens():
 def test_decode_returns_texts():
     """In order."""
     result = DecodeResult(model="served", texts=("a", "b"))
-    shown = answer("decode", {"ids": [[1], [2]]}, result, vectord.DecodeAnswer)
+    shown = answer("decode", {"ids": [[1], [2]]}, result, DecodeAnswer)
     assert shown == {"model": "served", "data": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}]}
 
 
@@ -622,7 +627,7 @@ def test_models_have_every_fact():
     assert route("models", "GET").parse(Incoming()).request == ListModels()
     info = model_info(matryoshka=(128, 256), prompts={"query": "find: "}, pinned=True)
     splade = model_info("other", outputs={"sparse"}, pooling="", dimensions=0, state="unloaded", revision=None)
-    shown = answer("models", Incoming(), model_list(info, splade), vectord.ModelsAnswer, method="GET")
+    shown = answer("models", Incoming(), model_list(info, splade), ModelsAnswer, method="GET")
     assert shown["models"][0] == MODEL
     assert shown["models"][1] == MODEL | {
         "name": "other",
@@ -650,7 +655,7 @@ def test_one_model_is_shown_loaded_or_unloaded(path, method, kind):
     """Its name may contain slashes. Each route returns the model."""
     sent = Incoming(path={"model": "org/served"})
     assert route(path, method).parse(sent).request == kind(model="org/served")
-    assert answer(path, sent, model_list(), vectord.ModelAnswer, method=method)["name"] == "served"
+    assert answer(path, sent, model_list(), ModelAnswer, method=method)["name"] == "served"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
@@ -658,7 +663,7 @@ def test_one_model_is_shown_loaded_or_unloaded(path, method, kind):
 
 def test_an_error_has_every_key():
     """Keys that do not apply are null."""
-    rendered = vectord.render_error(TooManyInputs("Too many.", field="inputs", limit=8, given=9))
+    rendered = render_error(TooManyInputs("Too many.", field="inputs", limit=8, given=9))
     assert rendered.status == 400
     assert json.loads(rendered.body) == {
         "error": {
@@ -670,7 +675,7 @@ def test_an_error_has_every_key():
             "given": 9,
         }
     }
-    rendered = vectord.render_error(FingerprintMismatch("Another space.", field="expect_fingerprint"))
+    rendered = render_error(FingerprintMismatch("Another space.", field="expect_fingerprint"))
     assert rendered.status == 412
     assert json.loads(rendered.body)["error"] | {"message": ""} == {
         "type": "fingerprint_mismatch",

@@ -1,0 +1,92 @@
+"""/vectord/models: the served models, and routes of the operator to load and unload one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+import msgspec
+
+from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.vectors import json_answer
+from vectord.schema import DeviceState, LoadModel, ModelInfo, ModelList, UnloadModel, VectorKind
+
+ROUTES = Routes()
+
+
+class ModelAnswer(msgspec.Struct):
+    name: str
+    model_id: str
+    revision: str | None
+    fingerprint: str
+    architecture: str
+    outputs: list[VectorKind]
+    reranks: bool
+    labels: list[str]
+    pooling: str | None  # null and 0: no dense vectors
+    dimensions: int
+    matryoshka: list[int] | None  # null: not known
+    max_input_tokens: int
+    prompts: dict[str, str]
+    dtype: str
+    device: str
+    devices: dict[str, DeviceState]  # the replicas that run it while it is loaded
+    backend: str
+    state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
+    pinned: bool
+    created: int
+
+
+class LimitsAnswer(msgspec.Struct):
+    max_inputs_per_request: int
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_concurrent_requests: int
+    tokenization_workers: int
+    truncates: bool | None
+
+
+class ModelsAnswer(msgspec.Struct):
+    models: list[ModelAnswer]
+    limits: LimitsAnswer
+
+
+@ROUTES.get("/vectord/models", answer=ModelsAnswer, summary="List served models and the limits in force")
+def render_models(result: ModelList) -> Rendered:
+    limits = asdict(result.limits)
+    limits["max_batch_requests"] = limits.pop("max_batch_texts")
+    return json_answer(models=[_model(info) for info in result.models], limits=limits)
+
+
+@ROUTES.get("/vectord/models/{model:path}", answer=ModelAnswer, summary="Show one served model")
+def render_model(result: ModelList) -> Rendered:
+    (info,) = result.models
+    return json_answer(**_model(info))
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    """A body of ModelAnswer: the facts of the same names, and `created`."""
+    facts = {name: getattr(info, name) for name in ModelAnswer.__struct_fields__ if name != "created"}
+    return {
+        **facts,
+        "outputs": sorted(info.outputs),
+        "pooling": info.pooling or None,
+        "prompts": dict(info.prompts),
+        "devices": dict(info.devices),
+        "created": info.created_unix_s,
+    }
+
+
+def parse_load(incoming: Incoming) -> Call:
+    return Call(LoadModel(model=incoming.path["model"]), render_model)
+
+
+def parse_unload(incoming: Incoming) -> Call:
+    return Call(UnloadModel(model=incoming.path["model"]), render_model)
+
+
+for _path, _parse, _summary in (
+    ("/vectord/models/{model:path}/load", parse_load, "Load a model now"),
+    ("/vectord/models/{model:path}/unload", parse_unload, "Unload a model"),
+):
+    ROUTES.add(Route(method="POST", path=_path, parse=_parse, summary=_summary, answer=ModelAnswer, admin=True))

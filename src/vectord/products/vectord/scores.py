@@ -1,0 +1,221 @@
+"""/vectord/rerank, /vectord/classify and /vectord/similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from vectord.errors import InvalidField
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
+from vectord.products.common.ranking import best_first
+from vectord.products.vectord.fields import (
+    ChunkFields,
+    FusionWeight,
+    PromptFields,
+    ResultAnswer,
+    TextFields,
+    TruncationAnswer,
+    Words,
+    chunk_options,
+    prompted_options,
+    result_answer,
+    text_options,
+    truncated,
+)
+from vectord.schema import (
+    ClassifyRequest,
+    ClassifyResult,
+    RerankMethod,
+    RerankRequest,
+    RerankResult,
+    ScoreKind,
+    SimilarityRequest,
+    SimilarityResult,
+    Span,
+    TextLength,
+)
+
+ROUTES = Routes()
+
+
+LEAST_WEIGHTS = 0.001  # their least sum: float32 products with a much smaller one underflow
+
+
+class WeightFields(msgspec.Struct, kw_only=True):
+    """The weights of the three scores; their sum is at least 0.001."""
+
+    dense: FusionWeight = 0.0
+    sparse: FusionWeight = 0.0
+    colbert: FusionWeight = 0.0
+
+
+class RerankBody(TextFields, kw_only=True):
+    query: str
+    passages: list[str]
+    method: RerankMethod | None = None  # null: the model's own scores, else its best vectors
+    weights: WeightFields | None = None  # method weighted; null: equal weights
+    scores: Literal["model", "raw", "probability"] | None = None  # method scores; null: model
+    instruction: Words | None = None
+    chunk: ChunkFields | None = None
+    top_n: Count | None = None  # 0 and null: all
+    return_passages: bool | None = False
+
+
+class RankedPassage(msgspec.Struct):
+    index: int
+    score: float
+    span: Span | UnsetType = UNSET  # the chunk with this score, in characters
+    passage: str | UnsetType = UNSET
+
+
+class WarningAnswer(msgspec.Struct):
+    type: Literal["query_truncated", "passage_truncated"]
+    seen: int
+    kept: int
+    max_tokens: int
+    index: int | UnsetType = UNSET  # of the passage
+
+
+class RerankAnswer(ResultAnswer):
+    """Best first; equal scores in the order of the passages."""
+
+    score_kind: ScoreKind
+    results: list[RankedPassage]
+    warnings: list[WarningAnswer]
+
+
+@ROUTES.post(
+    "/vectord/rerank",
+    body=RerankBody,
+    answer=RerankAnswer,
+    summary="Rank passages by how well they answer a query",
+    example={"query": "happy", "passages": ["rain", "joy"], "return_passages": True},
+    keys=["passages"],
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    weights = None
+    if body.weights is not None:
+        weights = (body.weights.dense, body.weights.sparse, body.weights.colbert)
+        if body.method != "weighted":
+            raise InvalidField("{field} are for the method 'weighted'.", field="weights")
+        if sum(weights) < LEAST_WEIGHTS:
+            raise InvalidField("{field} must have a sum of at least {least}.", field="weights", least=LEAST_WEIGHTS)
+    scores = body.scores or "model"
+    if scores != "model" and body.method not in (None, "scores"):
+        raise InvalidField("{field} is for the method 'scores'; others have one kind of score.", field="scores")
+    request = RerankRequest(
+        query=body.query,
+        passages=body.passages,
+        model=body.model or None,
+        text=text_options(body),
+        method=body.method,
+        weights=weights,
+        raw=None if scores == "model" else scores == "raw",
+        instruction=body.instruction,
+        chunks=chunk_options(body.chunk) if body.chunk else None,
+    )
+    return Call(request, partial(render_rerank, body.top_n, body.passages if body.return_passages else None))
+
+
+def render_rerank(top_n: int | None, passages: Sequence[str] | None, result: RerankResult) -> Rendered:
+    """top_n: None and 0 for all results. passages: their texts; None leaves them out."""
+    results = []
+    for index in best_first(result.scores)[: top_n or None]:
+        item: dict[str, Any] = {"index": index, "score": result.scores[index]}
+        if result.spans is not None:
+            item["span"] = result.spans[index]
+        if passages is not None:
+            item["passage"] = passages[index]
+        results.append(item)
+    return result_answer(result, score_kind=result.kind, results=results, warnings=list(_warnings(result)))
+
+
+def _warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
+    def cut(length: TextLength) -> dict[str, int]:
+        return {"seen": length.seen, "kept": length.kept, "max_tokens": result.max_tokens}
+
+    if result.query.truncated:
+        yield {"type": "query_truncated", **cut(result.query)}
+    for index, passage in enumerate(result.passages):
+        if passage.truncated:
+            yield {"type": "passage_truncated", "index": index, **cut(passage)}
+
+
+class ClassifyBody(TextFields, kw_only=True):
+    """`inputs`: "a" is one text, ["a", "b"] two texts, ["a", ["b", "c"]] a text and a pair."""
+
+    inputs: str | list[str | tuple[str, str]]
+    raw: bool | None = False
+
+
+class LabelAnswer(msgspec.Struct):
+    label: str
+    score: float
+
+
+class ClassifiedInput(msgspec.Struct):
+    index: int
+    labels: list[LabelAnswer]  # best first
+    truncated: list[TruncationAnswer] | UnsetType = UNSET
+
+
+class ClassifyAnswer(ResultAnswer):
+    score_kind: ScoreKind
+    data: list[ClassifiedInput]
+
+
+@ROUTES.post(
+    "/vectord/classify",
+    body=ClassifyBody,
+    answer=ClassifyAnswer,
+    summary="Score the labels of texts or pairs",
+    example={"inputs": ["what a day", ["a pair", "of texts"]]},
+    keys=["inputs"],
+)
+def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    request = ClassifyRequest(inputs=inputs, model=body.model or None, text=text_options(body), raw=body.raw is True)
+    return Call(request, render_classify)
+
+
+def render_classify(result: ClassifyResult) -> Rendered:
+    lengths = {result.model: result.usage.lengths}
+    data = []
+    for index, scores in enumerate(result.scores):
+        labels = [{"label": result.labels[label], "score": scores[label]} for label in best_first(scores)]
+        data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
+    return result_answer(result, score_kind=result.kind, data=data)
+
+
+class SimilarityBody(PromptFields, kw_only=True):
+    source: str
+    sentences: list[str]
+
+
+class SimilarityAnswer(ResultAnswer):
+    score_kind: ScoreKind
+    scores: list[float]
+
+
+@ROUTES.post(
+    "/vectord/similarity",
+    body=SimilarityBody,
+    answer=SimilarityAnswer,
+    summary="Compare a text with others",
+    example={"source": "happy", "sentences": ["rain", "joy"]},
+    keys=["sentences"],
+)
+def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
+    request = SimilarityRequest(
+        source=body.source, sentences=body.sentences, model=body.model or None, text=prompted_options(body)
+    )
+    return Call(request, render_similarity)
+
+
+def render_similarity(result: SimilarityResult) -> Rendered:
+    return result_answer(result, score_kind="cosine", scores=result.scores)

@@ -1,0 +1,204 @@
+"""/vectord/embed and /vectord/documents: the vectors of texts and of their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Meta, UnsetType
+
+from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
+from vectord.products.common.inputs import TextsOrIds, read_fingerprint, read_inputs
+from vectord.products.common.vectors import Encoding, encoded_rows
+from vectord.products.vectord.fields import (
+    ChunkFields,
+    EncodedVector,
+    ResultAnswer,
+    TruncationAnswer,
+    VectorFields,
+    chunk_options,
+    error_object,
+    prompted_options,
+    result_answer,
+    truncated,
+)
+from vectord.schema import (
+    ChunkedDocument,
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    Precision,
+    VectorKind,
+)
+
+ROUTES = Routes()
+
+
+class EmbedBody(VectorFields, kw_only=True):
+    """`dimensions`, `normalize` and `precisions` apply to dense vectors; `encoding` applies to all but sparse ones."""
+
+    inputs: TextsOrIds
+    outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
+    precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
+    partial_results: bool | None = False  # an input that cannot be embedded gets an error of its own
+
+
+class SparseAnswer(msgspec.Struct):
+    indices: list[int]
+    values: list[float]
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Why an input has no vectors. The message names the unit of `limit` and `given`."""
+
+    type: str
+    message: str
+    field: str | None
+    index: int | None
+    limit: int | None
+    given: int | None
+
+
+class EmbeddedInput(msgspec.Struct):
+    """The requested vectors of one input. If several precisions are requested, `dense` is an object by precision."""
+
+    index: int
+    dense: EncodedVector | dict[Precision, EncodedVector] | UnsetType = UNSET
+    sparse: SparseAnswer | UnsetType = UNSET
+    colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
+    tokens: list[EncodedVector] | UnsetType = UNSET  # one vector per token
+    truncated: list[TruncationAnswer] | UnsetType = UNSET  # only if the text was truncated
+    error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
+
+
+class EmbedAnswer(ResultAnswer):
+    data: list[EmbeddedInput]
+    sources: dict[VectorKind, str]  # the model that made each kind
+
+
+@ROUTES.post(
+    "/vectord/embed",
+    body=EmbedBody,
+    answer=EmbedAnswer,
+    summary="Turn texts into dense, sparse, ColBERT and token vectors at once",
+    example={"inputs": ["a happy person"], "dimensions": 384},
+    keys=["inputs"],
+)
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    precisions = tuple(dict.fromkeys(body.precisions or ("float",)))
+    request = EmbedRequest(
+        inputs=read_inputs(body.inputs),
+        model=body.model or None,
+        text=prompted_options(body),
+        outputs=frozenset(body.outputs or ("dense",)),
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        force_dimensions=body.force_dimensions is True,
+        precisions=precisions,
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint),
+        partial=body.partial_results is True,
+    )
+    return Call(request, partial(render_embed, precisions, body.encoding or "float"))
+
+
+def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: EmbedResult) -> Rendered:
+    dense = {precision: encoded_rows(rows, encoding) for precision, rows in result.dense.items()}
+    data = []
+    for index in range(len(result.usage.lengths)):
+        if index in result.failures:
+            data.append({"index": index, "error": error_object(result.failures[index])})
+            continue
+        item: dict[str, Any] = {"index": index}
+        if dense:
+            by_precision = {precision: rows[index] for precision, rows in dense.items()}
+            item["dense"] = by_precision if len(precisions) > 1 else by_precision[precisions[0]]
+        if result.sparse is not None:
+            sparse = result.sparse[index]
+            item["sparse"] = {"indices": sparse.indices, "values": sparse.values}
+        if result.colbert is not None:
+            item["colbert"] = _token_vectors(result.colbert[index], encoding)
+        if result.tokens is not None:
+            item["tokens"] = _token_vectors(result.tokens[index], encoding)
+        data.append(item | truncated(result.lengths, result.limits, index))
+    return result_answer(result, data=data, sources=dict(result.sources))
+
+
+def _token_vectors(rows: Float32, encoding: Encoding) -> Any:
+    """One vector for each token, rows (n, C). Each is base64 of its own, so that the answer shows their number."""
+    return encoded_rows(rows, encoding) if encoding == "base64" else np.ascontiguousarray(rows)
+
+
+class DocumentsBody(VectorFields, kw_only=True):
+    documents: list[str]
+    chunk: ChunkFields
+    late: bool | None = False
+    mean: bool | None = False
+
+
+class ChunkAnswer(msgspec.Struct):
+    """document[start:stop], in characters."""
+
+    start: int
+    stop: int
+    tokens: int
+    vector: EncodedVector
+
+
+class DocumentAnswer(msgspec.Struct):
+    index: int
+    chunks: list[ChunkAnswer]
+    mean: EncodedVector | UnsetType = UNSET
+
+
+class DocumentsAnswer(ResultAnswer):
+    data: list[DocumentAnswer]
+
+
+@ROUTES.post(
+    "/vectord/documents",
+    body=DocumentsBody,
+    answer=DocumentsAnswer,
+    summary="Cut documents into chunks and embed each",
+    example={
+        "documents": ["The river rose after two days of rain. The bridge was closed by noon."],
+        "chunk": {"max_tokens": 20, "by": "sentences"},
+        "late": True,
+    },
+    keys=["documents"],
+)
+def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
+    request = DocumentsRequest(
+        documents=body.documents,
+        chunks=chunk_options(body.chunk),
+        model=body.model or None,
+        text=prompted_options(body),
+        late=body.late is True,
+        mean=body.mean is True,
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        force_dimensions=body.force_dimensions is True,
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint),
+    )
+    return Call(request, partial(render_documents, body.encoding or "float"))
+
+
+def render_documents(encoding: Encoding, result: DocumentsResult) -> Rendered:
+    data = [_document(index, document, encoding) for index, document in enumerate(result.documents)]
+    return result_answer(result, data=data)
+
+
+def _document(index: int, document: ChunkedDocument, encoding: Encoding) -> dict[str, Any]:
+    vectors = encoded_rows(document.vectors["float"], encoding)
+    chunks = [
+        {"start": chunk.span.start, "stop": chunk.span.stop, "tokens": chunk.tokens, "vector": vector}
+        for chunk, vector in zip(document.chunks, vectors, strict=True)
+    ]
+    shown: dict[str, Any] = {"index": index, "chunks": chunks}
+    if document.mean is not None:
+        (shown["mean"],) = encoded_rows([document.mean], encoding)
+    return shown
