@@ -21,7 +21,7 @@ Input: TypeAlias = str | Sequence[int | str]  # a text, token ids of the model's
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Lane: TypeAlias = Literal["interactive", "bulk"]
 DeviceState: TypeAlias = Literal["ready", "stalled", "lost"]  # stalled: in part; lost: until the model loads again
-InputKind: TypeAlias = Literal["query", "document"]
+InputKind: TypeAlias = Literal["query", "document", "classification", "clustering"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # the vectors of a text
 VECTOR_KINDS: frozenset[VectorKind] = frozenset(get_args(VectorKind))
 AnswerKind: TypeAlias = Literal[VectorKind, "scores"]  # all that models compute
@@ -62,6 +62,8 @@ class TextOptions:
     prompt_name: str | None = None  # a key of the model's prompts; None: the model's default prompt
     kind: InputKind | None = None  # the model's prompt for such inputs, if it has one; `prompt_name` outranks it
     prompt: str | None = None  # the prompt's text; outranks both
+    # The name of an adapter or a prompt of the model. Ignored if the model has no adapters and no such prompt.
+    task: str | None = None
     max_tokens: int | None = None  # of an input, specials included; a lower limit than the model's
     add_special_tokens: bool = True
     # True: lists of ids are of the model's own vocabulary. False: only those between its special tokens; other ids are

@@ -140,8 +140,8 @@ def test_truncate_selects_the_end_that_is_cut_off(truncate, options):
     [
         ("search_query", "query"),
         ("search_document", "document"),
-        ("classification", None),
-        ("clustering", None),
+        ("classification", "classification"),
+        ("clustering", "clustering"),
         ("image", None),
         (None, None),
     ],

@@ -129,7 +129,9 @@ def test_every_option_of_embeddings_is_read():
     assert parsed.request == EmbedRequest(
         inputs=["a"],
         model="m",
-        text=TextOptions(truncate=False, truncate_by_default=True, prompt_name="p", kind="query"),
+        text=TextOptions(
+            truncate=False, truncate_by_default=True, prompt_name="p", kind="query", task="retrieval.query"
+        ),
         normalize=False,
         dimensions=2,
         force_dimensions=True,
@@ -161,14 +163,16 @@ def test_zero_dimensions_are_all_of_them():
         pytest.param({"task": "nl2code.query"}, "query", id="code query"),
         pytest.param({"task": "code2code.passage"}, "document", id="code passage"),
         pytest.param({"input_type": "document"}, "document", id="type of input"),
-        pytest.param({"task": "classification", "input_type": "query"}, "query", id="the task says nothing"),
+        pytest.param({"task": "text-matching", "input_type": "query"}, "query", id="the task says nothing"),
+        pytest.param({"task": "separation"}, "clustering", id="separation"),
         pytest.param({"task": "text-matching"}, None, id="neither"),
         pytest.param({"task": ""}, None, id="empty"),
     ],
 )
 def test_a_task_selects_queries_or_documents(options, kind):
-    """By its last part. Other tasks have no effect on a model without adapters."""
-    assert call(EMBEDDINGS, input="a", **options).request.text.kind == kind
+    """By its last part; and the whole of it names an adapter."""
+    text = call(EMBEDDINGS, input="a", **options).request.text
+    assert (text.kind, text.task) == (kind, options.get("task") or None)
 
 
 def test_a_switch_may_be_a_string():
@@ -262,7 +266,7 @@ def test_late_chunks_are_joined_to_one_document():
         chunks=None,
         spans=[[Span(0, 3), Span(4, 6)]],
         model="m",
-        text=TextOptions(truncate_by_default=True, kind="document"),
+        text=TextOptions(truncate_by_default=True, kind="document", task="retrieval.passage"),
         late=True,
         normalize=False,
         dimensions=2,
@@ -311,7 +315,7 @@ def test_each_chunk_has_a_vector():
 def test_multivectors_have_a_vector_for_each_token(path, options):
     """Under `embeddings`, which is also the item's `object`."""
     parsed = call(path, input=["a", "b"], **options)
-    text = TextOptions(truncate_by_default=True, kind="document")
+    text = TextOptions(truncate_by_default=True, kind="document", task=options.get("task"))
     assert parsed.request == EmbedRequest(inputs=["a", "b"], text=text, outputs=frozenset({"colbert"}))
     assert answer(parsed, multivectors(), MultiVectors) == {
         "object": "list",

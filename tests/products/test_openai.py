@@ -133,7 +133,7 @@ def test_every_option_is_read():
         normalize=False,
         expect_fingerprint="0123456789abcdef:8",
         partial=True,
-        text=TextOptions(truncate=True, max_tokens=64, prompt_name="query", kind="query"),
+        text=TextOptions(truncate=True, max_tokens=64, prompt_name="query", kind="query", task="retrieval.query"),
     )
 
 
@@ -164,8 +164,9 @@ def test_truncation_has_two_names(body, truncate):
     ],
 )
 def test_task_and_input_type_select_the_prompt(body, kind):
-    """The first one with a known value counts."""
-    assert parse(input="a", **body).text.kind == kind
+    """The first one with a known value counts; and the task names an adapter."""
+    text = parse(input="a", **body).text
+    assert (text.kind, text.task) == (kind, body.get("task"))
 
 
 @pytest.mark.parametrize(

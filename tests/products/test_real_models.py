@@ -29,15 +29,16 @@ ADMIN = {"x-api-key": "admin"}
 async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
     """A function that posts a body to the ready server of these models, named by their folders.
 
-    settings: fields of ModelConfig and EngineConfig.
+    settings: fields of ModelConfig, EngineConfig and ServerConfig.
     """
     model = {key: settings.pop(key) for key in ("composites",) if key in settings}
+    dialects = settings.pop("dialects", ("tei", "openai", "vectord"))
     names = tuple(folder.name for folder in folders)
     config = Config(
         model=ModelConfig(models=tuple(map(str, folders)), served_model_name=names, offline=True, **model),
         device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
         engine=EngineConfig(tokenization_workers=1, **settings),
-        server=ServerConfig(dialects=("tei", "openai", "vectord"), admin_key="admin"),
+        server=ServerConfig(dialects=dialects, admin_key="admin"),
     )
     composed = compose.build(config)
 

@@ -12,9 +12,10 @@ from tests.text.makers import make_encoder, make_spec, modernbert, prompt_tokens
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from vectord.checkpoints.spec import Adapter
 from vectord.errors import InputTooLong, InvalidField, Untokenizable
 from vectord.schema import TextOptions
-from vectord.text.options import KIND_NAMES, find_prompt
+from vectord.text.options import KIND_NAMES, find_adapter, find_prompt
 from vectord.text.tokenizer import TextEncoder
 
 PROMPTS = {"query": "query: ", "document": "", "sts": "same? "}
@@ -158,3 +159,31 @@ def test_the_default_prompt_is_not_pooled_either(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "tokenizer.json", prompts=PROMPTS, default_prompt_name="query", include_prompt=False)
     (one,) = read(TextEncoder(spec), ["dog"], TextOptions())
     assert prompt_tokens(one) == len(one.ids) - 2
+
+
+ADAPTERS = [Adapter(name=name, scale=1.0, rank=1) for name in ("retrieval.query", "retrieval.passage", "separation")]
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        pytest.param({}, 2, id="the model's default"),
+        pytest.param({"task": "separation", "kind": "query"}, 3, id="the task goes first"),
+        pytest.param({"prompt_name": "retrieval.query", "kind": "document"}, 1, id="then the name of the prompt"),
+        pytest.param({"prompt_name": "other"}, 2, id="a prompt without an adapter"),
+        pytest.param({"kind": "query"}, 1, id="queries"),
+        pytest.param({"kind": "clustering"}, 3, id="clustering"),
+    ],
+)
+def test_a_request_chooses_an_adapter(options, number):
+    """By its number, counted from 1; 0 for a model without adapters, whatever the request."""
+    assert find_adapter(ADAPTERS, TextOptions(**options), "retrieval.passage") == number
+    assert find_adapter([], TextOptions(**options)) == 0
+
+
+def test_an_unknown_adapter_is_refused():
+    """The error lists the model's own."""
+    with pytest.raises(InvalidField) as caught:
+        find_adapter(ADAPTERS, TextOptions(task="code.query"))
+    assert caught.value.field == "task"
+    assert "separation" in caught.value.message

@@ -96,9 +96,18 @@ CONFIG: Mapping[str, Harmless] = {
 
 # --- sentence_bert_config.json --------------------------------------------------------------------------------
 
-# Arguments of from_pretrained that select files, speed or memory.
+# Arguments of from_pretrained that select files, speed or memory; default_task is read with the adapters.
 _LOADING = frozenset(
-    {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage", "revision"}
+    {
+        "attn_implementation",
+        "cache_dir",
+        "default_task",
+        "device_map",
+        "dtype",
+        "local_files_only",
+        "low_cpu_mem_usage",
+        "revision",
+    }
     | {"token", "torch_dtype", "trust_remote_code", "unpad_inputs", "use_fast", "use_memory_efficient_attention"}
 )
 _ARGUMENTS = Harmless("loading only", lambda value: isinstance(value, dict) and value.keys() <= _LOADING)

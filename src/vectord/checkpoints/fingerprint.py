@@ -20,9 +20,9 @@ SAMPLES = 32
 SAMPLE_BYTES = 64 * 2**10
 
 # Left out, because they do not change the outputs: names and paths, facts from the catalogue, keys without effect.
-_NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name"})
-# Left out if None: these fields were added later, and the fingerprints of existing models must not change.
-_ADDED_LATER = frozenset({"log_twice", "query_weights", "static", "whole_numbers"})
+_NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter"})
+# Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
+_ADDED_LATER = frozenset({"adapters", "log_twice", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
@@ -45,7 +45,7 @@ def fingerprint(spec: ModelSpec) -> str:
 def _facts(spec: ModelSpec) -> bytes:
     try:
         facts = {name: value for name, value in asdict(spec).items() if name not in _NAMES | _CATALOGUE}
-        facts = {name: value for name, value in facts.items() if name not in _ADDED_LATER or value is not None}
+        facts = {name: value for name, value in facts.items() if name not in _ADDED_LATER or value not in (None, ())}
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser
@@ -64,6 +64,7 @@ def _files(spec: ModelSpec) -> Iterator[Path]:
     if spec.tokenizer.suffix == ".txt" and settings.is_file():
         yield settings
     yield from (module.weights for module in spec.dense_modules)
+    yield from (adapter.weights for adapter in spec.adapters if adapter.weights is not None)
     yield from (path for path in (spec.lexical, spec.query_weights) if path is not None)
     if spec.colbert is not None:
         yield from (module.weights for module in spec.colbert.dense_modules)

@@ -11,11 +11,12 @@ in the folder is executed or imported, not even code that `auto_map` names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from vectord.checkpoints.adapters import read_tasks
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.fingerprint import fingerprint
@@ -28,6 +29,7 @@ from vectord.checkpoints.spec import (
     PAD_TOKEN_ID,
     POSITIONS_AFTER_PAD,
     PROMPT_LIMIT_CHARACTERS,
+    Adapter,
     Located,
     ModelSpec,
     Pooling,
@@ -149,7 +151,8 @@ _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made fr
 
 def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
     """The facts that every kind of model has; outputs and fingerprint are still empty."""
-    prompts = _prompts(folder)
+    adapters = read_tasks(folder)
+    prompts = {**{adapter.name: adapter.prompt for adapter in adapters}, **_prompts(folder)}
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     # A local folder may hold other weights under a known name.
@@ -169,6 +172,8 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
         prompts=prompts,
         default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
+        adapters=adapters,
+        default_adapter=_default_task(folder, adapters),
         known_cosines=() if known is None else known.known_cosines,
         fingerprint="",
     )
@@ -197,6 +202,20 @@ def _tokenizer(folder: ModelFolder) -> Path:
     )
 
 
+def _default_task(folder: ModelFolder, adapters: Sequence[Adapter]) -> str | None:
+    """The adapter of texts without one: `default_task` of xlm-roberta-flash's module for sentence-transformers."""
+    for key in ("model_args", "model_kwargs"):
+        arguments = folder.transformer_module.get(key)
+        default = arguments.get("default_task") if isinstance(arguments, dict) else None
+        if default is not None:
+            if default not in [adapter.name for adapter in adapters]:
+                raise ModelUnavailable(
+                    f"{folder.transformer_module.path}: default_task {str(default)[:80]!r} is not one of the adapters"
+                )
+            return str(default)
+    return None
+
+
 # --- lengths: as sentence-transformers decides ----------------------------------------------------------------
 
 _POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic (takes precedence if both are set); most models
@@ -211,7 +230,8 @@ def _max_tokens(folder: ModelFolder) -> int:
     Raises ModelUnavailable if the positions leave no room for a token.
     """
     positions = next((limit for key in _POSITION_KEYS if (limit := _limit(folder.config.get(key)))), None)
-    if positions is not None and folder.model_type in POSITIONS_AFTER_PAD:
+    is_rotary = folder.config.get("position_embedding_type") == "rotary"
+    if positions is not None and folder.model_type in POSITIONS_AFTER_PAD and not is_rotary:
         pad = folder.config.get("pad_token_id")
         positions -= 1 + (pad if type(pad) is int and pad >= 0 else PAD_TOKEN_ID)
     own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.get("max_seq_length"))

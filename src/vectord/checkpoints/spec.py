@@ -111,6 +111,17 @@ class StaticTable:
     max_characters: int | None = None  # of a text, where the library truncates before it tokenizes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A low-rank change of the network (LoRA) that a request chooses by name."""
+
+    name: str
+    prompt: str = ""  # before each text, unless the request sets another
+    scale: float  # of the change: alpha / rank
+    rank: int
+    weights: Path | None = None  # peft's file; None: the tensors are among the model's own
+
+
 # These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
 POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
 PAD_TOKEN_ID = 1  # where their config.json has none; MPNet's class uses it always
@@ -150,6 +161,8 @@ class ModelSpec:
     # prompts
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    adapters: tuple[Adapter, ...] = ()
+    default_adapter: str | None = None  # for texts of requests that choose none; None: the network unchanged
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their published cosine
     handler: str | None = None  # module.Class of the operator's own class that computes the dense vectors
     fingerprint: str  # 16 hex digits over weights, pooling, heads, prompts (fingerprint.py)
@@ -160,7 +173,7 @@ class ModelSpec:
 
         Source: create_position_ids_from_input_ids of transformers' RoBERTa and MPNet.
         """
-        if self.model_type not in POSITIONS_AFTER_PAD:
+        if self.model_type not in POSITIONS_AFTER_PAD or self.config.get("position_embedding_type") == "rotary":
             return None
         pad = self.config.get("pad_token_id")
         return pad if type(pad) is int and pad >= 0 and self.model_type != "mpnet" else PAD_TOKEN_ID

@@ -316,6 +316,7 @@ class Engine:
             request = replace(request, force_dimensions=True)
         if not isinstance(request, TokenizeRequest | DecodeRequest) and request.text.cache_salt:
             task.caller = replace(task.caller, cache_salt=request.text.cache_salt)
+        request = self._with_adapter(request)
         model = ""  # a served name, never the client's words: it becomes a label in the metrics
         operation = _operation(request)
         self._observe(ActiveRequestsChanged(operation, 1))
@@ -331,6 +332,14 @@ class Engine:
             self._observe(ActiveRequestsChanged(operation, -1))
         self._report(model, request, result, task.caller)
         return result
+
+    def _with_adapter(self, request: ModelRequest) -> ModelRequest:
+        """The request to MODEL under the task ADAPTER, if it names MODEL:ADAPTER."""
+        found = self._registry.adapter_in(request.model)
+        if found is None or isinstance(request, TokenizeRequest | DecodeRequest):
+            return request
+        model, adapter = found
+        return replace(request, model=model, text=replace(request.text, task=adapter))
 
     def _target(self, request: ModelRequest, allowed: Allowed) -> ModelOrComposite:
         """The requested model, else the first that supports the operation."""

@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import ModelUnavailable, Untokenizable
-from vectord.schema import InputKind, Int32, TextLength
+from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
@@ -40,11 +40,11 @@ class ColbertEncoder:
         """path: the tokenizer's, for messages. Raises ModelUnavailable: no such tokens, or no room for a text."""
         self._plain = plain
         self._attends = colbert.attend_to_expansion
-        settings: dict[InputKind, tuple[str, int | None, bool]] = {
+        settings: dict[str, tuple[str, int | None, bool]] = {
             "query": (colbert.query_prefix, colbert.query_length, colbert.expand_queries),
             "document": (colbert.document_prefix, colbert.document_length, False),
         }
-        self._forms: dict[InputKind, _TextFormat] = {}
+        self._forms: dict[str, _TextFormat] = {}
         for kind, (prefix, length, expands) in settings.items():
             form = _TextFormat(
                 prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands
@@ -64,7 +64,7 @@ class ColbertEncoder:
         """
         options, inputs = request.options, request.inputs
         require_specials(options, "ColBERT vectors")
-        kind = options.kind or "document"
+        kind = "query" if options.kind == "query" else "document"
         form = self._forms[kind]
         limit = limit_of(request, form.max_tokens, self._least(form), "right")
         prompt = prompt.removeprefix(form.prefix)
@@ -81,7 +81,7 @@ class ColbertEncoder:
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
     def _sequence(
-        self, encoding: Encoding, form: _TextFormat, kind: InputKind, limit: Limit, source: Source
+        self, encoding: Encoding, form: _TextFormat, kind: str, limit: Limit, source: Source
     ) -> TokenSequence:
         ids, type_ids = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         if form.marker is not None:

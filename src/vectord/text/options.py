@@ -1,9 +1,11 @@
-"""The options of a request that reads texts, checked against the model: prompt, token limit, special tokens. Pure."""
+"""The options of a request that reads texts, checked against the model: prompt, adapter, token limit, special tokens.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from vectord.checkpoints.spec import Adapter
 from vectord.errors import InputTooLong, InvalidField, Untokenizable
 from vectord.schema import InputKind, Side, TextOptions
 from vectord.text.sequence import ReadRequest
@@ -12,20 +14,22 @@ from vectord.text.truncation import Limit
 # A client's own prompt is read once for each input; the longest instruction that a model publishes has 900.
 PROMPT_LIMIT_CHARACTERS = 2_000
 
-# What models call their prompts for the two kinds, the usual name first: sentence-transformers and most; E5;
+# What models call their prompts and adapters for each kind, the usual name first: sentence-transformers and most; E5;
 # EmbeddingGemma; nomic; jina v3; stella; e5-mistral.
 KIND_NAMES: Mapping[InputKind, tuple[str, ...]] = {
     "query": ("query", "Retrieval-query", "search_query", "retrieval.query", "s2p_query", "web_search_query"),
     "document": ("document", "passage", "corpus", "Retrieval-document", "search_document", "retrieval.passage"),
+    "classification": ("classification", "Classification"),
+    "clustering": ("clustering", "Clustering", "separation"),
 }
 
 
 def find_prompt(prompts: Mapping[str, str], options: TextOptions, default_name: str | None) -> str:
     """The text to put before each input; "" for none. prompts: the model's own; default_name: its default prompt.
 
-    The request's prompt text comes first, then its `prompt_name`, then its `kind`. A kind for which the model has no
-    prompt means none: the default prompt may be for the other kind. Raises InvalidField for an unknown name, and
-    InputTooLong or Untokenizable for a prompt text.
+    The request's prompt text comes first, then its `prompt_name`, then a prompt named as its `task`, then its `kind`.
+    A kind for which the model has no prompt means none: the default prompt may be for another kind. Raises InvalidField
+    for an unknown name, and InputTooLong or Untokenizable for a prompt text.
     """
     if options.prompt is not None:
         return check_prompt(options.prompt, "prompt")
@@ -37,9 +41,30 @@ def find_prompt(prompts: Mapping[str, str], options: TextOptions, default_name: 
         raise InvalidField(
             "{field} must be one of this model's prompts: {prompts}", field="prompt_name", prompts=", ".join(prompts)
         )
+    if options.task is not None and options.task in prompts:
+        return prompts[options.task]
     if options.kind is not None:
         return next((prompts[name] for name in KIND_NAMES[options.kind] if name in prompts), "")
     return prompts[default_name] if default_name is not None else ""
+
+
+def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name: str | None = None) -> int:
+    """The adapter for the inputs, from 1 in their order; 0: none.
+
+    The request's `task` comes first, then an adapter named as its `prompt_name`, then one for its `kind`, then the
+    default. Raises InvalidField for an unknown task, unless the model has no adapters.
+    """
+    if not adapters:
+        return 0
+    names = [adapter.name for adapter in adapters]
+    if options.task is not None:
+        if options.task not in names:
+            template = "{field} must be one of this model's: {tasks}"
+            raise InvalidField(template, field="task", tasks=", ".join(names))
+        return names.index(options.task) + 1
+    wanted = (options.prompt_name, *(KIND_NAMES[options.kind] if options.kind is not None else ()))
+    chosen = next((name for name in wanted if name in names), default_name)
+    return 0 if chosen is None else names.index(chosen) + 1
 
 
 def check_prompt(prompt: str, field: str) -> str:

@@ -36,6 +36,7 @@ class TokenSequence:
     keys: int | None = None  # only the first `keys` rows are attended to; None: all
     prefix: Prefix | None = None  # the same object in every sequence that shares it
     rows: Int32 | None = None  # (r,) the rows whose token vectors count, ascending; None: all
+    adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
     parts: tuple[TextLength, ...] = ()  # of a pair: the length of each text, without special tokens
 
     @property

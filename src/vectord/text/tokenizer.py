@@ -21,7 +21,7 @@ from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.options import find_prompt, limit_of
+from vectord.text.options import find_adapter, find_prompt, limit_of
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
@@ -95,6 +95,11 @@ class TextEncoder:
         EmptyInput (an empty list of ids) with the input's index, or with the field `query`; InvalidField with the field
         of an option; ModelCannot for pairs that the tokenizer does not join in one way.
         """
+        adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
+        sequences = self._read(request, part)
+        return [replace(sequence, adapter=adapter) for sequence in sequences] if adapter else sequences
+
+    def _read(self, request: ReadRequest, part: range | None) -> list[TokenSequence]:
         indexes = range(len(request.inputs)) if part is None else part
         if request.query is not None:
             if self._yes_no is not None:

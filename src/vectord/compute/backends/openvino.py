@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -36,7 +36,7 @@ NARROW_GROUPS = 4  # length groups of the narrow plan: 3 are 4 % slower; a 5th g
 DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
-def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
+def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedBackend:
     """Return the model, ready to run; its narrow plan may still be compiling.
 
     Raises ConfigError for a device or dtype with an unknown name, ModelUnavailable if the model's files do not fit.
@@ -60,7 +60,16 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
         max_batch_texts=max_batch_texts(spec),
         int8_cosine=None if compiler.recipe is None else compiler.recipe.mean_cosine,
     )
-    return OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
+    backend = OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
+    if not spec.adapters or one_plan:
+        return backend
+
+    def make_plain() -> OpenvinoBackend:
+        plain = Compiler(spec, core, precision, threads, adapted=False)
+        plain.recipe = compiler.recipe
+        return OpenvinoBackend(facts, plain, _largest_batch(spec, facts))
+
+    return AdaptedBackend(backend, make_plain)
 
 
 def choose_streams(threads: int) -> int:
@@ -200,3 +209,60 @@ class OpenvinoBackend:
             return None
         self._compiler.release()
         return plan
+
+
+class AdaptedBackend:
+    """A model with adapters in two forms: batches without any adapter run on plans that have none.
+
+    Those are compiled in a thread of their own; until then, and if they cannot be made, one form runs all batches.
+    Measured with XLM-RoBERTa large's shape and five adapters of rank 4: with adapters in the plan, a batch takes 18 %
+    more processor time, whether its texts have any or not.
+    """
+
+    def __init__(self, adapted: OpenvinoBackend, make_plain: Callable[[], OpenvinoBackend]) -> None:
+        self.facts = adapted.facts
+        self._adapted = adapted
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
+        self._plain = self._background.submit(self._make_plain, make_plain)
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward."""
+        return self._of(batch).forward(batch, stream)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact."""
+        return self._adapted.forward_exact(batch)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew."""
+        for backend in self._made():
+            backend.renew(stream)
+
+    def wait(self) -> None:
+        """Block until no plan is compiling, whether it succeeded or not."""
+        self._adapted.wait()
+        wait([self._plain])
+        for backend in self._made():
+            backend.wait()
+
+    def close(self) -> None:
+        """Wait for the compiler, then free everything. No forward may be running or follow."""
+        self._background.shutdown()
+        for backend in self._made():
+            backend.close()
+
+    def _of(self, batch: TokenBatch) -> OpenvinoBackend:
+        plain = self._plain.result() if batch.texts.adapters is None and self._plain.done() else None
+        return plain or self._adapted
+
+    def _made(self) -> list[OpenvinoBackend]:
+        plain = self._plain.result() if self._plain.done() else None
+        return [self._adapted] if plain is None else [self._adapted, plain]
+
+    def _make_plain(self, make_plain: Callable[[], OpenvinoBackend]) -> OpenvinoBackend | None:
+        self._adapted.wait()  # its plans come first
+        try:
+            return make_plain()
+        except Exception:
+            logger.exception("the plans without adapters could not be made: all batches run on those with adapters")
+            return None

@@ -88,8 +88,12 @@ class Plan:
 class Compiler:
     """Compiles plans of one model over one checkpoint."""
 
-    def __init__(self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int, *, adapted: bool = True
+    ) -> None:
+        """adapted: whether its plans compute the model's adapters."""
         self.spec = spec
+        self._adapted = adapted
         self.precision = precision
         self.recipe: Recipe | None = None  # for int8; everything else is computed in `precision`
         self._threads = threads
@@ -119,7 +123,7 @@ class Compiler:
         return build(lambda tokens: network(tokens, spec.outputs), groups, by_token=spec.outputs - POOLED)
 
     def network(self, ops: OpenvinoOps, spec: ModelSpec) -> Network[ov.Node]:
-        return Network(spec, self._checkpoint, ops)
+        return Network(spec, self._checkpoint, ops, adapted=self._adapted)
 
     def compile_graph(self, graph: OpenvinoGraph, streams: int, precision: Precision | None = None) -> ov.CompiledModel:
         config = {

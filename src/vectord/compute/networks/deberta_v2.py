@@ -149,11 +149,13 @@ def _places(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[
 def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> TransformerLayer[T]:
     width, inner = spec.hidden_size, spec.intermediate_size
     attention = f"{name}.attention.self"
-    query = weights.linear(f"{attention}.query_proj", width, width)
-    key = weights.linear(f"{attention}.key_proj", width, width)
+    # These project the places once, at load, so no adapter may change them.
+    fixed = weights.over(ops)
+    query = (fixed if spec.share_projections else weights).linear(f"{attention}.query_proj", width, width)
+    key = (fixed if spec.share_projections else weights).linear(f"{attention}.key_proj", width, width)
 
     def project(own: str, shared: Linear[T]) -> T:
-        linear = shared if spec.share_projections else weights.linear(f"{attention}.{own}", width, width)
+        linear = shared if spec.share_projections else fixed.linear(f"{attention}.{own}", width, width)
         return ops.linear(places, linear.weight, linear.bias)
 
     return TransformerLayer(

@@ -129,6 +129,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
         spec,
         TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
+            words_change=weights.table_change("embed_tokens", spec.vocab_size, spec.hidden_size),
             layers=tuple(
                 _layer(
                     spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, queries, window

@@ -24,6 +24,7 @@ from vectord.compute.ops.base import Activation, Ops, T
 
 WORDS = "embeddings.word_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
+WEIGHT = ".weight"
 
 
 def read_spec(
@@ -184,6 +185,8 @@ def read_encoder(
             words=weights.tensor(WORDS, spec.vocab_size, width),
             positions=positions,
             types=weights.tensor(TYPES, spec.types, width) if spec.types and types is None else types,
+            words_change=weights.table_change(WORDS.removesuffix(WEIGHT), spec.vocab_size, width),
+            types_change=weights.row_change(TYPES.removesuffix(WEIGHT), width) if spec.types == 1 else None,
             norm=weights.norm(norm, width),
             widen=None if widen is None else weights.linear(widen, width, spec.hidden_size),
             layers=tuple(layers or (read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers))),

@@ -14,11 +14,13 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, cast
 
+from vectord.checkpoints.adapters import split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
+from vectord.compute.networks.adapters import Adapters
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
 from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader, check_all_read
@@ -83,21 +85,26 @@ _CLASS_SUFFIXES = (
 _CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # custom classes that we support
 
 # Modules of this folder that are not architectures.
-_SHARED_MODULES = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"})
+_SHARED_MODULES = frozenset(
+    {"adapters", "decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"}
+)
 
 
 class Network(Generic[T]):
     """One model. Its only state is its weights, which the constructor loads."""
 
-    def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
-        """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T], *, adapted: bool = True) -> None:
+        """adapted: whether it computes the model's adapters. Raises ModelUnavailable for an unknown architecture, an
+        unsupported config, or a tensor of another shape."""
         module = _architecture(spec)
         config = unread_settings(spec.folder / "config.json", spec.config)
         _refuse_unknown_class(spec, config)
-        reader = WeightReader(weights, ops)
+        weights, changes = split_adapters(weights, spec.adapters)
+        adapters = Adapters(changes, len(spec.adapters), ops) if changes and adapted else None
+        reader = WeightReader(weights, ops, adapters=adapters)
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader, ops)
+        self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
         check_all_read(reader.unread() - _read_by_modules(spec), spec.outputs, spec.model_type)
         refuse_unread(config, {**CONFIG, **getattr(module, "HARMLESS", {})})
 

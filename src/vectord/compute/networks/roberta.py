@@ -43,8 +43,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("speed and memory only", "use_flash_attn use_reentrant"),
     **harmless(
-        "of adapters, which the model has none of", "lora_alpha lora_dropout_p lora_main_params_trainable lora_rank"
+        "of adapters, which checkpoints/adapters.py reads",
+        "load_trained_adapters lora_adaptations lora_alpha lora_rank task_instructions",
     ),
+    **harmless("training only", "lora_dropout_p lora_main_params_trainable"),
+    **harmless("the usual width of the vector", "truncate_dim", None),
     **harmless("no layer after the pooling", "emb_pooler", None),
     **harmless("only with rotary positions", "rotary_emb_base"),
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Generic
 
+from vectord.compute.networks.adapters import LowRank
 from vectord.compute.networks.rotary import Turns, turns_of
 from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
@@ -104,12 +105,25 @@ class TransformerLayer(Generic[T]):
     mlp_out_norm: Norm[T] | None = None  # of what the MLP adds
     output_norm: Norm[T]  # after the MLP's sum, or before the MLP with norm_first
 
+    @property
+    def linears(self) -> list[Linear[T]]:
+        """Those that adapters may change."""
+        parts, mlp = self.attention, self.mlp
+        if isinstance(parts, Attention):
+            found = [parts.query, parts.key, parts.value, parts.out]
+        else:
+            found = [parts.before, parts.after, parts.value, parts.out]
+        found += [mlp.router] if isinstance(mlp, Mixture) else [mlp.up, mlp.down]
+        return found if isinstance(mlp, Mixture) or mlp.gate is None else [*found, mlp.gate]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerWeights(Generic[T]):
     words: T  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
+    words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
+    types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
     norm: Norm[T] | None = None  # of their sum
     widen: Linear[T] | None = None  # (H, E) after that norm
     wide_norm: Norm[T] | None = None  # after `widen`
@@ -117,6 +131,15 @@ class TransformerWeights(Generic[T]):
     final_norm: Norm[T] | None = None
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
     buckets: T | None = None  # (2 * max_tokens - 1,) for disentangled attention; None: attention is not disentangled
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch(Generic[T]):
+    """A batch, and what all layers share in it."""
+
+    tokens: Tokens[T]
+    turned: Mapping[int, Turns[T]]  # by the id of a layer's table
+    gates: Mapping[int, T]  # (T, R) of each row, by the id of a LowRank's gates; empty: no row has an adapter
 
 
 class Transformer(Generic[T]):
@@ -134,17 +157,29 @@ class Transformer(Generic[T]):
 
     def __call__(self, tokens: Tokens[T]) -> T:
         """Returns (T, H)."""
-        x = self._embed(tokens)
         attentions = [each.attention for each in self._weights.layers if isinstance(each.attention, Attention)]
         tables = {id(table): table for each in attentions for table in (each.rotary, each.query_rotary)}
         turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
+        batch = _Batch(tokens, turned, self._gates(tokens))
+        x = self._embed(batch)
         for layer in self._weights.layers:
-            x = self._layer(layer, x, tokens, turned)
+            x = self._layer(layer, x, batch)
         return self._norm(x, self._weights.final_norm)
 
-    def _embed(self, tokens: Tokens[T]) -> T:
-        ops, weights = self._ops, self._weights
+    def _gates(self, tokens: Tokens[T]) -> dict[int, T]:
+        if tokens.adapters is None:
+            return {}
+        linears = [linear for layer in self._weights.layers for linear in layer.linears]
+        linears += [] if self._weights.widen is None else [self._weights.widen]
+        changes = [self._weights.words_change, *(linear.change for linear in linears)]
+        tables = {id(change.gates): change.gates for change in changes if change is not None}
+        return {key: self._ops.embed(table, tokens.adapters) for key, table in tables.items()}
+
+    def _embed(self, batch: _Batch[T]) -> T:
+        ops, weights, tokens = self._ops, self._weights, batch.tokens
         x = ops.embed(weights.words, tokens.ids)
+        if weights.words_change is not None and batch.gates:
+            x = self._changed(x, ops.embed(weights.words_change.down, tokens.ids), weights.words_change, batch)
         x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
         if weights.positions is not None:
             x = ops.add(x, ops.embed(weights.positions, tokens.positions))
@@ -152,35 +187,37 @@ class Transformer(Generic[T]):
             # A model with one type gives it to every token: the table has no second row.
             only = self._spec.types == 1
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
+        if weights.types_change is not None and tokens.adapters is not None:
+            x = ops.add(x, ops.embed(weights.types_change, tokens.adapters))
         x = self._norm(x, weights.norm)
-        x = x if weights.widen is None else self._linear(x, weights.widen)  # (T, H)
+        x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
+    def _layer(self, layer: TransformerLayer[T], x: T, batch: _Batch[T]) -> T:
         if self._spec.norm_first:
-            x = self._ops.add(x, self._attended(layer, self._norm(x, layer.attention_norm), tokens, turned))
-            return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm), tokens))
-        h = self._norm(self._ops.add(x, self._attended(layer, x, tokens, turned)), layer.attention_norm)
+            x = self._ops.add(x, self._attended(layer, self._norm(x, layer.attention_norm), batch))
+            return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm), batch))
+        h = self._norm(self._ops.add(x, self._attended(layer, x, batch)), layer.attention_norm)
         x = h if layer.input_norm is None else self._norm(self._ops.add(x, h), layer.input_norm)
-        return self._norm(self._ops.add(x, self._between(layer, x, tokens)), layer.output_norm)
+        return self._norm(self._ops.add(x, self._between(layer, x, batch)), layer.output_norm)
 
-    def _attended(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
+    def _attended(self, layer: TransformerLayer[T], x: T, batch: _Batch[T]) -> T:
         parts = layer.attention
-        a = self._attend(parts, x, tokens, turned) if isinstance(parts, Attention) else self._convolve(parts, x, tokens)
+        a = self._attend(parts, x, batch) if isinstance(parts, Attention) else self._convolve(parts, x, batch)
         return self._norm(a, layer.attention_out_norm)
 
-    def _convolve(self, parts: ShortConvolution[T], x: T, tokens: Tokens[T]) -> T:
-        ops = self._ops
-        before, after, value = (self._linear(x, part) for part in (parts.before, parts.after, parts.value))
+    def _convolve(self, parts: ShortConvolution[T], x: T, batch: _Batch[T]) -> T:
+        ops, tokens = self._ops, batch.tokens
+        before, after, value = (self._linear(x, part, batch) for part in (parts.before, parts.after, parts.value))
         u = ops.multiply(before, value)
         taps = [ops.multiply(ops.shift(u, offset, tokens) if offset else u, weights) for offset, weights in parts.taps]
         mixed = reduce(ops.add, taps if parts.bias is None else [*taps, parts.bias])
-        return self._linear(ops.multiply(after, mixed), parts.out)
+        return self._linear(ops.multiply(after, mixed), parts.out, batch)
 
-    def _attend(self, parts: Attention[T], x: T, tokens: Tokens[T], turned: Mapping[int, Turns[T]]) -> T:
-        """turned: by the id of a layer's table."""
-        ops, spec = self._ops, self._spec
-        q, k, v = (self._linear(x, part) for part in (parts.query, parts.key, parts.value))  # (T, Q), (T, K), (T, K)
+    def _attend(self, parts: Attention[T], x: T, batch: _Batch[T]) -> T:
+        ops, spec, tokens, turned = self._ops, self._spec, batch.tokens, batch.turned
+        linears = (parts.query, parts.key, parts.value)
+        q, k, v = (self._linear(x, linear, batch) for linear in linears)  # (T, Q), (T, K), (T, K)
         q, k = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm)
         if parts.rotary is not None:
             of_queries, of_keys = turned[id(parts.query_rotary or parts.rotary)], turned[id(parts.rotary)]
@@ -200,29 +237,38 @@ class Transformer(Generic[T]):
             a = ops.attention(q, k, v, tokens, attention, self._weights.attention_bias)
         else:
             a = ops.disentangled_attention(q, k, v, parts.place_k, parts.place_q, buckets, tokens, attention)
-        return self._linear(a, parts.out)
+        return self._linear(a, parts.out, batch)
 
-    def _between(self, layer: TransformerLayer[T], x: T, tokens: Tokens[T]) -> T:
+    def _between(self, layer: TransformerLayer[T], x: T, batch: _Batch[T]) -> T:
         mlp = layer.mlp
-        h = self._mixed(mlp, x, tokens) if isinstance(mlp, Mixture) else self._mlp(mlp, x)
+        h = self._mixed(mlp, x, batch) if isinstance(mlp, Mixture) else self._mlp(mlp, batch, x)
         return self._norm(h, layer.mlp_out_norm)
 
-    def _mixed(self, mixture: Mixture[T], x: T, tokens: Tokens[T]) -> T:
-        experts = [partial(self._mlp, mlp) for mlp in mixture.experts]
-        h = self._ops.mixture(x, self._linear(x, mixture.router), mixture.top, experts, tokens)
+    def _mixed(self, mixture: Mixture[T], x: T, batch: _Batch[T]) -> T:
+        # Experts get some of the rows, so no adapter may change them: their readers are without.
+        experts = [partial(self._mlp, mlp, batch) for mlp in mixture.experts]
+        h = self._ops.mixture(x, self._linear(x, mixture.router, batch), mixture.top, experts, batch.tokens)
         return h if mixture.bias is None else self._ops.add(h, mixture.bias)
 
-    def _mlp(self, mlp: Mlp[T], x: T) -> T:
+    def _mlp(self, mlp: Mlp[T], batch: _Batch[T], x: T) -> T:
         ops, kind = self._ops, self._spec.activation
-        h = self._linear(x, mlp.up)  # (T, F)
+        h = self._linear(x, mlp.up, batch)  # (T, F)
         if mlp.gate is None:
             h = ops.activation(h, kind)
         else:
-            h = ops.multiply(ops.activation(self._linear(x, mlp.gate), kind), h)
-        return self._linear(h, mlp.down)
+            h = ops.multiply(ops.activation(self._linear(x, mlp.gate, batch), kind), h)
+        return self._linear(h, mlp.down, batch)
 
-    def _linear(self, x: T, linear: Linear[T]) -> T:
-        return self._ops.linear(x, linear.weight, linear.bias)
+    def _linear(self, x: T, linear: Linear[T], batch: _Batch[T]) -> T:
+        y = self._ops.linear(x, linear.weight, linear.bias)
+        if linear.change is None or not batch.gates:
+            return y
+        return self._changed(y, self._ops.product(x, linear.change.down), linear.change, batch)
+
+    def _changed(self, y: T, low: T, change: LowRank[T], batch: _Batch[T]) -> T:
+        """y (T, O) with what each row's adapter adds to it. low (T, R): the rows in all ranks."""
+        ops = self._ops
+        return ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))
 
     def _norm(self, x: T, norm: Norm[T] | None) -> T:
         """`x` itself without a norm."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import Output
+from vectord.compute.networks.adapters import Adapters, LowRank
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -21,6 +22,7 @@ from vectord.errors import ModelUnavailable
 class Linear(Generic[T]):
     weight: T  # (O, H)
     bias: T | None  # (O,)
+    change: LowRank[T] | None = None  # by adapters, which only a Transformer computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +34,34 @@ class Norm(Generic[T]):
 class WeightReader(Generic[T]):
     """Makes constants of one op set; `prefix` precedes every name.
 
-    read: the names read so far, shared with the readers that this one makes.
+    read: the names read so far, shared with the readers that this one makes. adapters: of layers; None: without.
     """
 
     def __init__(
-        self, weights: Mapping[str, Weight], ops: Ops[T], prefix: str = "", read: set[str] | None = None
+        self,
+        weights: Mapping[str, Weight],
+        ops: Ops[T],
+        prefix: str = "",
+        read: set[str] | None = None,
+        adapters: Adapters[T] | None = None,
     ) -> None:
         self._weights = weights
         self._ops = ops
         self._prefix = prefix
         self._read: set[str] = set() if read is None else read
+        self._adapters = adapters
 
     def under(self, prefix: str) -> WeightReader[T]:
         """Return a reader whose names continue from `prefix`."""
-        return WeightReader(self._weights, self._ops, self._prefix + prefix, self._read)
+        return WeightReader(self._weights, self._ops, self._prefix + prefix, self._read, self._adapters)
 
     def over(self, ops: Ops[T]) -> WeightReader[T]:
-        """Return a reader of the same names that makes constants of `ops`."""
+        """Return a reader of the same names that makes constants of `ops`, without adapters."""
         return WeightReader(self._weights, ops, self._prefix, self._read)
 
     def unread(self) -> set[str]:
         """Return the full names of the tensors that neither this reader nor one made from it has read."""
-        return self._weights.keys() - self._read
+        return (self._weights.keys() - self._read) | (set() if self._adapters is None else self._adapters.unread())
 
     def ignore(self, *prefixes: str) -> None:
         """Count the tensors whose names begin with one of `prefixes` as read."""
@@ -95,7 +103,18 @@ class WeightReader(Generic[T]):
     ) -> Linear[T]:
         """Return `name.weight` (outputs, inputs) and, if the layer has one, `name.bias` (outputs,); or these rows."""
         weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
-        return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
+        change = None
+        if self._adapters is not None:
+            change = self._adapters.of_linear(self._prefix + name, inputs, outputs, rows)
+        return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None, change)
+
+    def table_change(self, name: str, words: int, width: int) -> LowRank[T] | None:
+        """Return what adapters change in the table `name`.weight (words, width); None: nothing."""
+        return None if self._adapters is None else self._adapters.of_table(self._prefix + name, words, width)
+
+    def row_change(self, name: str, width: int) -> T | None:
+        """Return what each adapter adds to `name`.weight (1, width), as (adapters + 1, width); None: nothing."""
+        return None if self._adapters is None else self._adapters.of_row(self._prefix + name, width)
 
     def matrix(self, name: str, *shape: int, rows: slice) -> T:
         """Return these rows of the tensor `name` as the weight of a layer, without a copy. Raises ModelUnavailable."""
@@ -148,7 +167,7 @@ class WeightReader(Generic[T]):
 # Tensors without an effect on any output: buffers that config.json determines, and the pooler, which only classifiers
 # read. `_weight` is a copy that DeBERTa's pretraining left in its checkpoints.
 _HARMLESS = re.compile(
-    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.(dense\.)?(weight|bias)"
+    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.(dense\.)?(weight|bias|lora)"
 )
 # Heads of pretraining and of other tasks. The matrix and bias of the words may have a second name, or be tied.
 _WORDS_HEAD = re.compile(

@@ -38,6 +38,7 @@ class PackedTexts:
     spans: Int32 | None = None  # (M, 2) first and last + 1 row of each pooled span; None: one span a text
     keys: Int32 | None = None  # (N,) how many of a text's first rows are attended to; None: all
     parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
+    adapters: Int32 | None = None  # (N,) i: the i-th adapter of the model, from 1; 0: none; None: no text has one
 
     @classmethod
     def of(cls, texts: Sequence[Int32]) -> PackedTexts:
@@ -51,6 +52,13 @@ class PackedTexts:
         """`spans`, or one span for each text. (M, 2)"""
         return np.stack([self.cu_seqlens[:-1], self.cu_seqlens[1:]], axis=1) if self.spans is None else self.spans
 
+    @property
+    def row_adapters(self) -> Int32:
+        """The adapter of each row, 0 for none. (T,)"""
+        if self.adapters is None:
+            return np.zeros_like(self.ids)
+        return np.repeat(self.adapters, np.diff(self.cu_seqlens)).astype(np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Generic[T]):
@@ -60,6 +68,7 @@ class Tokens(Generic[T]):
     type_ids: T  # (T,) int32
     positions: T  # (T,) int32, from 0 in each text, after its parent's
     layout: Any  # where texts and spans begin and end, in the op set's own form
+    adapters: T | None = None  # (T,) int32, 0: none; None: no row has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,7 @@ class Ops(Protocol[T]):
     def multiply(self, a: T, b: T) -> T: ...
     def scale(self, x: T, factor: float) -> T: ...
     def linear(self, x: T, weight: T, bias: T | None) -> T: ...  # (T, H), (O, H), (O,) -> (T, O)
+    def product(self, x: T, weight: T) -> T: ...  # `linear` of a constant: never computed in int8
     def layer_norm(self, x: T, weight: T, bias: T | None, eps: float) -> T: ...
     def rms_norm(self, x: T, weight: T, eps: float) -> T: ...  # (T, k * W), (W,): each run of W numbers on its own
     def normalize(self, x: T) -> T: ...  # each row to length 1; a row of zeros stays zeros

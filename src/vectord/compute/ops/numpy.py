@@ -59,7 +59,8 @@ def pack(texts: PackedTexts) -> Tokens[Array]:
         spans=tuple(slice(int(start), int(stop)) for start, stop in texts.pooled),
         positions=np.concatenate([_positions(texts, rows, i) for i in range(len(rows))]),
     )
-    return Tokens(texts.ids, texts.type_ids, layout.positions, layout)
+    adapters = None if texts.adapters is None else texts.row_adapters
+    return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters)
 
 
 def _keys(texts: PackedTexts, rows: Sequence[slice], i: int) -> Array:
@@ -107,6 +108,9 @@ class NumpyOps:
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         y: Array = x @ weight.T
         return y if bias is None else y + bias
+
+    def product(self, x: Array, weight: Array) -> Array:
+        return self.linear(x, weight, None)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         centred = x - x.mean(axis=-1, keepdims=True)

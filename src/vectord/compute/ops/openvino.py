@@ -234,6 +234,7 @@ class OpenvinoGraph:
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
             "positions": _extend(at, rows),
+            "adapters": _extend(texts.row_adapters, rows),
             **_spans(texts.pooled),
             **{_answered(name): np.arange(texts.ids.size * (name in outputs), dtype=np.int32) for name in self.outputs},
         }
@@ -267,10 +268,11 @@ def build(
     by_token: outputs with one row per token, which are returned only if `pack` requests them.
     """
     layout = GraphLayout(groups)
-    ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
+    names = ("ids", "type_ids", "positions", "adapters")
+    ids, type_ids, positions, adapters = (layout.parameter(name, [-1]) for name in names)
     answers = {
         name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
-        for name, answer in network(Tokens(ids, type_ids, positions, layout)).items()
+        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters)).items()
     }
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
@@ -340,6 +342,9 @@ class OpenvinoOps:
     def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
         product = op.matmul(x, weight, False, True)
         return product if bias is None else op.add(product, bias)
+
+    def product(self, x: ov.Node, weight: ov.Node) -> ov.Node:
+        return op.matmul(x, weight, False, True)
 
     def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None, eps: float) -> ov.Node:
         normed = op.multiply(op.mvn(x, _ints(-1), True, eps, "inside_sqrt"), weight)

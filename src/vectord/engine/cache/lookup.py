@@ -33,7 +33,7 @@ def cache_key(
 ) -> CacheKey:
     """Everything that determines an answer, and the part of the cache that holds it (`partition_of`).
 
-    Type ids count only if one is not 0, which is rare. layout: spans, keys.
+    Type ids count only if one is not 0, which is rare. layout: spans, keys, adapter.
     """
     types = type_ids.tobytes()
     return (fingerprint, partition, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
@@ -216,5 +216,7 @@ class ModelCache:
 
 def _layout(sequence: TokenSequence) -> bytes:
     """What determines an answer besides the tokens."""
-    spans = b"" if sequence.spans is None else sequence.spans.tobytes()
-    return spans if sequence.keys is None else b"%d:%b" % (sequence.keys, spans)
+    layout = b"" if sequence.spans is None else sequence.spans.tobytes()
+    if sequence.keys is not None:
+        layout = b"%d:%b" % (sequence.keys, layout)
+    return layout if not sequence.adapter else b"adapter %d:%b" % (sequence.adapter, layout)

@@ -29,6 +29,7 @@ from vectord.errors import ConfigError, installing
 log = logging.getLogger("vectord")
 
 NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files of the folder
+ADAPTER_BACKENDS = ("fake", "openvino", "torch")
 INT8_BACKENDS = ("onnxruntime", "openvino", "torch")
 SEVERAL_DEVICES = ("fake", "static", "torch", "transformers")  # backends that can run one model on several devices
 MAX_BACKENDS = 64  # per model; each holds the weights once more
@@ -53,6 +54,16 @@ def check_dtype(backend: str, dtype: str) -> str:
     if dtype == "int8" and backend not in INT8_BACKENDS:
         raise ConfigError(f"dtype int8: the {backend} backend has none; those that have: {', '.join(INT8_BACKENDS)}")
     return backend
+
+
+def check_adapters(spec: ModelSpec, backend: str) -> None:
+    """Raises ConfigError if the model has adapters and the backend computes none."""
+    if spec.adapters and backend not in ADAPTER_BACKENDS:
+        names, backends_with = ", ".join(one.name for one in spec.adapters), ", ".join(ADAPTER_BACKENDS)
+        raise ConfigError(
+            f"{spec.model_id} has adapters ({names}), which the {backend} backend does not compute; those that do: "
+            f"{backends_with}"
+        )
 
 
 def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:

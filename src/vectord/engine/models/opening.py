@@ -30,6 +30,7 @@ from vectord.config.sources import export_hub
 from vectord.engine.models.backend import (
     backend_of,
     backend_options,
+    check_adapters,
     check_alike,
     check_backend,
     check_dtype,
@@ -72,6 +73,8 @@ def open_models(config: Config) -> list[ModelSource]:
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
     backends_of = [check_dtype(check_backend(backend_of(spec, device)), device.dtype) for spec in specs]
+    for spec, backend in zip(specs, backends_of, strict=True):
+        check_adapters(spec, backend)
     specs = [with_graph(spec, backend, device) for spec, backend in zip(specs, backends_of, strict=True)]
     # Known cosines of the published model do not hold for made-up numbers.
     specs = [
@@ -292,6 +295,8 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
         include_prompt=True,
         lexical=None,
         colbert=None,
+        adapters=(),
+        default_adapter=None,
         known_cosines=(),
         fingerprint=hashlib.sha256(f"{spec.fingerprint} by {handler}".encode()).hexdigest()[:16],
     )

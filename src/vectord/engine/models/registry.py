@@ -224,6 +224,17 @@ class Registry:
             raise ModelNotFound("No such model is served here. Served: {served}.", field="model", served=names)
         return target
 
+    def adapter_in(self, name: str | None) -> tuple[str, str] | None:
+        """The model and the adapter in a name of the form MODEL:ADAPTER; None for any other name."""
+        if name is None or name in self._by_name:
+            return None
+        for at in (place for place, character in enumerate(name) if character == ":"):
+            model, adapter = name[:at], name[at + 1 :]
+            target = self._by_name.get(model)
+            if isinstance(target, ServedModel) and adapter in [one.name for one in target.spec.adapters]:
+                return model, adapter
+        return None
+
     def names(self) -> dict[str, str]:
         """Name or alias -> served name."""
         return {name: target.name for name, target in self._by_name.items()}

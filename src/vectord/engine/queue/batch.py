@@ -19,7 +19,7 @@ from vectord.text.sequence import TokenSequence
 # dense (M, D), scores (M, L): one row per span, usually one; colbert and tokens (n, .): one row per token; sparse: a
 # Sparse.
 Answer: TypeAlias = Mapping[AnswerKind, Float32 | Sparse]
-# fingerprint, partition of the cache, ids, type ids, spans and keys, kinds
+# fingerprint, partition of the cache, ids, type ids, spans, keys and adapter, kinds
 CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[AnswerKind]]
 
 

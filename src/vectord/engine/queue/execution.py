@@ -190,23 +190,26 @@ class Packed:
 
 def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: bool) -> Packed:
     """All tokens of all items, concatenated. A shared prefix occurs once, as a text before those that share it."""
-    places: dict[Prefix, int] = {}
+    places: dict[tuple[Prefix, int], int] = {}  # by its adapter, too
     ids: list[Int32] = []
     types: list[Int32] = []
     parents: list[int] = []
+    adapters: list[int] = []
     firsts: list[int] = []
     sequences = [item.sequence for item in items]
     for sequence in sequences:
         prefix = sequence.prefix
-        if prefix is not None and prefix not in places:
-            places[prefix] = len(ids)
+        if prefix is not None and (prefix, sequence.adapter) not in places:
+            places[prefix, sequence.adapter] = len(ids)
             ids.append(prefix.ids)
+            adapters.append(sequence.adapter)
             types.append(np.zeros_like(prefix.ids))
             parents.append(-1)
         firsts.append(len(ids))
         ids.append(sequence.own_ids)
         types.append(sequence.type_ids[len(sequence.ids) - len(ids[-1]) :])
-        parents.append(-1 if prefix is None else places[prefix])
+        adapters.append(sequence.adapter)
+        parents.append(-1 if prefix is None else places[prefix, sequence.adapter])
     cu_seqlens = np.zeros(len(ids) + 1, np.int32)
     np.cumsum([len(text) for text in ids], out=cu_seqlens[1:])
     texts = PackedTexts(
@@ -216,6 +219,7 @@ def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: boo
         spans=_spans(sequences, firsts, cu_seqlens),
         keys=_keys(sequences, firsts, cu_seqlens),
         parents=np.array(parents, np.int32) if places else None,
+        adapters=np.array(adapters, np.int32) if any(adapters) else None,
     )
     requested = frozenset(outputs[kind] for item in items for kind in item.kinds)
     bounds = cu_seqlens.tolist()

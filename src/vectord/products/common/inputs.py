@@ -108,15 +108,17 @@ def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:
 
 # --- options --------------------------------------------------------------------------------------------------
 
-# Other tasks of these products (classification, clustering ...) have no effect here.
+# Other tasks of these products choose a prompt or an adapter only by its own name.
 _KINDS: Mapping[str, InputKind] = {
     **dict.fromkeys(("query", "retrieval.query", "search_query", "code.query"), "query"),
     **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document", "code.passage"), "document"),
+    "classification": "classification",
+    **dict.fromkeys(("clustering", "separation"), "clustering"),
 }
 
 
 def read_kind(*words: str | None) -> InputKind | None:
-    """Whether texts are queries or documents, by the first known word of Jina, Cohere, Voyage and others."""
+    """The use of the texts, by the first known word of Jina, Cohere, Voyage and others."""
     return next((_KINDS[word] for word in words if word is not None and word in _KINDS), None)
 
 

@@ -87,7 +87,11 @@ class MultiVectorBody(msgspec.Struct):
 
 class EmbeddingsBody(MultiVectorBody):
     task: Annotated[
-        str | None, msgspec.Meta(description='"retrieval.query", "code.passage" ...; others have no meaning here')
+        str | None,
+        msgspec.Meta(
+            description='"retrieval.query", "text-matching" ...: the adapter of that name, or the prompt for that use. '
+            "A model with adapters refuses other names, and other models ignore them"
+        ),
     ] = None
     normalized: OnSwitch = None
     late_chunking: Annotated[
@@ -251,7 +255,10 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
 
 def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
     truncate = read_switch(body.truncate, "truncate")
-    return TextOptions(truncate=truncate, truncate_by_default=True, prompt_name=body.prompt_name, kind=kind)
+    task = body.task if isinstance(body, EmbeddingsBody) else None
+    return TextOptions(
+        truncate=truncate, truncate_by_default=True, prompt_name=body.prompt_name, kind=kind, task=task or None
+    )
 
 
 def _inputs(body: MultiVectorBody) -> Sequence[Input]:

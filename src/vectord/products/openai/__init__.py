@@ -213,6 +213,7 @@ def _text_options(body: EmbeddingsBody) -> TextOptions:
         truncate_side=side,
         prompt_name=body.prompt_name,
         kind=read_kind(body.task, body.input_type),
+        task=body.task or None,
         max_tokens=None if tokens == WHOLE_MODEL else tokens,
     )
 

@@ -118,20 +118,20 @@ class GraphLimits:
     time_s: float
 
 
-def graph_shapes(longest: int, most_tokens: int) -> list[FlatShape]:
+def graph_shapes(longest: int, most_tokens: int, *, adapters: bool = False) -> list[FlatShape]:
     """Return the shapes of at most `most_tokens` to capture for texts of at most `longest` tokens, largest first.
 
     Attention starts a block for every 128 rows that a text of the shape may have, so each larger size has three shapes:
-    many short texts, few long ones, and many texts of which any may be long.
+    many short texts, few long ones, and many texts of which any may be long. adapters: whether the model has any.
     """
     shapes = []
     for tokens in TOKENS:
         if tokens > most_tokens:
             continue
         if tokens > SHORT and longest > SHORT:
-            shapes.append(_shape(tokens, tokens // 8, min(tokens, longest)))
-            shapes.append(_shape(tokens, tokens // 32, min(tokens, longest)))
-        shapes.append(_shape(tokens, tokens // 8, min(tokens, SHORT, longest)))
+            shapes.append(_shape(tokens, tokens // 8, min(tokens, longest), adapters))
+            shapes.append(_shape(tokens, tokens // 32, min(tokens, longest), adapters))
+        shapes.append(_shape(tokens, tokens // 8, min(tokens, SHORT, longest), adapters))
     return shapes
 
 
@@ -171,9 +171,9 @@ def capture_graphs(
     return Graphs(graphs)
 
 
-def _shape(tokens: int, texts: int, longest: int) -> FlatShape:
+def _shape(tokens: int, texts: int, longest: int, adapters: bool) -> FlatShape:
     texts = max(4, texts)
-    return FlatShape(tokens=tokens, texts=texts, spans=texts, longest=longest)
+    return FlatShape(tokens=tokens, texts=texts, spans=texts, longest=longest, adapters=adapters)
 
 
 def _sample(shape: FlatShape) -> Tensor:

@@ -229,7 +229,7 @@ def _capture(
     with torch.inference_mode():
         graphs = capture_graphs(
             lambda numbers, shape: network(tokens_of(numbers, shape), spec.outputs),
-            graph_shapes(spec.max_tokens, most_tokens),
+            graph_shapes(spec.max_tokens, most_tokens, adapters=bool(spec.adapters)),
             device,
             CudaCapture(kernels),
             GraphLimits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),

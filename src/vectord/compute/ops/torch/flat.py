@@ -39,6 +39,7 @@ class FlatShape:
     texts: int
     spans: int
     longest: int
+    adapters: bool = False  # whether it has the adapter of each row
 
     @property
     def runs(self) -> int:
@@ -59,7 +60,8 @@ class FlatShape:
     def parts(self) -> tuple[int, ...]:
         """The sizes of the array's parts, in the order of `_numbers`."""
         tokens, spans = self.tokens, self.spans
-        return tokens, tokens, tokens, self.texts + 1, spans, spans, spans, spans, self.pieces + 1, self.runs + 1
+        rows = (tokens,) * (4 if self.adapters else 3)
+        return *rows, self.texts + 1, spans, spans, spans, spans, self.pieces + 1, self.runs + 1
 
     def rounded(self) -> FlatShape:
         """Return the shape with whole tiles of rows, if it is large."""
@@ -71,6 +73,7 @@ class FlatShape:
             and other.texts <= self.texts
             and other.spans <= self.spans
             and other.longest <= self.longest
+            and other.adapters <= self.adapters
         )
 
 
@@ -82,7 +85,11 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
         return None
     lengths = np.diff(texts.cu_seqlens)
     return FlatShape(
-        tokens=texts.ids.size, texts=lengths.size, spans=len(texts.pooled), longest=int(lengths.max(initial=0))
+        tokens=texts.ids.size,
+        texts=lengths.size,
+        spans=len(texts.pooled),
+        longest=int(lengths.max(initial=0)),
+        adapters=texts.adapters is not None,
     )
 
 
@@ -90,7 +97,7 @@ def fill(texts: PackedTexts, shape: FlatShape, numbers: Int32) -> None:
     """Write the whole of `numbers` (shape.size,). `shape` must hold the batch."""
     bounds = np.cumsum((0, *shape.parts))
     assert numbers.shape == (bounds[-1],), "an array of another shape"
-    for (begin, end), (part, padding) in zip(pairwise(bounds), _numbers(texts), strict=True):
+    for (begin, end), (part, padding) in zip(pairwise(bounds), _numbers(texts, shape), strict=True):
         assert part.size <= end - begin, "a shape that does not hold the batch"
         numbers[begin : begin + part.size] = part
         numbers[begin + part.size : end] = padding
@@ -99,7 +106,8 @@ def fill(texts: PackedTexts, shape: FlatShape, numbers: Int32) -> None:
 def tokens_of(numbers: Tensor, shape: FlatShape) -> Tokens[Tensor]:
     """numbers (shape.size,) int32, on the device."""
     ids, type_ids, at, *rest = torch.split(numbers, list(shape.parts))
-    return Tokens(ids, type_ids, at, FlatLayout(shape.longest, *rest))
+    adapters = rest.pop(0) if shape.adapters else None
+    return Tokens(ids, type_ids, at, FlatLayout(shape.longest, *rest), adapters)
 
 
 class FlatLayout:
@@ -142,7 +150,7 @@ class FlatLayout:
         return runs.index_select(0, self._order)
 
 
-def _numbers(texts: PackedTexts) -> list[tuple[Int32, int]]:
+def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[Int32, int]]:
     """The parts of the array, each with its padding value."""
     spans, rows = texts.pooled, texts.ids.size
     rank = np.argsort(spans[:, 0], kind="stable")
@@ -162,6 +170,7 @@ def _numbers(texts: PackedTexts) -> list[tuple[Int32, int]]:
         (texts.ids, 0),
         (texts.type_ids, 0),
         (positions(texts), 0),
+        *([(texts.row_adapters, 0)] if shape.adapters else []),
         (texts.cu_seqlens, rows),
         (spans[:, 0], 0),
         (spans[:, 1] - 1, 0),

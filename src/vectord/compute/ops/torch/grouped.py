@@ -151,7 +151,8 @@ class GroupedLayout:
 def pack(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
     """Return a packed batch for TorchOps, on `device`."""
     ids, type_ids, at = (_send(rows, device) for rows in (texts.ids, texts.type_ids, positions(texts)))
-    return Tokens(ids, type_ids, at, GroupedLayout(texts, at))
+    adapters = None if texts.adapters is None else _send(texts.row_adapters, device)
+    return Tokens(ids, type_ids, at, GroupedLayout(texts, at), adapters)
 
 
 def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:

@@ -80,6 +80,9 @@ class TorchOps:
             weight = restore(weight, self._scales[weight], x.dtype)
         return F.linear(x, weight, bias)
 
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
 

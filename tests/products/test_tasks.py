@@ -1,0 +1,109 @@
+"""The tasks of a jina-embeddings-v3 through the whole server: each API's own field chooses adapter and prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.jina_tasks import INSTRUCTIONS, task_states, write_jina_tasks
+from tests.models import write_bert
+from tests.products.test_real_models import Ask, served
+
+TEXT = "many small birds sing"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of Jina's repository, with a tiny network."""
+    folder = tmp_path_factory.mktemp("jina") / "tiny"
+    write_bert(folder)
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    write_jina_tasks(folder, vocab_size=vocab_size, matryoshka_dimensions=[8, 16, 32], truncate_dim=None)
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer", "kwargs": ["task"]},
+            {"idx": 1, "name": "pooler", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"idx": 2, "name": "normalizer", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": INSTRUCTIONS, "default_prompt_name": None},
+    }
+    for name, value in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, np.ndarray]:
+    """The vector of TEXT under each task, and under none, by transformers over merged weights."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    found = {}
+    for task in (None, *INSTRUCTIONS):
+        ids = tokenizer.encode(("" if task is None else INSTRUCTIONS[task]) + TEXT).ids
+        mean = task_states(folder, [ids], task, tmp_path_factory.mktemp("merged")).mean(axis=0)
+        found[task] = mean / np.linalg.norm(mean)
+    return found
+
+
+@pytest.fixture
+async def ask(folder: Path) -> AsyncIterator[Ask]:
+    async with served(folder, dialects=("jina", "openai", "cohere", "tei", "vectord")) as ask:
+        yield ask
+
+
+JINA, OPENAI, COHERE = "/dialects/jina/v1/embeddings", "/dialects/openai/v1/embeddings", "/dialects/cohere/v2/embed"
+CASES: list[tuple[str, dict[str, Any], str | None]] = [
+    *((JINA, {"input": [TEXT], "task": task}, task) for task in INSTRUCTIONS),
+    (JINA, {"input": [TEXT]}, None),
+    (OPENAI, {"input": [TEXT], "task": "text-matching"}, "text-matching"),
+    (OPENAI, {"input": [TEXT], "input_type": "query"}, "retrieval.query"),
+    (OPENAI, {"input": [TEXT], "prompt_name": "retrieval.passage"}, "retrieval.passage"),
+    (OPENAI, {"input": [TEXT]}, None),
+    *(
+        (COHERE, {"texts": [TEXT], "input_type": kind, "embedding_types": ["float"]}, task)
+        for kind, task in {
+            "search_query": "retrieval.query",
+            "search_document": "retrieval.passage",
+            "classification": "classification",
+            "clustering": "separation",
+        }.items()
+    ),
+    (OPENAI, {"input": [TEXT], "model": "tiny:separation"}, "separation"),
+    ("/dialects/tei/embed", {"inputs": [TEXT], "prompt_name": "retrieval.query"}, "retrieval.query"),
+    ("/vectord/embed", {"inputs": [TEXT], "kind": "document"}, "retrieval.passage"),
+]
+
+
+async def test_each_field_chooses_its_adapter(ask: Ask, expected: dict[str | None, np.ndarray]) -> None:
+    """All requests run at once, so that batches mix the tasks, and once more from the cache."""
+    for _ in range(2):
+        replies = await asyncio.gather(*(ask(path, **body) for path, body, _ in CASES))
+        for (path, body, task), reply in zip(CASES, replies, strict=True):
+            assert reply.status == 200, reply.body
+            np.testing.assert_allclose(_vector(reply.json), expected[task], atol=1e-4, err_msg=f"{path} {body}")
+
+
+async def test_an_unknown_task_is_refused(ask: Ask) -> None:
+    """The error lists the model's tasks."""
+    reply = await ask(JINA, input=[TEXT], task="code.query")
+    assert reply.status == 422
+    assert "separation" in str(reply.json)
+
+
+def _vector(body: Any) -> list[float]:
+    """The only vector in the answer of any of these products."""
+    while not isinstance(body, list) or isinstance(body[0], list | dict):
+        if isinstance(body, list):
+            body = body[0]
+        else:
+            body = next(body[key] for key in ("data", "embeddings", "embedding", "float", "dense") if key in body)
+    return body
