@@ -74,6 +74,16 @@ class TextOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages that the model's chat template turns into one text."""
+
+    messages: str  # JSON: objects with `role`, `content` (a list of texts) and what else the template may read
+    variables: str = "{}"  # JSON: further names that the template may read
+    add_generation_prompt: bool = False  # with the beginning of an answer at the end
+    continue_final_message: bool = False  # without the end of the last message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkOptions:
     """How a long text is cut into chunks."""
 
@@ -96,6 +106,7 @@ class EmbedRequest:
     precisions: tuple[Precision, ...] = ("float",)  # dense only: one result for each
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
+    conversation: Conversation | None = None  # the only input, in place of `inputs`
     waits: bool = False  # at a full server: as long as the server's longest wait; False: as its setting says
 
 
@@ -141,6 +152,7 @@ class ClassifyRequest:
     model: str | None = None  # None: the first served model that classifies
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits
+    conversation: Conversation | None = None  # the only input, in place of `inputs`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +171,7 @@ class TokenizeRequest:
     model: str | None = None
     add_special_tokens: bool = True
     prompt_name: str | None = None
+    conversation: Conversation | None = None  # the only input, in place of `inputs`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

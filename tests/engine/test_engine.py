@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tests.engine.fakes import (
     spec,
 )
 
+from vectord.checkpoints.spec import ChatTemplate
 from vectord.compute.backends import fake
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.config import EngineConfig
@@ -47,6 +49,7 @@ from vectord.errors import (
 )
 from vectord.schema import (
     Caller,
+    Conversation,
     DecodeRequest,
     EmbedRequest,
     EmbedResult,
@@ -58,6 +61,7 @@ from vectord.schema import (
 )
 
 ANYONE = Caller()
+ROLES = ChatTemplate("{% for one in messages %}{{ one.role }}: {{ one.content }};{% endfor %}", {})
 BULK = Caller(client="indexer", lane="bulk")
 TOKENS: frozenset[VectorKind] = frozenset({"tokens"})
 texts_strategy = st.lists(st.text("ab é", max_size=12), min_size=1, max_size=30)
@@ -880,3 +884,23 @@ async def test_timings_do_not_exceed_the_request():
     for t in timings:
         assert 0 <= t.tokenize_s + t.queue_s + t.inference_s <= t.total_s
     assert timings[0].inference_s - timings[1].inference_s > 0.045
+
+
+# --- conversations --------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_is_read_as_its_text() -> None:
+    """In the template of the requested model; its vector is that of the rendered text."""
+    conversation = Conversation(messages='[{"role": "user", "content": ["hi"]}]')
+    async with serving(FakeBackend(), FakeBackend(), models=[spec(), spec(chat_template=ROLES)]) as engine:
+        asked = EmbedRequest(inputs=(), model="m1", conversation=conversation)
+        found = await engine.answer(asked, ANYONE)
+        expected = await engine.answer(replace(asked, inputs=["user: hi;"], conversation=None), ANYONE)
+        assert isinstance(found, EmbedResult)
+        assert isinstance(expected, EmbedResult)
+        assert np.array_equal(found.dense["float"], expected.dense["float"])
+        assert found.usage.lengths == expected.usage.lengths
+        tokens = await engine.answer(TokenizeRequest(inputs=(), model="m1", conversation=conversation), ANYONE)
+        assert tokens.usage.characters == len("user: hi;")  # type: ignore[union-attr]
+        with pytest.raises(InvalidField, match="no chat template"):
+            await engine.answer(replace(asked, model="m0"), ANYONE)

@@ -225,8 +225,9 @@ def test_partial_results_must_be_requested(body, partly):
 
 
 def test_token_ids_may_be_of_another_vocabulary():
-    """LangChain sends ids of OpenAI's models, so the engine checks them."""
+    """LangChain sends ids of OpenAI's models, so the engine checks them, unless the operator knows better."""
     assert parse(input=[[9906, 1917]]).text.own_ids is False
+    assert parsed(DIALECT, PATH, {"input": [[5]]}, guards=Guards(own_ids=True)).request.text.own_ids
 
 
 def test_a_text_of_too_many_characters_is_rejected():

@@ -44,7 +44,7 @@ from vectord.errors import (
     WrongType,
 )
 from vectord.products import tei
-from vectord.products.common.dialect import Call, Incoming
+from vectord.products.common.dialect import Call, Guards, Incoming
 from vectord.products.common.models import Info
 from vectord.products.common.vectors import EmbeddingList, to_base64
 from vectord.products.tei.errors import ERRORS, render_error, render_openai_error
@@ -303,6 +303,8 @@ def test_the_openai_routes_ignore_the_model():
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
     text = replace(TEXT, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
     assert asked("/v1/embeddings", body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
+    own = PARSE["/v1/embeddings"](replace(incoming(body), guards=Guards(own_ids=True))).request  # under TEI's profile
+    assert own == EmbedRequest(inputs=["a"], text=TEXT, dimensions=8)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
+from vectord.products.common.dialect import Guards
 from vectord.products.vllm import DIALECT, ERRORS, MAX_DESCRIBED, render_error
 from vectord.products.vllm.numbers import Numbers
 from vectord.schema import (
@@ -137,6 +138,7 @@ def test_cache_salt_separates_the_cache(parse, body):
 def test_on_openais_route_ids_may_be_of_openais_models(parse, body):
     """On vLLM's own routes ids are the model's."""
     assert parse(incoming(body)).request.text.own_ids is (parse is not PARSE["/embeddings"])
+    assert parse(incoming(body, guards=Guards(own_ids=True))).request.text.own_ids
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)
@@ -200,13 +202,75 @@ def test_truncation_above_the_models_length_is_rejected(parse, body):
         assert parse(incoming({**asked, "model": name}, models=models))
 
 
-@pytest.mark.parametrize(("parse", "body"), [*READING_INPUT, pytest.param(PARSE["/tokenize"], {}, id="tokenize")])
-def test_messages_are_rejected(parse, body):
-    """With and without `input`: no chat template runs here."""
-    for messages in ([], [{"role": "user", "content": "hi"}], "hi"):
-        with pytest.raises(InvalidField) as raised:
-            parse(incoming({**body, "input": None, "messages": messages}))
-        assert raised.value.message == "`messages` need a chat template, and none is run here; send the text itself."
+# --- messages -------------------------------------------------------------------------------------------------
+
+READING_MESSAGES = [*READING_INPUT, pytest.param(PARSE["/tokenize"], {}, id="tokenize")]
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+
+
+@pytest.mark.parametrize(("parse", "body"), READING_MESSAGES)
+def test_messages_are_one_input(parse, body):
+    """Without the model's prompt and special tokens, unless the body requests these; `input` takes precedence."""
+    body = {**body, "input": None, "messages": MESSAGES}
+    call = parse(incoming({**body, "chat_template_kwargs": {"tone": "dry"}}))
+    conversation = call.request.conversation
+    assert json.loads(conversation.messages) == [
+        {"role": "system", "content": ["Be kind."]},
+        {"role": "user", "content": ["hi"]},
+    ]
+    assert json.loads(conversation.variables) == {"tone": "dry"}
+    assert conversation.add_generation_prompt is isinstance(call.request, TokenizeRequest)
+    assert not conversation.continue_final_message
+    options = call.request if isinstance(call.request, TokenizeRequest) else call.request.text
+    assert not options.add_special_tokens
+    assert call.named(InputTooLong("{field} is long", field="inputs")).message == "`messages` is long"
+    assert call.named(InvalidField("{field} fails", field="conversation")).message == "`messages` fails"
+    if isinstance(call.request, TokenizeRequest):
+        assert parse(incoming({**body, "prompt": "hi"})).request.conversation is None
+    else:
+        assert options.prompt == ""
+        assert parse(incoming({**body, "add_special_tokens": True})).request.text.add_special_tokens
+        assert parse(incoming({**body, "input": "hi"})).request.conversation is None
+
+
+@pytest.mark.parametrize(("parse", "body"), READING_MESSAGES)
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"chat_template": "{{ messages }}"}}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
+            "messages[0]",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}, "messages[0]"),
+        ({"messages": [{"content": "no role"}]}, "messages[0].role"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user"}] * 1025}, "messages"),
+    ],
+    ids=str,
+)
+def test_messages_that_cannot_be_read_are_refused(parse, body, options, field):
+    """With the field at fault: images, templates of clients, and options that exclude each other."""
+    with pytest.raises(InvalidField) as raised:
+        parse(incoming({**body, "input": None, "messages": MESSAGES, **options}))
+    assert f"`{field}`" in raised.value.message
+
+
+def test_tool_calls_have_their_arguments_as_an_object():
+    """Clients send JSON in a string, and templates read an object."""
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+    messages = [
+        {"role": "assistant", "reasoning": "because", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+    conversation = PARSE["/pooling"](incoming({"messages": messages})).request.conversation
+    assistant, tool = json.loads(conversation.messages)
+    assert assistant["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert assistant["reasoning_content"] == "because"
+    assert tool == {"role": "tool", "content": ["2"], "tool_call_id": "1"}
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)

@@ -20,7 +20,9 @@ SAMPLES = 32
 SAMPLE_BYTES = 64 * 2**10
 
 # Left out, because they do not change the outputs: names and paths, facts from the catalogue, keys without effect.
-_NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter"})
+_NAMES = frozenset(
+    {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
+)
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset({"adapters", "log_twice", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})

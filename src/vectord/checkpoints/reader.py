@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from vectord.checkpoints.adapters import read_tasks
+from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.fingerprint import fingerprint
@@ -54,13 +55,14 @@ def read_spec(
     *,
     pooling: Pooling | None = None,
     default_prompt_name: str | None = None,
+    chat_template: str | None = None,
     task: TaskChoice = "auto",
     allow_unknown: Collection[str] = (),
 ) -> ModelSpec:
     """Return all facts of the model in `located.folder`.
 
-    pooling, default_prompt_name: replace the model's own; task: the use of the model, auto for its intended one.
-    allow_unknown: keys of configuration files that may be unknown (config_keys.py).
+    pooling, default_prompt_name, chat_template: replace the model's own; task: the use of the model, auto for its
+    intended one. allow_unknown: keys of configuration files that may be unknown (config_keys.py).
     Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
     name or a task that the model does not have.
     """
@@ -72,7 +74,7 @@ def read_spec(
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
     refuse_unread(folder.tokenizer_config, TOKENIZER)
-    return replace(spec, fingerprint=fingerprint(spec))
+    return replace(spec, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template))
 
 
 def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:

@@ -101,6 +101,14 @@ class YesNo:
         return any("{instruction}" in part for part in (self.body if isinstance(self.body, tuple) else (self.body,)))
 
 
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A Jinja template that turns messages into one text. Only text/chat_process.py runs it."""
+
+    text: str
+    tokens: Mapping[str, str]  # the special tokens that it may name, such as bos_token
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticTable:
     """A table with a row for each token. A text's vector is the mean of its tokens' rows."""
@@ -163,6 +171,7 @@ class ModelSpec:
     default_prompt_name: str | None = None
     adapters: tuple[Adapter, ...] = ()
     default_adapter: str | None = None  # for texts of requests that choose none; None: the network unchanged
+    chat_template: ChatTemplate | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their published cosine
     handler: str | None = None  # module.Class of the operator's own class that computes the dense vectors
     fingerprint: str  # 16 hex digits over weights, pooling, heads, prompts (fingerprint.py)

@@ -130,6 +130,12 @@ class ModelConfig:
         None, "Text before each input when a request names no prompt. Excludes default_prompt_name.", verbatim=True
     )
     default_prompt_name: str | None = setting(None, "Name of the model's prompt to use when a request names no prompt.")
+    chat_template: str | None = setting(
+        None,
+        "Jinja template for `messages`, in place of the models' own: a file, or the template itself. It runs in a "
+        "sandboxed process.",
+        verbatim=True,
+    )
     bge_embed_max_length: int | None = setting(
         None, "Most tokens in a text for embedding models of the BERT family.", limits=(1, 8192)
     )
@@ -480,6 +486,11 @@ class ServerConfig:
     )
     shutdown_timeout_secs: float = setting(
         30.0, "Seconds that accepted requests get to finish after SIGTERM.", limits=(0, 3600)
+    )
+    own_token_ids: bool = setting(
+        False,
+        "Read every list of token ids on /v1/embeddings as ids of the model. Otherwise only ids between its special "
+        "tokens are, because clients of OpenAI send ids of another vocabulary.",
     )
     max_text_chars: int | None = setting(
         None, "Most characters in a text on OpenAI's routes; 400 above.", limits=(1, 2**40)

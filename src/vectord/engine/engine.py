@@ -82,6 +82,7 @@ from vectord.schema import (
     Usage,
     VectorKind,
 )
+from vectord.text.chat import ChatTemplates
 from vectord.text.sequence import Encoder
 
 
@@ -121,6 +122,7 @@ class Engine:
         )
         self._cache = AnswerCache(self._config.cache_bytes, self._config.cache_texts)
         self._shared = None if store is None else SharedCache(store, store_secret)
+        self._chat_templates = ChatTemplates()
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         self._lifecycle = Lifecycle(self._registry.models, self._config, self._make_runner, self._observe)
         self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
@@ -171,6 +173,7 @@ class Engine:
         if self._shared is not None:
             await self._shared.close()
         self._pool.close()
+        await self._chat_templates.close()
 
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
@@ -324,7 +327,7 @@ class Engine:
             target = self._target(request, task.caller.models)
             model = target.name
             _check_fingerprint(target, request, task.caller)
-            result = await self._run(target, request, task)
+            result = await self._run(target, await self._rendered(target, request), task)
         except BaseException as error:
             self._report_failure(model, request, task, error)
             raise
@@ -371,6 +374,13 @@ class Engine:
                     return served
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot("No model served here can rerank{by}.", by=by)
+
+    async def _rendered(self, target: ModelOrComposite, request: ModelRequest) -> ModelRequest:
+        """The request with the text of its conversation as its only input."""
+        if not isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest) or request.conversation is None:
+            return request
+        text = await self._chat_templates.render(target.lead.spec.chat_template, request.conversation)
+        return replace(request, inputs=(text,), conversation=None)
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
         match request:

@@ -192,6 +192,18 @@ def test_default_prompt_name_names_one_of_the_models_prompts(tmp_path: Path) -> 
         read(folder, default_prompt_name="passage")
 
 
+def test_the_operators_chat_template_is_a_file_or_the_template_itself(tmp_path: Path) -> None:
+    """As in vLLM: a value with braces or several lines is the template. A missing file stops the start."""
+    (tmp_path / "chat.jinja").write_text("the file's")
+    for value, text in ((str(tmp_path / "chat.jinja"), "the file's"), ("{{ messages }}", "{{ messages }}")):
+        template = read(DEFAULT_MODEL, chat_template=value).chat_template
+        assert template is not None
+        assert template.text == text
+        assert template.tokens["cls_token"] == "[CLS]"
+    with pytest.raises(ConfigError, match=r"chat_template: none\.jinja cannot be read"):
+        read(DEFAULT_MODEL, chat_template="none.jinja")
+
+
 def test_unknown_keys_of_the_models_files_are_ignored_by_name(tmp_path: Path) -> None:
     """In any of its files; another key still stops the start."""
     folder = minilm_folder(tmp_path / "mine")

@@ -1,7 +1,7 @@
 """Models with scores: classifiers, cross-encoders (one label, pairs), and rerankers that answer "no" or "yes".
 
 reader.py calls this at start. A yes-or-no reranker is a language model such as Qwen3-Reranker; its score comes from the
-logits of the two words. A chat template is never run: the words around query and document come from the catalogue, and
+logits of the two words. Its chat template is not run: the words around query and document come from the catalogue, and
 a model that needs other words is refused.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
@@ -29,7 +30,6 @@ _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
-_CHAT_TEMPLATE_LIMIT_BYTES = 2**20
 
 _ACTIVATIONS: Mapping[str, ScoreActivation] = {
     "torch.nn.modules.linear.Identity": "identity",
@@ -146,29 +146,22 @@ def _find_template(folder: ModelFolder) -> YesNo | None:
     """The words around a pair: the catalogue's, or those of the model that it derives from."""
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
-    if folder.model_type == "qwen3" and ("rerank" in folder.name or _QUESTION in _chat_template(folder)):
+    if folder.model_type == "qwen3" and ("rerank" in folder.name or _asks_the_question(folder)):
         return _template_of(_ORIGINAL)
     if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):
         return _template_of(_NEMOTRON)
     return None
 
 
+def _asks_the_question(folder: ModelFolder) -> bool:
+    chat_template = read_chat_template(folder)
+    return chat_template is not None and _QUESTION in chat_template.text
+
+
 def _template_of(model: str) -> YesNo:
     entry = catalogue.find(model)
     assert entry is not None and entry.yes_no is not None, f"the catalogue has no template of {model}"
     return entry.yes_no
-
-
-def _chat_template(folder: ModelFolder) -> str:
-    path = folder.transformer / "chat_template.jinja"
-    if path.is_file():
-        try:
-            with path.open("rb") as file:
-                return file.read(_CHAT_TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
-    template = folder.tokenizer_config.get("chat_template")
-    return template if isinstance(template, str) else ""
 
 
 def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:

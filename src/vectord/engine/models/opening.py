@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
 
+from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
@@ -191,6 +192,7 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         located,
         pooling=pooling,
         default_prompt_name=config.default_prompt_name,
+        chat_template=None if config.chat_template is None else _read_template(config.chat_template),
         task=config.task,
         allow_unknown=config.allow_unknown_config,
     )
@@ -213,6 +215,21 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     if spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
         return replace(shortened, known_cosines=())  # they hold for whole texts without a prompt
     return shortened
+
+
+def _read_template(value: str) -> str:
+    """The text of a chat template: a file's, or the value itself if it has braces or several lines."""
+    if "{" in value or "\n" in value:
+        return value
+    path = Path(value).expanduser()
+    try:
+        with path.open("rb") as file:
+            text = file.read(TEMPLATE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"chat_template: {path} cannot be read ({error.strerror})") from error
+    if len(text) > TEMPLATE_LIMIT_BYTES:
+        raise ConfigError(f"chat_template: {path} has more than {TEMPLATE_LIMIT_BYTES:,} bytes")
+    return text.decode("utf-8", "replace")
 
 
 def _locked(requested: RequestedModel, path: Path) -> LockedModel:

@@ -9,6 +9,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -186,7 +187,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=inputs,
         model=incoming.path.get("model") or body.model or None,
-        text=_text_options(body),
+        text=replace(_text_options(body), own_ids=incoming.guards.own_ids),
         normalize=read_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,

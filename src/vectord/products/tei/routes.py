@@ -531,7 +531,8 @@ class OpenAIBody(msgspec.Struct):
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=_inputs(body.input),
-        text=replace(_text_options(Truncation()), own_ids=False),  # OpenAI's clients send ids of OpenAI's models
+        # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
+        text=replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids),
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )

@@ -30,10 +30,19 @@ from vectord.products.common.models import ModelItem, model_item
 from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, dump_json
+from vectord.products.vllm.chat import (
+    Continue,
+    GenerationPrompt,
+    Messages,
+    RequestTemplate,
+    TemplateVariables,
+    read_conversation,
+)
 from vectord.products.vllm.numbers import Numbers, read_numbers
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
+    Conversation,
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
@@ -56,7 +65,8 @@ from vectord.schema import (
 )
 
 ROUTES = Routes()
-NAMES: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens"}
+NAMES: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens", "conversation": "messages"}
+OF_MESSAGES: Mapping[str, str] = {"inputs": "messages"}  # the text of the messages is the only input
 
 # Keys of vLLM alone, by which a body on a shared path is vLLM's.
 SIGNS = frozenset(
@@ -82,7 +92,6 @@ Tokens = Annotated[
         ge=-1, le=2**31 - 1, description="truncate to this many tokens, specials included; -1: to the model's limit"
     ),
 ]
-Messages = Annotated[Any, msgspec.Meta(description="refused: no chat template is run here")]
 
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
@@ -102,22 +111,38 @@ class CommonFields(msgspec.Struct, kw_only=True):
 
 
 class InputBody(CommonFields, kw_only=True):
+    """`input`, or else `messages`."""
+
     input: TextsOrIds | None = None
-    messages: Messages = None
-    add_special_tokens: bool | None = None
+    messages: Messages | None = None
+    add_generation_prompt: GenerationPrompt | None = None
+    continue_final_message: Continue = False
+    chat_template: RequestTemplate = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_special_tokens: Annotated[bool | None, msgspec.Meta(description="null: of `input`, not of `messages`")] = None
 
 
 def _inputs(body: InputBody) -> Sequence[Input]:
-    _refuse_messages(body.messages)
-    if body.input is None:
+    if body.input is not None:
+        return read_inputs(body.input)
+    if body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
-    return read_inputs(body.input)
+    return ()
 
 
-def _refuse_messages(messages: object) -> None:
-    if messages is not None:
-        template = "{field} need a chat template, and none is run here; send the text itself."
-        raise InvalidField(template, field="messages")
+def _conversation(body: InputBody) -> Conversation | None:
+    return read_conversation(body) if body.input is None and body.messages is not None else None
+
+
+def _names(body: InputBody) -> Mapping[str, str]:
+    return {} if body.input is not None else OF_MESSAGES
+
+
+def _input_options(body: InputBody, incoming: Incoming) -> TextOptions:
+    if body.input is not None or body.messages is None:
+        return _text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False)
+    options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is True)
+    return replace(options, prompt="")  # the template has all words around the messages
 
 
 def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
@@ -204,7 +229,6 @@ class Embeddings(BaseAnswer):
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    "/invocations",  # SageMaker's path, for every kind of body
     body=EmbeddingBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
@@ -216,8 +240,25 @@ class Embeddings(BaseAnswer):
 def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
     request = _embed_request(body, incoming, "dense")
-    request = replace(request, text=replace(request.text, own_ids=False))  # OpenAI's clients send their models' ids
-    return Call(request, partial(render_embeddings, body, numbers), binary=not numbers.as_bytes)
+    # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
+    request = replace(request, text=replace(request.text, own_ids=incoming.guards.own_ids))
+    return Call(request, partial(render_embeddings, body, numbers), _names(body), binary=not numbers.as_bytes)
+
+
+@ROUTES.post(
+    "/invocations",  # SageMaker's path, for every kind of body
+    body=EmbeddingBody,
+    answer=Embeddings,
+    summary="Embed or classify texts, as the model does",
+    example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
+    keys=["input", "messages"],
+    signs=SIGNS,
+    names=NAMES,
+)
+def parse_invocation(body: EmbeddingBody, incoming: Incoming) -> Call:
+    if _usual_task(_model_of(body, incoming)) == "classify":
+        return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
+    return parse_embeddings(body, incoming)
 
 
 def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
@@ -255,22 +296,26 @@ class Pooling(BaseAnswer):
 def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     """Without `task`, the purpose of the named model, or of the first served model, decides."""
     numbers = _numbers(body)
-    # None for a name that is not listed: the engine knows whether it is an alias.
-    model = next((model for model in incoming.models if not body.model or model.name == body.model), None)
+    model = _model_of(body, incoming)
     task = body.task or _usual_task(model)
     if body.model and model is not None and task in NEEDED and NEEDED[task].isdisjoint(_abilities(model)):
         raise InvalidField("Unsupported task: '{task}'. The model was trained for another.", field="task", task=task)
     match task:
         case "embed":
             render = partial(render_pooled, body, numbers)
-            return Call(_embed_request(body, incoming, "dense"), render, binary=not numbers.as_bytes)
+            return Call(_embed_request(body, incoming, "dense"), render, _names(body), binary=not numbers.as_bytes)
         case "token_embed":
             return _token_call(body, incoming, numbers, model)
         case "classify":
-            return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers))
+            return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers), _names(body))
     known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
     template = "Unsupported task{known}. {field} must be 'embed', 'classify' or 'token_embed'."
     raise InvalidField(template, field="task", known=known)
+
+
+def _model_of(body: CommonFields, incoming: Incoming) -> ModelInfo | None:
+    """None for a name that is not listed: the engine knows whether it is an alias."""
+    return next((model for model in incoming.models if not body.model or model.name == body.model), None)
 
 
 def _numbers(body: EmbeddingBody) -> Numbers:
@@ -289,7 +334,8 @@ def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) 
     return EmbedRequest(
         inputs=_inputs(body),
         model=body.model or None,
-        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
+        text=_input_options(body, incoming),
+        conversation=_conversation(body),
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
         dimensions=body.dimensions,
@@ -304,7 +350,8 @@ def _token_call(body: PoolingBody, incoming: Incoming, numbers: Numbers, model: 
         raise InvalidField(template, field="use_activation")
     request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
     unit = not colbert and body.use_activation is not False
-    return Call(request, partial(render_pooled_tokens, body, numbers, unit), binary=not (unit or numbers.as_bytes))
+    render = partial(render_pooled_tokens, body, numbers, unit)
+    return Call(request, render, _names(body), binary=not (unit or numbers.as_bytes))
 
 
 NEEDED: Mapping[str, frozenset[str]] = {
@@ -420,7 +467,7 @@ class Classification(BaseAnswer):
     names=NAMES,
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
-    return Call(_classify_request(body, incoming), partial(render_classes, body))
+    return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
 
 
 def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
@@ -433,12 +480,13 @@ def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
     return ClassifyRequest(
         inputs=texts,
         model=body.model or None,
-        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
+        text=_input_options(body, incoming),
+        conversation=_conversation(body),
         raw=body.use_activation is False,
     )
 
 
-def render_classes(body: ClassifyBody, result: ClassifyResult) -> Rendered:
+def render_classes(body: InputBody, result: ClassifyResult) -> Rendered:
     data = [
         {"index": index, "label": result.labels[int(np.argmax(scores))], "probs": scores, "num_classes": len(scores)}
         for index, scores in enumerate(result.scores)
@@ -601,9 +649,15 @@ def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankRe
 # --- tokens ---------------------------------------------------------------------------------------------------
 
 
-class TokenizeBody(msgspec.Struct):
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """`prompt`, or else `messages`, which end with the beginning of an answer unless the body says otherwise."""
+
     prompt: str | None = None
-    messages: Messages = None
+    messages: Messages | None = None
+    add_generation_prompt: GenerationPrompt | None = None
+    continue_final_message: Continue = False
+    chat_template: RequestTemplate = None
+    chat_template_kwargs: TemplateVariables | None = None
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -625,16 +679,19 @@ class Tokenized(msgspec.Struct):
     summary="Tokenize a text",
     example={"prompt": "A bank of a river.", "return_token_strs": True},
     keys=["prompt", "messages"],
-    names={"inputs": "prompt"},
+    names={"inputs": "prompt", "conversation": "messages"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
-    _refuse_messages(body.messages)
-    if body.prompt is None:
+    render = partial(render_tokens, body.return_token_strs is True)
+    request = TokenizeRequest(inputs=(), model=body.model or None)
+    if body.prompt is not None:
+        request = replace(request, inputs=[body.prompt], add_special_tokens=body.add_special_tokens is not False)
+        return Call(request, render)
+    if body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
-    request = TokenizeRequest(
-        inputs=[body.prompt], model=body.model or None, add_special_tokens=body.add_special_tokens is not False
-    )
-    return Call(request, partial(render_tokens, body.return_token_strs is True))
+    conversation = read_conversation(body, prompts=True)
+    request = replace(request, conversation=conversation, add_special_tokens=body.add_special_tokens is True)
+    return Call(request, render, OF_MESSAGES)
 
 
 def render_tokens(with_strings: bool, result: TokenizeResult) -> Rendered:

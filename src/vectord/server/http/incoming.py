@@ -16,6 +16,7 @@ def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
     return Guards(
         max_inputs=engine.models().limits.max_inputs_per_request,
         max_text_chars=config.max_text_chars,
+        own_ids=config.own_token_ids,
         max_sentences=config.max_sentences_per_request,
         max_sentence_chars=config.max_sentence_chars,
         max_total_chars=config.max_total_chars_per_request,

@@ -1,0 +1,125 @@
+"""The body's `messages`: a conversation that the model's chat template turns into one text. Only text is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from vectord.errors import InvalidField, MissingField
+from vectord.schema import Conversation
+
+# The key of the text in each kind of part.
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+
+
+class Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """`content`: a text, or parts of text; parts of other kinds are refused."""
+
+    role: str
+    content: str | list[str | Part] | None = None
+    name: str | None = None
+    task: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+Messages = Annotated[
+    list[Message], msgspec.Meta(max_length=1024, description="read if `input` is absent, in the model's chat template")
+]
+GenerationPrompt = Annotated[bool, msgspec.Meta(description="of `messages`: end with the beginning of an answer")]
+Continue = Annotated[bool, msgspec.Meta(description="of `messages`: leave out the end of the last one")]
+RequestTemplate = Annotated[Any, msgspec.Meta(description="refused: only the server's templates are run")]
+TemplateVariables = Annotated[
+    dict[str, Any], msgspec.Meta(description="of `messages`: further names that the chat template may read")
+]
+
+
+class ChatBody(Protocol):
+    """A body with messages."""
+
+    messages: Messages | None
+    add_generation_prompt: GenerationPrompt | None
+    continue_final_message: Continue
+    chat_template: RequestTemplate
+    chat_template_kwargs: TemplateVariables | None
+
+
+def read_conversation(body: ChatBody, *, prompts: bool = False) -> Conversation:
+    """The conversation of a body with messages. prompts: the default of `add_generation_prompt`.
+
+    Raises InvalidField: options that exclude each other, another template, or a part that is not text.
+    """
+    kwargs = body.chat_template_kwargs or {}
+    if body.chat_template is not None or kwargs.get("chat_template") is not None:
+        # vLLM's words, for a server without --trust-request-chat-template.
+        raise InvalidField(
+            "Refused request with untrusted chat template: {field} is the server's.", field="chat_template"
+        )
+    if {"chat_template", "tokenize", "messages", "add_generation_prompt"} & kwargs.keys():
+        raise InvalidField("{field} has a name that the server sets itself.", field="chat_template_kwargs")
+    generates = prompts and not body.continue_final_message
+    if body.add_generation_prompt is not None:
+        generates = body.add_generation_prompt
+    if generates and body.continue_final_message:
+        template = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise InvalidField(template, field="continue_final_message")
+    messages = [_shown(message, index) for index, message in enumerate(body.messages or ())]
+    return Conversation(
+        messages=json.dumps(messages),
+        variables=json.dumps(kwargs),
+        add_generation_prompt=generates,
+        continue_final_message=body.continue_final_message,
+    )
+
+
+def _shown(message: Message, index: int) -> dict[str, Any]:
+    """The message as chat templates read it, with its content as a list of texts."""
+    content = [message.content] if isinstance(message.content, str) else message.content or []
+    shown: dict[str, Any] = {"role": message.role, "content": [_text(part, index) for part in content]}
+    for name in ("name", "task"):
+        if (value := getattr(message, name)) is not None:
+            shown[name] = value
+    if message.role == "assistant":
+        if message.reasoning is not None:
+            shown |= {"reasoning": message.reasoning, "reasoning_content": message.reasoning}
+        if message.tool_calls is not None:
+            shown["tool_calls"] = list(_with_arguments(message.tool_calls, index))
+    if message.role == "tool" and message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+    return shown
+
+
+def _text(part: str | Part, index: int) -> str:
+    if isinstance(part, str):
+        return part
+    if part.type not in TEXTS:
+        template = "{field}: only parts of type text can be read; images, sound and video are not supported."
+        raise InvalidField(template, field="conversation", index=index)
+    return getattr(part, TEXTS[part.type]) or ""
+
+
+def _with_arguments(calls: list[dict[str, Any]], index: int) -> Iterator[dict[str, Any]]:
+    """Tool calls with their arguments as an object: clients send JSON in a string, and templates read an object."""
+    for call in calls:
+        function = call.get("function")
+        if not isinstance(function, dict):
+            raise MissingField("{field} has a tool call without `function`.", field="conversation", index=index)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError):
+                template = "{field} has a tool call whose arguments are not JSON."
+                raise InvalidField(template, field="conversation", index=index) from None
+        yield {**call, "function": {**function, "arguments": arguments or {}}}
