@@ -38,7 +38,7 @@ async def test_the_page_loads_only_files_of_this_server() -> None:
 async def test_the_page_loads_this_servers_description() -> None:
     """And no public validator."""
     start = (await call(APP, "GET", "/docs/start.js")).body
-    assert b'url: "/openapi.json"' in start
+    assert b'url: "/docs/openapi.json"' in start
     assert b"validatorUrl: null" in start
 
 

@@ -15,7 +15,7 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.errors import MethodNotAllowed, StartError, VectordError
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import load_dialects
+from vectord.products.common.dialect import EXAMPLE_MODEL, load_dialects
 from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.http.app import build_table, create_app
 from vectord.server.pages import openapi as described
@@ -58,7 +58,7 @@ async def test_the_document_is_built_once_and_not_on_the_event_loop(monkeypatch:
     """It takes 0.15 s, in which no probe would be answered."""
     threads = []
 
-    def build(table: object, version: str) -> dict[str, Any]:
+    def build(table: object, version: str, *, brief: bool = False) -> dict[str, Any]:
         threads.append(threading.current_thread())
         return {}
 
@@ -204,3 +204,48 @@ def test_a_shared_path_has_the_errors_of_all_products() -> None:
 def test_406_is_described_for_vectors_only() -> None:
     assert "406" in post("/embed")["responses"]
     assert "406" not in post("/score")["responses"]
+
+
+# --- the shorter document of /docs ----------------------------------------------------------------------------
+
+BRIEF: dict[str, Any] = openapi(TABLE, "1.2.3", brief=True)
+
+
+def test_docs_lists_vectord_openai_and_tei_first() -> None:
+    """These are open and the other products collapsed."""
+    assert [tag["name"] for tag in BRIEF["tags"] if tag.get("x-open")] == [
+        "vectord",
+        "OpenAI",
+        "text-embeddings-inference",
+    ]
+    assert [tag["name"] for tag in BRIEF["tags"][:3]] == ["vectord", "OpenAI", "text-embeddings-inference"]
+    assert BRIEF["tags"][-1]["name"] == "server"
+
+
+def test_docs_hides_aliases_and_the_products_own_prefixes() -> None:
+    """One path an operation. A product's own prefix stays where a page of the server has the short path."""
+    assert {"/v1/embeddings", "/vectord/embed", "/embed", "/v1/models/{model}"} <= BRIEF["paths"].keys()
+    for alias in ("/models/{model}", "/invocations", "/v1/v2/embed", "/redoc", "/api-doc/openapi.json"):
+        assert alias in DESCRIBED["paths"] and alias not in BRIEF["paths"]
+    assert [path for path in BRIEF["paths"] if path.startswith("/dialects/")] == ["/dialects/ollama"]
+    assert len(BRIEF["paths"]) < len(DESCRIBED["paths"]) / 2
+
+
+def test_docs_lists_a_shared_path_under_each_of_its_products() -> None:
+    """The example of a product that comes first in /docs is the one that is shown."""
+    operation = BRIEF["paths"]["/rerank"]["post"]
+    assert {"text-embeddings-inference", "Smart Embedder", "Jina"} <= set(operation["tags"])
+    examples = operation["requestBody"]["content"]["application/json"]["examples"]
+    assert next(iter(examples)) == "text-embeddings-inference"
+    assert " / " not in operation["summary"]
+    schemathesis.openapi.from_dict(BRIEF).validate()
+
+
+@pytest.mark.parametrize(("key", "model"), [(None, EXAMPLE_MODEL), ("k", "served")])
+async def test_the_examples_of_docs_name_a_model_that_the_key_may_use(key: str | None, model: str) -> None:
+    """So that they run. Without a key, no model of a server with keys is named."""
+    app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="k"))
+    reply = await call(app, "GET", "/docs/openapi.json", headers={"x-api-key": key} if key else {})
+    operation = reply.json["paths"]["/v1/embeddings"]["post"]
+    examples = operation["requestBody"]["content"]["application/json"]["examples"]
+    assert examples["OpenAI"]["value"]["model"] == model

@@ -251,6 +251,7 @@ class Dialect:
     original_health: Callable[[ModelList], Mapping[str, Any]] | None = None
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
+    rank: int | None = None  # in /docs, which opens ranked products and collapses the others
 
 
 # --- the products by name -------------------------------------------------------------------------------------

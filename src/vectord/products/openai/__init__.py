@@ -244,6 +244,7 @@ def render_model(result: ModelList) -> Rendered:
 DIALECT = Dialect(
     name="openai",
     title="OpenAI",
+    rank=1,
     routes=tuple(ROUTES),
     batch_routes=tuple(BATCH_ROUTES),
     render_error=render_error,

@@ -12,6 +12,7 @@ from vectord.products.tei.routes import ROUTES
 DIALECT = Dialect(
     name="tei",
     title="text-embeddings-inference",
+    rank=2,
     routes=tuple(ROUTES),
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"error": "unhealthy", "error_type": "Unhealthy"},

@@ -15,4 +15,5 @@ DIALECT = Dialect(
     routes=(*vectors.ROUTES, *scores.ROUTES, *tokens.ROUTES, *models.ROUTES),
     render_error=render_error,
     prefix="/vectord/",
+    rank=0,
 )

@@ -165,6 +165,11 @@ def build_table(
             return key.models
         return None if config.names_models_to_anyone else frozenset()
 
+    def example_model(headers: Mapping[str, str]) -> str | None:
+        names = visible(headers)
+        seen = engine.models(replace(ANYONE, models=names)).models if names is None or names else ()
+        return seen[0].name if seen else None
+
     def viewer(headers: Mapping[str, str]) -> Viewer:
         key = None if keys is None else keys.lookup(headers)
         if key is None:
@@ -178,7 +183,7 @@ def build_table(
         pages.append(metrics_page(metrics, config))
     source = None if metrics is None else metrics.figures
     pages += console_pages(source, viewer, lambda: examples(dialects, table), config.grafana_url)
-    pages += openapi_pages(lambda: table, __version__)
+    pages += openapi_pages(lambda: table, __version__, example_model)
     table = Table(dialects, pages, render_any, config.url_prefix or "")
     return table
 

@@ -36,13 +36,29 @@ _HTML = b"""<!DOCTYPE html>
 """
 
 # validatorUrl: the default is a public service, which would receive a request for every page view.
-_START = b"""SwaggerUIBundle({
-  url: "/openapi.json",
+_START = b"""const dark = matchMedia("(prefers-color-scheme: dark)");
+function applyTheme() {
+  const chosen = localStorage.getItem("vectord-theme") ?? "auto"; // as chosen in the console
+  const isDark = chosen === "auto" ? dark.matches : chosen === "dark";
+  document.documentElement.classList.toggle("dark-mode", isDark);
+  document.documentElement.style.colorScheme = isDark ? "dark" : "light";
+}
+dark.addEventListener("change", applyTheme);
+applyTheme();
+
+const ui = SwaggerUIBundle({
+  url: "/docs/openapi.json",
   dom_id: "#swagger-ui",
   deepLinking: true,
-  docExpansion: "list",
-  defaultModelsExpandDepth: 0,
-  validatorUrl: null
+  docExpansion: "none",
+  defaultModelsExpandDepth: -1,
+  defaultModelExpandDepth: 2,
+  tryItOutEnabled: true,
+  validatorUrl: null,
+  onComplete() {
+    const { tags } = ui.specSelectors.specJson().toJS();
+    for (const tag of tags) if (tag["x-open"]) ui.layoutActions.show(["operations-tag", tag.name], true);
+  },
 });
 """
 

@@ -6,6 +6,7 @@ The operation of a route, and the places of the texts in its body, are found by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -21,17 +22,23 @@ Path: TypeAlias = list[str]  # the keys that lead to a value in a body
 
 def examples(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
     """One entry per example, without aliases of a path, and one per GET route."""
-    return [_entry(dialect, route, table) for dialect in dialects for route in _distinct(dialect)]
+    return [
+        _entry(dialect, route, table)
+        for dialect in dialects
+        for route in distinct_routes(dialect)
+        if not route.admin and "{" not in route.path and (route.method == "GET" or route.example is not None)
+    ]
 
 
-def _distinct(dialect: Dialect) -> Iterator[Route]:
+def distinct_routes(dialect: Dialect) -> Iterator[Route]:
+    """The routes of a product without aliases: the first path of each operation."""
     seen: set[bytes] = set()
     for route in dialect.routes:
-        identity = orjson.dumps([route.method, route.summary, route.example])
-        if identity in seen or route.admin or "{" in route.path or (route.method == "POST" and route.example is None):
-            continue
-        seen.add(identity)
-        yield route
+        placeholders = sorted(re.findall(r"\{\w+", route.path))
+        identity = orjson.dumps([route.method, route.summary, route.example, placeholders])
+        if identity not in seen:
+            seen.add(identity)
+            yield route
 
 
 def _entry(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import replace
 from http import HTTPStatus
 from threading import Lock
 from typing import Any
@@ -25,6 +25,7 @@ from vectord.server import results
 from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
+from vectord.server.pages.examples import distinct_routes
 from vectord.server.pages.possible_errors import engine_errors, example_errors
 
 Json = dict[str, Any]
@@ -52,43 +53,72 @@ _OCTETS_HEADERS: Mapping[str, str] = {
 }
 
 
-def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
-    """table: called at the first request, since the table contains these pages, too."""
+def openapi_pages(
+    table: Callable[[], Table], version: str, model: Callable[[Mapping[str, str]], str | None]
+) -> Sequence[Page]:
+    """table: called at the first request, since the table contains these pages, too. model: from a request's headers to
+    the name of a served model that its sender may see, for the examples of /docs."""
 
-    @cache
-    def described() -> bytes:
-        return orjson.dumps(openapi(table(), version))
-
-    building = Lock()
-
-    def build() -> bytes:
-        with building:
-            return described()
+    complete = _Built(lambda: openapi(table(), version))
+    brief = _Built(lambda: openapi(table(), version, brief=True))
 
     async def show(headers: Mapping[str, str]) -> Rendered:
-        is_built = described.cache_info().currsize > 0
-        return Rendered(body=described() if is_built else await asyncio.to_thread(build))
+        return Rendered(body=await complete.get())
+
+    async def show_brief(headers: Mapping[str, str]) -> Rendered:
+        body = await brief.get()
+        if (name := model(headers)) is not None:
+            body = body.replace(EXAMPLE_MODEL.encode(), orjson.dumps(name)[1:-1])
+        return Rendered(body=body, headers={"vary": "authorization, x-api-key, api-key"})
 
     summary = "This API in OpenAPI 3.1"  # the other paths are those of servers that vectord replaces
     return (
         Page(path="/openapi.json", show=show, summary=summary),
         Page(path="/api-doc/openapi.json", show=show, summary=summary),
         Page(path="/api/openapi.json", show=show, summary=summary),
+        Page(path="/docs/openapi.json", show=show_brief, summary=""),
     )
 
 
-def openapi(table: Table, version: str) -> Json:
+class _Built:
+    """A document that is built once, in a thread."""
+
+    def __init__(self, build: Callable[[], Json]) -> None:
+        self._build = build
+        self._body: bytes | None = None
+        self._building = Lock()
+
+    async def get(self) -> bytes:
+        return self._body if self._body is not None else await asyncio.to_thread(self._get)
+
+    def _get(self) -> bytes:
+        with self._building:
+            if self._body is None:
+                self._body = orjson.dumps(self._build())
+            return self._body
+
+
+def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
+    """brief: one path for each operation of a product, without aliases and without the products' own prefixes, each
+    listed under all products that have it. vectord's routes and those of its usual clients come first."""
     described = [endpoint for endpoint in table if endpoint.page is None or endpoint.page.summary]
-    endpoints = sorted(described, key=_place)
+    tags = _brief_tags(described) if brief else {_key(endpoint): [_tag(endpoint)] for endpoint in described}
+    if brief:
+        endpoints = sorted((_ranked(each) for each in described if _key(each) in tags), key=_has_own_prefix)
+    else:
+        endpoints = sorted(described, key=_place)
     schemas, components = _schemas(endpoints)
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
         operation = _page_operation(endpoint.page) if endpoint.page else _operation(endpoint, schemas)
+        if brief and endpoint.choices:
+            operation["summary"] = endpoint.choices[0].route.summary
+        operation["tags"] = tags[_key(endpoint)]
         paths.setdefault(_plain_path(endpoint.path), {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "vectord", "version": version, "description": "A self-hosted server for retrieval models."},
-        "tags": [{"name": name} for name in dict.fromkeys(map(_tag, endpoints))],
+        "tags": _ranked_tags(endpoints) if brief else [{"name": name} for name in dict.fromkeys(map(_tag, endpoints))],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -129,15 +159,54 @@ def _tag(endpoint: Endpoint) -> str:
     return f"{name} under its own prefix" if endpoint.path.startswith("/dialects/") else name
 
 
+def _key(endpoint: Endpoint) -> tuple[str, str]:
+    return endpoint.method, endpoint.path
+
+
+def _brief_tags(endpoints: Sequence[Endpoint]) -> Mapping[tuple[str, str], list[str]]:
+    """The products of each endpoint that is listed: the first path of each of their operations."""
+    found = {_key(endpoint): endpoint for endpoint in endpoints}
+    tags: dict[tuple[str, str], list[str]] = {}
+    for dialect in {id(choice.dialect): choice.dialect for each in endpoints for choice in each.choices}.values():
+        for route in distinct_routes(dialect):
+            shared = found.get((route.method, route.path.rstrip("/") or "/"))
+            if shared is None or not shared.choices:
+                shared = found[route.method, f"/dialects/{dialect.name}{route.path}".rstrip("/")]
+            titles = tags.setdefault(_key(shared), [])
+            titles += [dialect.title] if dialect.title not in titles else []
+    shown: set[int] = set()
+    for endpoint in endpoints:
+        if endpoint.page is not None and id(endpoint.page.show) not in shown:
+            shown.add(id(endpoint.page.show))
+            tags[_key(endpoint)] = ["server"]
+    return tags
+
+
+def _has_own_prefix(endpoint: Endpoint) -> bool:
+    return endpoint.path.startswith("/dialects/")
+
+
+def _ranked(endpoint: Endpoint) -> Endpoint:
+    """With the ranked products first, whose example is the one that /docs shows."""
+    ranked = sorted(endpoint.choices, key=lambda choice: (choice.dialect.rank is None, choice.dialect.rank or 0))
+    return replace(endpoint, choices=tuple(ranked))
+
+
+def _ranked_tags(endpoints: Sequence[Endpoint]) -> list[Json]:
+    """x-open: for /docs, which shows the other products collapsed."""
+    dialects = {choice.dialect.title: choice.dialect.rank for each in endpoints for choice in each.choices}
+    ranked = sorted(dialects, key=lambda title: (dialects[title] is None, dialects[title] or 0, title.lower()))
+    return [{"name": title, "x-open": dialects[title] is not None} for title in ranked] + [{"name": "server"}]
+
+
 def _page_operation(page: Page) -> Json:
-    return {"summary": page.summary, "tags": ["server"], "security": [], "responses": {"200": {"description": "OK"}}}
+    return {"summary": page.summary, "security": [], "responses": {"200": {"description": "OK"}}}
 
 
 def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
     routes = [choice.route for choice in endpoint.choices]
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
-        "tags": [_tag(endpoint)],
         "parameters": [*_path_parameters(endpoint), *map(_parameter_reference, _PARAMETERS)],
         "responses": {**_success(routes, schemas), **_failures(endpoint)},
     }

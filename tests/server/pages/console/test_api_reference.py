@@ -1,0 +1,48 @@
+"""/docs in a browser: what it shows first, its theme, and its examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+from tests.server.pages.console.visit import Visit
+
+OPEN = ("vectord", "OpenAI", "text-embeddings-inference")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_three_products_are_open_and_an_example_runs(chromium: Browser, server: str, scheme: str) -> None:
+    """In the theme of the system, without console messages, from this server only."""
+    with Visit.begun(chromium, server, color_scheme=scheme) as visit:
+        page = visit.page
+        page.goto(f"{server}/docs")
+        sections = page.locator(".opblock-tag-section")
+        expect(sections.first).to_contain_text("vectord")
+        expect(page.locator(".opblock-tag-section.is-open")).to_have_count(len(OPEN))
+        assert page.locator(".opblock-tag-section.is-open h3").all_inner_texts() == list(OPEN)
+        page.locator("#operations-OpenAI-post_v1_embeddings button").first.click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+        is_dark = page.evaluate("document.documentElement.classList.contains('dark-mode')")
+        assert is_dark == (scheme == "dark")
+        assert visit.complaints == []
+        assert {httpx.URL(url).host for url in visit.asked if not url.startswith("data:")} == {"127.0.0.1"}
+
+
+def test_the_first_example_of_each_open_operation_runs(server: str) -> None:
+    """On a server with dense, sparse and ColBERT vectors and a reranker."""
+    described: dict[str, Any] = httpx.get(f"{server}/docs/openapi.json").json()
+    model = httpx.get(f"{server}/vectord/models").json()["models"][0]["name"]
+    tried = 0
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            if set(operation["tags"]).isdisjoint(OPEN) or path.endswith("load"):
+                continue
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            body = next((example["value"] for example in content.get("examples", {}).values()), None)
+            reply = httpx.request(method, server + path.replace("{model}", model), json=body, timeout=60)
+            assert reply.status_code == 200, (path, reply.text)
+            tried += 1
+    assert tried > 20
