@@ -225,7 +225,7 @@ def test_docs_lists_vectord_openai_and_tei_first() -> None:
 def test_docs_hides_aliases_and_the_products_own_prefixes() -> None:
     """One path an operation. A product's own prefix stays where a page of the server has the short path."""
     assert {"/v1/embeddings", "/vectord/embed", "/embed", "/v1/models/{model}"} <= BRIEF["paths"].keys()
-    for alias in ("/models/{model}", "/invocations", "/v1/v2/embed", "/redoc", "/api-doc/openapi.json"):
+    for alias in ("/models/{model}", "/v1/v2/embed", "/redoc", "/api-doc/openapi.json"):
         assert alias in DESCRIBED["paths"] and alias not in BRIEF["paths"]
     assert [path for path in BRIEF["paths"] if path.startswith("/dialects/")] == ["/dialects/ollama"]
     assert len(BRIEF["paths"]) < len(DESCRIBED["paths"]) / 2
@@ -234,14 +234,14 @@ def test_docs_hides_aliases_and_the_products_own_prefixes() -> None:
 def test_docs_lists_a_shared_path_under_each_of_its_products() -> None:
     """The example of a product that comes first in /docs is the one that is shown."""
     operation = BRIEF["paths"]["/rerank"]["post"]
-    assert {"text-embeddings-inference", "Smart Embedder", "Jina"} <= set(operation["tags"])
+    assert {"text-embeddings-inference", "Smart Embedder", "infinity"} <= set(operation["tags"])
     examples = operation["requestBody"]["content"]["application/json"]["examples"]
     assert next(iter(examples)) == "text-embeddings-inference"
     assert " / " not in operation["summary"]
     schemathesis.openapi.from_dict(BRIEF).validate()
 
 
-@pytest.mark.parametrize(("key", "model"), [(None, EXAMPLE_MODEL), ("k", "served")])
+@pytest.mark.parametrize(("key", "model"), [(None, EXAMPLE_MODEL), ("k", "fake-model")])
 async def test_the_examples_of_docs_name_a_model_that_the_key_may_use(key: str | None, model: str) -> None:
     """So that they run. Without a key, no model of a server with keys is named."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="k"))
