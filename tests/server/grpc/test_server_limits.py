@@ -83,6 +83,23 @@ async def test_streams_of_a_connection_are_limited(monkeypatch: pytest.MonkeyPat
         assert [(await call).embeddings[0] for call in calls] == [3, 3, 3]
 
 
+async def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A further one is closed, and one after them is answered. Connections without a finished handshake count."""
+    monkeypatch.setattr(server, "grpc_limit", lambda: 2)
+    async with live() as running:
+        opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
+        for reader, writer in opened[:1]:
+            writer.write(PREFACE + frame(SETTINGS))
+            assert await reader.read(3)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            assert await reader.read() == b""
+            writer.close()
+        for _, writer in opened:
+            writer.close()
+        assert (await running.call(EMBED, pb.EmbedRequest(inputs="abc"), wait_for_ready=True)).embeddings[0] == 3
+
+
 @pytest.mark.parametrize("sent", [b"", PREFACE[:10]], ids=["nothing", "half a preface"])
 async def test_a_silent_connection_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """After HANDSHAKE_S."""

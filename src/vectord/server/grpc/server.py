@@ -24,6 +24,7 @@ from vectord.errors import ConfigError
 from vectord.products.common.models import ready_models
 from vectord.server.grpc.services import Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
+from vectord.server.http.hardening.connection_limits import grpc_limit
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, certificate_of
 from vectord.server.pipeline import RequestPipeline, Shutdown
@@ -92,6 +93,7 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
     return (
         ("grpc.max_receive_message_length", min(config.payload_limit, MAX_MESSAGE_BYTES)),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.max_allowed_incoming_connections", grpc_limit()),  # a further one is closed at once
         ("grpc.max_send_message_length", -1),  # vectors of all tokens of a text are larger than the text
         ("grpc.max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),
         ("grpc.absolute_max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),

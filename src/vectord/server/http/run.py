@@ -129,7 +129,9 @@ class Server(WatchingServer):
         trim_memory: Callable[[], object] | None = None,
     ) -> None:
         limits = ConnectionLimits(
-            *configured_limits(config.max_connections, config.max_connections_per_address),
+            *configured_limits(
+                config.max_connections, config.max_connections_per_address, with_grpc=config.grpc_port is not None
+            ),
             app.state.gate,
             app.state.connection_observer,
         )

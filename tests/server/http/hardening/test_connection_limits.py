@@ -22,6 +22,7 @@ from vectord.server.http.hardening.connection_limits import (
     RESERVED_S,
     ConnectionLimits,
     configured_limits,
+    grpc_limit,
 )
 
 HELLO = {"input": "hello"}
@@ -210,6 +211,8 @@ def test_the_defaults_follow_the_file_descriptors(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2048, 2048))
     total, per_address = configured_limits(None, None)
     assert 1000 <= per_address < total <= 2048 - RESERVED - 64
+    assert configured_limits(None, None, with_grpc=True)[0] <= total - 400
+    assert 400 <= grpc_limit() <= total // 4 + 1
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     with pytest.raises(ConfigError, match=r"--max-connections 250: .* descriptors for \d+ connections.*ulimit -n"):
         configured_limits(250, None)

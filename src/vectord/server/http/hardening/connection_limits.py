@@ -26,6 +26,7 @@ from vectord.observability.exchange import ConnectionsCounted
 RESERVED = 32  # connections above the limits
 RESERVED_S = 2.0  # within which a reserved connection must send the head of its request
 MAX_BY_DEFAULT = 16_384  # about 150 MB of idle connections
+MAX_OF_GRPC = 1024  # a client needs one for all of its calls
 SHARE_OF_ADDRESS = 3 / 4  # of all connections by default, so that one address cannot take all
 OTHER_FILES = 64  # descriptors for models, caches and other ports; at most an eighth of all
 MIN_BY_DEFAULT = 16
@@ -201,9 +202,14 @@ class ConnectionLimits:
             _log.warning("connections over the limit", extra={"fields": fields})
 
 
-def configured_limits(max_connections: int | None, max_per_address: int | None) -> tuple[int, int]:
-    """The limits in force, in total and per address. Raises ConfigError if there are too few file descriptors."""
-    available = _available_descriptors()
+def configured_limits(
+    max_connections: int | None, max_per_address: int | None, *, with_grpc: bool = False
+) -> tuple[int, int]:
+    """The limits in force, in total and per address. Raises ConfigError if there are too few file descriptors.
+
+    with_grpc: the same process has a gRPC port, which may take `grpc_limit` of the file descriptors.
+    """
+    available = _available_descriptors() - (grpc_limit() if with_grpc else 0)
     if max_connections is None:
         max_connections = min(MAX_BY_DEFAULT, max(MIN_BY_DEFAULT, available))
     elif max_connections > available:
@@ -214,6 +220,11 @@ def configured_limits(max_connections: int | None, max_per_address: int | None) 
     if max_per_address is None:
         max_per_address = max(1, int(max_connections * SHARE_OF_ADDRESS))
     return max_connections, max_per_address
+
+
+def grpc_limit() -> int:
+    """The most connections of the gRPC port: as many as a quarter of the process's free file descriptors."""
+    return min(MAX_OF_GRPC, max(1, _available_descriptors() // 4))
 
 
 def _available_descriptors() -> int:
