@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -305,3 +307,27 @@ async def test_a_slow_head_has_no_more_time_than_a_stalled_one() -> None:
         client.send(b"ET / HTTP/1.1\r\n")
         await until(lambda: protocol._head_bytes > 1)
         assert protocol._last_read_s == began_s
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", get("/health/live"), post(HELLO), b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 300, b"HELLO\r\n\r\n"],
+    ids=["silent", "page", "request", "endless head", "no HTTP"],
+)
+async def test_a_closed_connection_leaves_no_garbage(sent: bytes) -> None:
+    """Its objects are freed at once: collecting those of a flood would stop the event loop for 30 ms each time."""
+    async with live() as running:
+        gc.disable()
+        try:
+            async with connected(running) as client:
+                client.send(sent)
+                await until(lambda: bool(running.server._connections()))
+                connection = weakref.ref(running.server._connections()[0])
+                if sent:
+                    await client.reply()
+            await until(lambda: not running.server._connections())
+            for _ in range(20):  # the callbacks of the closed transport
+                await asyncio.sleep(0)
+            assert connection() is None
+        finally:
+            gc.enable()

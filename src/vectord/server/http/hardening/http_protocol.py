@@ -289,6 +289,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_room.change(self._counted_bytes, 0)
         self._counted_bytes = 0
         super().connection_lost(exc)
+        # Cycles, which would wait for the garbage collector: it stops the event loop for 30 ms during a flood.
+        self._slot.close = _nothing
+        self.cycle = None  # type: ignore[assignment]  # uvicorn's own value before the first request
+        self.transport = None  # type: ignore[assignment]  # uvicorn's own value before the connection
 
     # --- answering --------------------------------------------------------------------------------------------
 
@@ -370,6 +374,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is None:
             return FIRST_REQUEST_S
         return KEEP_ALIVE_S if self._is_answered() else float("inf")
+
+
+def _nothing() -> None:
+    pass
 
 
 def kernel_bytes(transport: asyncio.BaseTransport) -> int:
