@@ -23,6 +23,8 @@ ALLOWED: Mapping[str, str] = {
     "tools": "these ask other products' servers, each by its own API",
     "server/grpc": "the service's protocol is tei.v1",
     "checkpoints/catalogue.py": "makers of models",
+    "checkpoints/gguf": "makers of files, and the folder that one of them keeps",
+    "checkpoints/hub.py": "the same",
     "checkpoints/reader.py": "makers of models",
     "text": "makers of models, and the source of a number",
 }

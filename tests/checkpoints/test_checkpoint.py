@@ -250,9 +250,9 @@ def test_weights_in_another_format_are_named(tmp_path: Path) -> None:
 
 def test_an_unsupported_file_is_refused(tmp_path: Path) -> None:
     """The format follows from the file's name, and some names have no reader."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    with pytest.raises(ModelUnavailable, match=r"model\.gguf: weights are read from \.safetensors, \.bin, \.pt files"):
+    path = tmp_path / "model.h5"
+    path.write_bytes(b"HDF")
+    with pytest.raises(ModelUnavailable, match=r"model\.h5: weights are read from \.safetensors, \.bin, \.pt and GGUF"):
         open_checkpoint([path])
 
 

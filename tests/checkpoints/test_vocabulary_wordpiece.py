@@ -9,7 +9,7 @@ import pytest
 from tests.checkpoints.folders import write_json
 from tokenizers import Tokenizer
 
-from vectord.checkpoints.vocabulary import VOCABULARY_LIMIT_BYTES, wordpiece_json
+from vectord.checkpoints.vocabulary import VOCABULARY_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -40,7 +40,7 @@ def test_ids_equal_those_of_transformers(config: dict[str, Any], vocabulary: Pat
 
     write_json(vocabulary.with_name("tokenizer_config.json"), {"tokenizer_class": "BertTokenizer", **config})
     theirs = BertTokenizer.from_pretrained(vocabulary.parent)
-    ours = Tokenizer.from_str(wordpiece_json(vocabulary))
+    ours = Tokenizer.from_str(vocab_txt_json(vocabulary))
     for text in TEXTS:
         assert ours.encode(text).ids == theirs(text)["input_ids"]
         pair, expected = ours.encode(text, "the dog"), theirs(text, "the dog")
@@ -51,13 +51,13 @@ def test_special_tokens_may_have_other_names(vocabulary: Path) -> None:
     """As a text, or as the object of older versions."""
     config = {"cls_token": {"content": "the", "lstrip": False}, "sep_token": "dog"}
     write_json(vocabulary.with_name("tokenizer_config.json"), config)
-    assert Tokenizer.from_str(wordpiece_json(vocabulary)).encode("cafe").tokens == ["the", "cafe", "dog"]
+    assert Tokenizer.from_str(vocab_txt_json(vocabulary)).encode("cafe").tokens == ["the", "cafe", "dog"]
 
 
 def test_windows_line_ends_are_accepted(vocabulary: Path) -> None:
     """Ids count lines, for both line ends."""
     vocabulary.write_bytes("\r\n".join(WORDS).encode())
-    assert Tokenizer.from_str(wordpiece_json(vocabulary)).token_to_id("dog") == WORDS.index("dog")
+    assert Tokenizer.from_str(vocab_txt_json(vocabulary)).token_to_id("dog") == WORDS.index("dog")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_an_invalid_vocabulary_is_refused(data: bytes, says: str, vocabulary: Pa
     """The message names the file and the problem."""
     vocabulary.write_bytes(data)
     with pytest.raises(ModelUnavailable) as caught:
-        wordpiece_json(vocabulary)
+        vocab_txt_json(vocabulary)
     assert str(vocabulary) in caught.value.message
     assert says in caught.value.message

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, tensor
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
 from tests.checkpoints.folders import write_sentence_model, write_tokenizer
+from tests.checkpoints.gguf.gguf_files import bert_bytes
 from tests.checkpoints.reading import spec_of
 from tests.config.start import load
 from tests.products.results import model_info
@@ -32,7 +33,9 @@ from vectord.checkpoints.catalogue_file import read_catalogue_file
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.files.torch_file import read_members, read_tensors
-from vectord.checkpoints.vocabulary import find_ids, wordpiece_json
+from vectord.checkpoints.gguf.model import read_model
+from vectord.checkpoints.gguf.tokenizer import tokenizer_json
+from vectord.checkpoints.vocabulary import find_ids, vocab_txt_json
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, TextOptions
@@ -268,6 +271,9 @@ def _feed_file(read: Callable[[Path], object], name: str, content: bytes, folder
 # --- what a model's folder holds ------------------------------------------------------------------------------
 
 
+_GGUF = bert_bytes()
+
+
 def _safetensors() -> bytes:
     header = {"x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}}
     header["y"] = {"dtype": "BF16", "shape": [2], "data_offsets": [16, 20]}
@@ -413,6 +419,9 @@ PARSERS: tuple[Parser, ...] = (
         share=4,
     ),
     Parser("safetensors", damaged(_safetensors()), partial(_feed_weights, ".safetensors"), share=15),
+    Parser("GGUF weights", damaged(_GGUF), partial(_feed_weights, ".gguf"), share=15),
+    Parser("GGUF metadata", damaged(_GGUF), partial(_feed_file, read_model, "m.gguf"), share=15),
+    Parser("GGUF vocabularies", damaged(_GGUF), partial(_feed_file, tokenizer_json, "m.gguf"), share=8),
     Parser("torch files", damaged(pack(torch_members())), partial(_feed_weights, ".bin"), share=15),
     Parser(
         "zip files",
@@ -431,7 +440,7 @@ PARSERS: tuple[Parser, ...] = (
     Parser(
         "vocab.txt",
         damaged(b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n"),
-        partial(_feed_file, wordpiece_json, "vocab.txt"),
+        partial(_feed_file, vocab_txt_json, "vocab.txt"),
         share=2,
     ),
     Parser("model folders", st.tuples(st.sampled_from(_FILES), st.integers(0, 200), _JSON), _feed_folder, share=6),

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.files.read import map_file, read_json_object
 from vectord.checkpoints.files.safetensors_file import read_safetensors
 from vectord.checkpoints.files.torch_file import read_torch_file
 from vectord.checkpoints.files.weight import Weight
+from vectord.checkpoints.gguf.weights import read_weights
 from vectord.errors import ModelUnavailable
 
 __all__ = ["GRAPHS", "Checkpoint", "Weight", "find_weight_files", "find_weights", "open_checkpoint"]
@@ -54,16 +56,16 @@ class Checkpoint(dict[str, Weight]):
 
 
 def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
-    """Map .safetensors files, or .bin and .pt files of torch. Reads only the headers.
+    """Map .safetensors files, .bin and .pt files of torch, or a GGUF file. Reads only the headers.
 
     Raises ModelUnavailable, naming the file: unreadable, cut off, another format, or contradicting itself.
     """
     weights: dict[str, Weight] = {}
     maps = []
     for path in paths:
-        read = _READERS.get(path.suffix)
+        read = read_weights if is_gguf(path) else _READERS.get(path.suffix)
         if read is None:
-            raise ModelUnavailable(f"{path}: weights are read from {', '.join(_READERS)} files")
+            raise ModelUnavailable(f"{path}: weights are read from {', '.join(_READERS)} and GGUF files")
         mapped = map_file(path)
         maps.append(mapped)
         found = read(path, mapped)
@@ -76,17 +78,19 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
 def tensor_shape(path: Path, name: str) -> tuple[int, ...]:
     """Return the shape of a tensor, from the header of its file; () if the file has no such tensor."""
     checkpoint = open_checkpoint((path,))
-    shape = checkpoint[name].array.shape if name in checkpoint else ()
+    shape = checkpoint[name].shape if name in checkpoint else ()
     checkpoint.close()
     return shape
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the files of `find_weights`, else an ONNX graph followed by the files that hold its tensors.
+    """Return a GGUF file itself, the files of `find_weights`, or an ONNX graph followed by the files of its tensors.
 
     Graphs come last because they run on padded batches. Raises ModelUnavailable: no weights, a missing shard, or a
     graph that names files outside its folder.
     """
+    if is_gguf(folder):
+        return (folder,)
     try:
         return find_weights(folder)
     except ModelUnavailable:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable
@@ -24,7 +25,7 @@ _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
-_ADDED_LATER = frozenset({"adapters", "log_twice", "query_weights", "static", "whole_numbers"})
+_ADDED_LATER = frozenset({"adapters", "layer", "log_twice", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
@@ -46,12 +47,16 @@ def fingerprint(spec: ModelSpec) -> str:
 
 def _facts(spec: ModelSpec) -> bytes:
     try:
-        facts = {name: value for name, value in asdict(spec).items() if name not in _NAMES | _CATALOGUE}
-        facts = {name: value for name, value in facts.items() if name not in _ADDED_LATER or value not in (None, ())}
+        facts = asdict(spec, dict_factory=_known_from_the_start)
+        facts = {name: value for name, value in facts.items() if name not in _NAMES | _CATALOGUE}
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
+
+
+def _known_from_the_start(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name not in _ADDED_LATER or value not in (None, ())}
 
 
 def _plain(value: object) -> object:

@@ -16,8 +16,10 @@ from typing import Any
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import OPTION, refuse_unread
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
-from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
+from vectord.checkpoints.gguf.model import read_model
+from vectord.checkpoints.spec import DenseActivation, DenseModule, Located, Pooling
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
@@ -78,6 +80,8 @@ class ModelFolder:
     transformer_module: Settings  # sentence_bert_config.json
     tokenizer_config: Settings
     allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
+    pooling: Pooling | None = None  # of a GGUF file, which has no modules
+    dense: tuple[DenseModule, ...] = ()  # the same
 
     def is_saved_as(self, suffix: str) -> bool:
         """Return whether the model was saved by a transformers class with this suffix, such as ForMaskedLM."""
@@ -89,6 +93,8 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
 
     allowed: keys of any configuration file that may be unknown.
     """
+    if is_gguf(located.folder):
+        return _open_gguf(located, allowed)
     modules, query = read_modules(located.folder, allowed), read_query_module(located.folder, allowed)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
@@ -124,6 +130,32 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
         transformer_module=read_settings(transformer_module, optional=True, allowed=allowed),
         tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True, allowed=allowed),
         allowed=allowed,
+    )
+
+
+def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
+    """The one file of a model as the folder that it was made from. Raises ModelUnavailable, naming file and key."""
+    model = read_model(located.folder, allowed)
+    entries = (catalogue.find(name) for name in (located.model_id, *model.names))
+    nothing = Settings(located.folder, {}, allowed)
+    return ModelFolder(
+        root=located.folder,
+        name=located.model_id.rpartition("/")[2].lower(),
+        entry=next(
+            (entry for entry in entries if entry and entry.model_type == model.config.fields["model_type"]), None
+        ),
+        modules=(),
+        query=None,
+        transformer=located.folder,
+        model_type=model.config.fields["model_type"],
+        architectures=tuple(model.config.fields["architectures"]),
+        config=model.config,
+        sentence=nothing,
+        transformer_module=Settings(located.folder, {"max_seq_length": model.max_tokens}, allowed),
+        tokenizer_config=nothing,
+        allowed=allowed,
+        pooling=model.pooling,
+        dense=model.dense,
     )
 
 

@@ -3,7 +3,8 @@
 engine/models calls it at start, on the main thread, before the port opens; it blocks while a download runs. The order,
 first match wins:
 
-    a local folder            no network
+    a local folder or file    no network; a file is a GGUF file
+    ollama:NAME               no network; the GGUF file that Ollama has downloaded
     the Hugging Face cache    no network, if it has all needed files
     a Python package          no network; packages have no revision, so asking for one skips them
     the Hugging Face hub      unless offline; only the needed files, never code; torch files (read without running
@@ -23,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.files import gguf_file
+from vectord.checkpoints.gguf import ollama
 from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull
 from vectord.checkpoints.snapshot import is_complete
 from vectord.checkpoints.spec import Located
@@ -49,10 +52,10 @@ def resolve(
     default; token: for the download; graphs: patterns of ONNX files (graphs.py), of which at least one is needed too.
     Raises ModelUnavailable with all places searched and the way out.
     """
-    if local := _local_folder(name):
+    if local := _local(name):
         if revision is not None:
-            log.warning("%s is a local folder: revision %s is ignored", name, revision)
-        return Located(folder=local, model_id=local.resolve().name, revision=None, source="folder")
+            log.warning("%s is on this machine: revision %s is ignored", name, revision)
+        return local
     entry = catalogue.find(name)
     cache = cache_folder(hf_home, os.environ)
     is_cached_alias = entry is not None and "/" in name and _repository(name, cache).is_dir()
@@ -103,8 +106,20 @@ def _holds_models(folder: Path) -> bool:
     return next(folder.glob("models--*"), None) is not None
 
 
-def _local_folder(name: str) -> Path | None:
-    """The folder at the path `name`. Raises ModelUnavailable if the name must be a path and is not a model's folder."""
+def _local(name: str) -> Located | None:
+    """The folder or GGUF file at the path `name`, or the file that Ollama has under that name. Raises ModelUnavailable
+    if the name must be one of them and is not."""
+    if name.startswith(ollama.PREFIX):
+        own = name.removeprefix(ollama.PREFIX)
+        return Located(folder=ollama.find_blob(own, os.environ), model_id=own, revision=None, source="folder")
+    path = _local_path(name)
+    if path is None:
+        return None
+    own = path.stem if path.suffix == gguf_file.SUFFIX else path.resolve().name
+    return Located(folder=path, model_id=own, revision=None, source="folder")
+
+
+def _local_path(name: str) -> Path | None:
     if not name or "\0" in name or "://" in name:
         return None
     must_be_path = name.startswith(("/", ".", "~")) or "\\" in name or Path(name).is_absolute()
@@ -112,11 +127,13 @@ def _local_folder(name: str) -> Path | None:
         path = Path(name).expanduser()
     except RuntimeError:  # no such user
         path = Path(name)
-    if _is_model_folder(path):
+    if _is_model_folder(path) or gguf_file.is_gguf(path):
         return path
-    if must_be_path:
-        why = "has no config.json" if path.is_dir() else "is not a folder"
-        raise ModelUnavailable(f"model {name}: {why}; give a folder in sentence-transformers or transformers layout")
+    if must_be_path or name.endswith(gguf_file.SUFFIX):
+        why = "has no config.json" if path.is_dir() else "is not a folder or GGUF file"
+        raise ModelUnavailable(
+            f"model {name}: {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
+        )
     return None
 
 

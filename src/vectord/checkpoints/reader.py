@@ -20,6 +20,7 @@ from vectord.checkpoints.adapters import read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
@@ -192,6 +193,8 @@ def _hidden_size(folder: ModelFolder) -> int:
 
 
 def _tokenizer(folder: ModelFolder) -> Path:
+    if is_gguf(folder.transformer):
+        return folder.transformer
     path = folder.transformer / "tokenizer.json"
     if path.is_file():
         return path

@@ -43,7 +43,7 @@ _KINDS: Mapping[Output, AnswerKind] = {
 class Located:
     """A model's files on this machine."""
 
-    folder: Path
+    folder: Path  # or a GGUF file, which contains them all
     model_id: str  # the hub id or package as the operator named it; for a local folder its last name, not its path
     revision: str | None  # the commit, if the source knows one
     source: Literal["folder", "package", "cache", "hub"]
@@ -59,6 +59,7 @@ class DenseModule:
     out_features: int
     bias: bool
     activation: DenseActivation
+    layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +144,10 @@ class ModelSpec:
     config: Mapping[str, Any]  # config.json, unchanged; only networks/ interprets it
     model_type: str  # config.json's
     architecture: str  # the module in networks/; usually model_type
-    weights: tuple[Path, ...]  # safetensors or torch files in order, or an ONNX graph and the files of its tensors
-    tokenizer: Path  # tokenizer.json, or vocab.txt of a BERT without one
+    weights: tuple[
+        Path, ...
+    ]  # safetensors, torch or GGUF files in order, or an ONNX graph and the files of its tensors
+    tokenizer: Path  # tokenizer.json, vocab.txt of a BERT without one, or a GGUF file
     lowercase: bool = False  # whether texts are lowercased before the tokenizer's own normalization
     outputs: frozenset[Output]  # of its network
     hidden_size: int

@@ -1,6 +1,6 @@
 """The tokens of a model's folder: the ids of single tokens, and tokenizer.json for a BERT that has only vocab.txt.
 
-The readers of ColBERT models and of yes-or-no rerankers call `find_ids` at start; text/ calls `wordpiece_json`.
+The readers of ColBERT models and of yes-or-no rerankers call `find_ids` at start; text/ calls `vocab_txt_json`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_bytes, read_json_object, read_settings
 from vectord.errors import ModelUnavailable
 
@@ -34,6 +35,8 @@ def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
 
     The ids are not checked. Raises ModelUnavailable: not there, or an unknown form.
     """
+    if is_gguf(path):
+        raise ModelUnavailable(f"{path}: single tokens are looked up in tokenizer.json only")
     fields = read_json_object(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
     match fields.get("model"):
         case {"vocab": dict(ids)}:  # BPE, WordPiece, WordLevel
@@ -52,14 +55,12 @@ def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
     return known, fields
 
 
-def wordpiece_json(path: Path) -> str:
+def vocab_txt_json(path: Path) -> str:
     """Return the tokenizer.json that transformers' BertTokenizer makes of the vocab.txt at `path`.
 
     Special tokens and normalization come from tokenizer_config.json next to it. Raises ModelUnavailable, naming the
     file: unreadable, too large, not UTF-8, or without a special token.
     """
-    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415  few models come without tokenizer.json
-
     try:
         lines = read_bytes(path, VOCABULARY_LIMIT_BYTES).decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -70,15 +71,38 @@ def wordpiece_json(path: Path) -> str:
     for name in ("pad", "unk", "cls", "sep", "mask"):
         token = config.get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token  # older versions write an object
-        specials[f"{name}_token"] = token = token if isinstance(token, str) else f"[{name.upper()}]"
+        specials[name] = token = token if isinstance(token, str) else f"[{name.upper()}]"
         if token not in ids:
             raise ModelUnavailable(f"{path}: the special token {token[:40]!r} is not in it")
     strips = config.get("strip_accents")
-    tokenizer = BertWordPieceTokenizer(
+    return wordpiece_json(
         ids,
-        **specials,
-        handle_chinese_chars=config.get("tokenize_chinese_chars") is not False,
+        specials,
+        chinese=config.get("tokenize_chinese_chars") is not False,
         strip_accents=strips if isinstance(strips, bool) else None,
         lowercase=config.get("do_lower_case") is not False,
+    )
+
+
+def wordpiece_json(
+    ids: Mapping[str, int],
+    specials: Mapping[str, str],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None,
+    chinese: bool = True,
+) -> str:
+    """Return the tokenizer.json of a BERT with these words.
+
+    specials: the tokens pad, unk, cls, sep and mask; strip_accents: None: if lowercase; chinese: split at ideographs.
+    """
+    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415  few models come without tokenizer.json
+
+    tokenizer = BertWordPieceTokenizer(
+        dict(ids),
+        **{f"{name}_token": token for name, token in specials.items()},
+        handle_chinese_chars=chinese,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
     )
     return str(tokenizer.to_str())

@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
-from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, wordpiece_json
+from vectord.checkpoints.files.gguf_file import is_gguf
+from vectord.checkpoints.gguf.tokenizer import tokenizer_json
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
 from vectord.text.tokenizer_settings import apply_settings
@@ -92,7 +94,8 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         check_growth(tokenizer, path)
-        apply_settings(tokenizer, path)
+        if not is_gguf(path):
+            apply_settings(tokenizer, path)
     except ModelUnavailable:
         raise
     except Exception as error:  # tokenizers raises nothing more specific
@@ -104,9 +107,11 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
 
 
 def _read(path: Path) -> Tokenizer:
-    """tokenizer.json, or the vocab.txt of an older folder: the words of a BERT."""
+    """tokenizer.json, or what takes its place: the vocab.txt of an older BERT, or a GGUF file."""
     if path.suffix == ".txt":
-        return Tokenizer.from_str(wordpiece_json(path))
+        return Tokenizer.from_str(vocab_txt_json(path))
+    if is_gguf(path):
+        return Tokenizer.from_str(tokenizer_json(path))
     if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
         raise ModelUnavailable(f"{path}: more than {TOKENIZER_LIMIT_BYTES:,} bytes of tokenizer")
     return Tokenizer.from_file(str(path))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -31,17 +31,56 @@ DTYPES: Mapping[str, type[np.generic]] = {
 NETWORK_DTYPES = frozenset({"F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
-@dataclass(frozen=True, slots=True)
 class Weight:
-    name: str
-    dtype: Dtype
-    array: npt.NDArray[np.generic]  # in the tensor's shape, C order, over the map; BF16 as its bits in uint16
+    """A tensor over the map of its file."""
+
+    __slots__ = ("_array", "dtype", "name")
+
+    def __init__(self, name: str, dtype: Dtype, array: npt.NDArray[np.generic]) -> None:
+        """array: in the tensor's shape, C order; BF16 as its bits in uint16."""
+        self.name = name
+        self.dtype = dtype
+        self._array = array
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
 
     def as_float32(self) -> npt.NDArray[np.float32]:
         """Return a copy in float32."""
         if self.dtype == "BF16":  # the upper half of a float32
             return (self.array.astype(np.uint32) << 16).view(np.float32)
         return self.array.astype(np.float32)
+
+
+class ComputedWeight(Weight):
+    """A float32 tensor that is computed when its array is needed, and again if nothing holds that array any more."""
+
+    __slots__ = ("_compute", "_held", "_shape")
+
+    def __init__(self, name: str, shape: Sequence[int], compute: Callable[[], npt.NDArray[np.float32]]) -> None:
+        """shape: of the array that `compute` returns, in C order."""
+        self.name = name
+        self.dtype = "F32"
+        self._shape = tuple(shape)
+        self._compute = compute
+        self._held: weakref.ref[npt.NDArray[np.float32]] | None = None
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        array = None if self._held is None else self._held()
+        if array is None:
+            array = self._compute()
+            self._held = weakref.ref(array)
+        return array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
 
 
 def is_shape(sizes: Sequence[Any]) -> bool:

@@ -60,6 +60,8 @@ def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
     """The folder's pooling, and whether it includes the prompt's tokens. Without a configuration it is the catalogue's,
     else cls for BGE-M3's heads, else sentence-transformers' default: last token for a model that generates text, mean
     for the others."""
+    if folder.pooling is not None:
+        return folder.pooling, True
     paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
     path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
     if paths or path.is_file():
@@ -96,7 +98,7 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
-        return ()
+        return folder.dense
     at = kinds.index("Pooling")
     end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]

@@ -62,7 +62,7 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
     """The table's name, how many token ids have a row, and its columns."""
     tensors = open_checkpoint(spec.weights)
-    shapes = {name: weight.array.shape for name, weight in tensors.items()}
+    shapes = {name: weight.shape for name, weight in tensors.items()}
     tensors.close()
     name = next((name for name in ("embedding.weight", "embeddings") if name in shapes), "")
     path = spec.weights[0]

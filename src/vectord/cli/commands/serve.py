@@ -23,7 +23,7 @@ TOO_FEW_THREADS = (
 )
 
 HELP = """\
-Serve each MODEL (a hub id, a folder or an installed package) over HTTP until SIGINT or SIGTERM.
+Serve each MODEL (a hub id, a folder, a GGUF file, ollama:NAME or a package) over HTTP until SIGINT or SIGTERM.
 
 The command line wins over the environment, then .env, then the config file, then the profile. Brackets after an option
 list its environment variables, each also with VECTORD_ in front, which then wins. All but the first are names of other

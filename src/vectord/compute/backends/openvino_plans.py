@@ -5,6 +5,7 @@ backends/openvino.py decides which plans there are; backends/openvino_int8.py co
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -103,7 +104,7 @@ class Compiler:
     @property
     def plan_bytes(self) -> int:
         """The approximate size of a plan's own copy of the weights, without the table of word vectors."""
-        sizes = [weight.array.size for weight in self._checkpoint.values()]
+        sizes = [prod(weight.shape) for weight in self._checkpoint.values()]
         bytes_each = 1 if self.recipe is not None else {"bf16": 2, "f32": 4}[self.precision]
         return (sum(sizes) - max(sizes, default=0)) * bytes_each
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import cached_property, partial
 from inspect import signature
+from math import prod
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -347,7 +348,7 @@ def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint:
     except Exception as error:
         raise ModelUnavailable(f"config.json: transformers' {model_class.__name__} refuses it ({error})") from error
     described = sum(parameter.numel() for parameter in model.parameters())
-    stored = sum(weight.array.size for weight in checkpoint.values() if weight.dtype in NETWORK_DTYPES)
+    stored = sum(prod(weight.shape) for weight in checkpoint.values() if weight.dtype in NETWORK_DTYPES)
     tables = sum(buffer.numel() for buffer in model.buffers())
     if described > 2 * stored + MAX_SIZE or tables > MAX_BUFFER_ITEMS:
         raise ModelUnavailable(

@@ -146,7 +146,7 @@ def _dense_projections(modules: Sequence[DenseModule], spec: ModelSpec, ops: Ops
     for module in modules:
         file = open_checkpoint((module.weights,))
         reader = WeightReader(file, ops)
-        linear = reader.linear("linear", module.in_features, module.out_features, bias=module.bias)
+        linear = reader.linear(module.layer or "linear", module.in_features, module.out_features, bias=module.bias)
         if module.weights not in spec.weights:
             _check_all_read(reader, module.weights)
         projections.append(Projection(linear, module.activation, file=file))

@@ -163,7 +163,7 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
 def _read_by_modules(spec: ModelSpec) -> set[str]:
     """Tensors in the body's files that belong to a Dense module, as in voyage-4-nano and Stanford's ColBERT."""
     modules = (*spec.dense_modules, *(() if spec.colbert is None else spec.colbert.dense_modules))
-    return {"linear.weight" for module in modules if module.weights in spec.weights}
+    return {f"{module.layer or 'linear'}.weight" for module in modules if module.weights in spec.weights}
 
 
 def _architecture_heads(

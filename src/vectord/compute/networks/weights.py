@@ -155,9 +155,9 @@ class WeightReader(Generic[T]):
         if weight.dtype not in NETWORK_DTYPES:
             supported = ", ".join(sorted(NETWORK_DTYPES))
             raise ModelUnavailable(f"the checkpoint's tensor {full_name} is {weight.dtype}; supported are {supported}")
-        if weight.array.shape != tuple(shape):
+        if weight.shape != tuple(shape):
             raise ModelUnavailable(
-                f"the checkpoint's tensor {full_name} is {_show(weight.array.shape)}; "
+                f"the checkpoint's tensor {full_name} is {_show(weight.shape)}; "
                 f"by config.json it should be {_show(shape)}"
             )
         self._read.add(full_name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -316,12 +316,13 @@ class OpenvinoOps:
         return self
 
     def constant(self, weight: Weight) -> ov.Node:
-        node = op.constant(ov.Tensor(weight.array, weight.array.shape, _TYPES[weight.dtype]), shared_memory=True)
+        array = weight.array
+        node = op.constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:
             node = op.convert(node, "f32")
-            if weight.array.ndim > 1:
+            if array.ndim > 1:
                 node.get_rt_info()[KEEP_PACKED] = True
-        self._weights[node.get_friendly_name()] = weight
+        self._weights[node.get_friendly_name()] = Weight(weight.name, weight.dtype, array)  # holds a computed array
         return node
 
     def matrix(self, weight: Weight) -> ov.Node:
@@ -504,7 +505,7 @@ class OpenvinoOps:
     def _part(self, constant: ov.Node, start: int) -> ov.Node:
         """The next WORDS_AT_ONCE rows of a constant, over the same memory."""
         weight = self._weights[constant.get_friendly_name()]
-        return self.constant(replace(weight, array=weight.array[start : start + WORDS_AT_ONCE]))
+        return self.constant(Weight(weight.name, weight.dtype, weight.array[start : start + WORDS_AT_ONCE]))
 
 
 def _slopes(bias: Float32) -> Float32 | None:

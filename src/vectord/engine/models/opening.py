@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from math import prod
 from pathlib import Path, PurePath
 
 from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
@@ -98,9 +101,11 @@ def open_models(config: Config) -> list[ModelSource]:
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of its memory while loaded: the weights in the computing dtype, 16 bits unless it is set."""
+    held_bytes = {"float32": 4, "int8": 1}.get(dtype, 2)
+    if is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
+        return held_bytes * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values())
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name
     saved_bytes = 2 if saved in ("bfloat16", "float16") else 4
-    held_bytes = {"float32": 4, "int8": 1}.get(dtype, 2)
     return sum(path.stat().st_size for path in spec.weights) * held_bytes // saved_bytes
 
 

@@ -1,0 +1,122 @@
+"""The tensors of a GGUF file under their names in transformers: `read_weights(path, mapped)`.
+
+checkpoint.py calls it in the loading thread. Tensors in 16 and 32 bits stay in the map. Quantized ones, and those that
+the conversion changed, are computed in float32 when a network reads them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.files.gguf_file import GgufFile, GgufTensor, read_gguf
+from vectord.checkpoints.files.weight import ComputedWeight, Dtype, Weight, array_over
+from vectord.checkpoints.gguf.model import Architecture, checkpoint_name, find_architecture, first_position
+from vectord.errors import ModelUnavailable
+from vectord.schema import Float32
+
+Change = Callable[[Float32], Float32]
+
+_PLAIN = frozenset({"F32", "F16", "BF16"})
+
+
+def read_weights(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
+    """Raises ModelUnavailable, naming file and tensor: what read_gguf raises, a head count that does not divide the
+    rows of its tensor, or quantized tensors without the package that reads them."""
+    file = read_gguf(path, mapped)
+    name, architecture = find_architecture(path, file)
+    packed = next((tensor for tensor in file.tensors.values() if tensor.type.name not in _PLAIN), None)
+    if packed is not None and find_spec("gguf") is None:
+        raise ModelUnavailable(
+            f"{path}: tensor {packed.name[:100]!r} is quantized ({packed.type.name}); pip install 'vectord[gguf]'"
+        )
+    weights: dict[str, Weight] = {}
+    for tensor in file.tensors.values():
+        target = checkpoint_name(architecture, tensor.name)
+        if target in weights:
+            raise ModelUnavailable(f"{path}: tensor {tensor.name[:100]!r} is a second {target}")
+        if tensor.name.endswith(".ffn_gate.weight") and target == tensor.name:
+            continue  # the first half of the gated layer below: JinaBERT as converted before 2025
+        weights[target] = _weight(path, mapped, file, name, architecture, tensor, target)
+    return weights
+
+
+def _weight(
+    path: Path,
+    mapped: mmap.mmap,
+    file: GgufFile,
+    name: str,
+    architecture: Architecture,
+    tensor: GgufTensor,
+    target: str,
+) -> Weight:
+    gate = file.tensors.get(tensor.name.replace(".ffn_up.", ".ffn_gate."))
+    if target.endswith("mlp.gated_layers.weight") and gate is not None and gate is not tensor:
+        if gate.shape != tensor.shape:
+            raise ModelUnavailable(f"{path}: tensor {gate.name[:100]!r} has another shape than ffn_up")
+        both = (gate, tensor)
+        return ComputedWeight(
+            target, (2 * tensor.shape[0], tensor.shape[1]), lambda: np.concatenate([_float32(one) for one in both])
+        )
+    shape, change = _change(path, file, name, architecture, tensor, target)
+    if change is None and tensor.type.name in _PLAIN:
+        return Weight(target, cast(Dtype, tensor.type.name), array_over(mapped, tensor.type.name, shape, tensor.at))
+    return ComputedWeight(target, shape, partial(_computed, tensor, change))
+
+
+def _computed(tensor: GgufTensor, change: Change | None) -> Float32:
+    array = _float32(tensor)
+    return array if change is None else np.ascontiguousarray(change(array), np.float32)
+
+
+def _change(
+    path: Path, file: GgufFile, name: str, architecture: Architecture, tensor: GgufTensor, target: str
+) -> tuple[tuple[int, ...], Change | None]:
+    """The shape in transformers, and the inverse of what the conversion did to the tensor; None: nothing."""
+    if tensor.name == "position_embd.weight" and (rows := first_position(file, architecture.config["model_type"])):
+        return (tensor.shape[0] + rows, *tensor.shape[1:]), lambda array: np.pad(array, ((rows, 0), (0, 0)))
+    if architecture.norm_offset and target.endswith("norm.weight"):
+        return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
+    if architecture.turns_pairs and ".self_attn.q_proj." in target:
+        return tensor.shape, _apart(path, file.metadata, f"{name}.attention.head_count", tensor)
+    if architecture.turns_pairs and ".self_attn.k_proj." in target:
+        own = f"{name}.attention.head_count_kv"
+        key = own if own in file.metadata else f"{name}.attention.head_count"
+        return tensor.shape, _apart(path, file.metadata, key, tensor)
+    return tensor.shape, None
+
+
+def _apart(path: Path, metadata: Mapping[str, Any], key: str, tensor: GgufTensor) -> Change:
+    """From rows in which the two halves of a head alternate, to transformers' order: one half after the other."""
+    heads = metadata.get(key)
+    if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
+        raise ModelUnavailable(f"{path}: {key} does not divide the {tensor.shape[0]:,} rows of {tensor.name[:100]!r}")
+    return lambda array: (
+        array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+    )
+
+
+def _float32(tensor: GgufTensor) -> Float32:
+    """The tensor's numbers in its shape. Not finite where a block's scale is not: the model's self-test reports it."""
+    blocks: npt.NDArray[np.generic] = tensor.blocks
+    match tensor.type.name:
+        case "F32":
+            numbers = blocks.view(np.float32)
+        case "F16":
+            numbers = blocks.view(np.float16).astype(np.float32)
+        case "BF16":
+            numbers = (blocks.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        case quantized:
+            from gguf import GGMLQuantizationType  # noqa: PLC0415  an extra
+            from gguf.quants import dequantize  # noqa: PLC0415
+
+            with np.errstate(all="ignore"):
+                numbers = dequantize(tensor.blocks, GGMLQuantizationType[quantized])
+    return numbers.reshape(tensor.shape)

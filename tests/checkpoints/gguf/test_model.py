@@ -1,0 +1,275 @@
+"""Tests of checkpoints/gguf/model.py and weights.py: a GGUF file computes what transformers does with its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from safetensors.numpy import load_file, save_file
+from tests.checkpoints.gguf.gguf_files import add_value, add_words, write_gguf
+from tests.compute.networks import tiny_decoders
+from tests.compute.networks.case import Texts, numpy_answer, texts_of
+from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
+from tests.compute.networks.tiny_encoders import reference_states, write_tiny
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.gguf_file import TENSOR_TYPES, TensorType
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Located, ModelSpec
+from vectord.errors import ModelUnavailable
+
+LENGTHS = (3, 17, 9)
+
+
+def read(path: Path, **options: Any) -> ModelSpec:
+    return read_spec(Located(folder=path, model_id=path.stem, revision=None, source="folder"), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    write: Callable[[Path], Path]
+    reference: Callable[[Path, Texts], np.ndarray]
+    vocabulary: str
+
+
+def _encoder(family: str, vocabulary: str, **facts: Any) -> Case:
+    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
+    return Case(partial(write_tiny, family=family, **facts), partial(reference_states, family=family), vocabulary)
+
+
+def _decoder(model_type: str, vocabulary: str, **facts: Any) -> Case:
+    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
+    return Case(lambda folder: tiny_decoders.write(model_type, folder, **facts), tiny_decoders.reference, vocabulary)
+
+
+CASES = {
+    "bert": _encoder("Bert", "bert"),
+    "roberta": _encoder("Roberta", "gpt2", type_vocab_size=1),
+    "xlm-roberta": _encoder("XLMRoberta", "t5", type_vocab_size=1),
+    "nomic-bert": _encoder("NomicBert", "bert"),
+    "jina-bert-v2": Case(write_jina_bert, jina_states, "bert"),
+    "qwen2": _decoder("qwen2", "gpt2", use_sliding_window=False, sliding_window=None),
+    "qwen3": _decoder("qwen3", "gpt2"),
+    "llama": _decoder("llama", "gpt2"),
+    "gemma-embedding": _decoder("gemma3_text", "llama", query_pre_attn_scalar=16),
+}
+
+
+@pytest.mark.parametrize(
+    "quantization", [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0], ids=lambda kind: kind.name
+)
+@pytest.mark.parametrize("name", CASES)
+def test_states_are_those_of_transformers_with_the_stored_weights(
+    name: str, quantization: Type, tmp_path: Path
+) -> None:
+    """Names, sizes and changes of tensors are undone for each architecture, quantized or not."""
+    case, path = CASES[name], tmp_path / "model.gguf"
+    folder = case.write(tmp_path / "source")
+    stored = write_gguf(folder, path, quantization, add=partial(add_words, kind=case.vocabulary))
+    save_file({**stored}, folder / "model.safetensors", {"format": "pt"})
+    texts = texts_of(*LENGTHS)
+    answer = numpy_answer(dataclasses.replace(read(path), outputs=frozenset({"tokens"}), dense_modules=()), texts)
+    assert np.abs(answer - case.reference(folder, texts)).max() < 1e-4
+
+
+def gemma(folder: Path, **facts: Any) -> Path:
+    return tiny_decoders.write("gemma3_text", folder, hidden_size=64, query_pre_attn_scalar=16, **facts)
+
+
+@pytest.mark.parametrize("names", [("dense_2", "dense_3"), ("dense.0", "dense.1")])
+def test_layers_after_the_pooling_of_embedding_gemma_are_applied(names: tuple[str, str], tmp_path: Path) -> None:
+    """Under llama.cpp's names and Ollama's, in order."""
+    rng = np.random.default_rng(0)
+    layers = rng.standard_normal((96, 64), np.float32), rng.standard_normal((48, 96), np.float32)
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer, "llama")
+        for name, layer in zip(names, layers, strict=True):
+            writer.add_tensor(f"{name}.weight", layer)
+
+    folder, path = gemma(tmp_path / "source"), tmp_path / "m.gguf"
+    write_gguf(folder, path, add=add, metadata={"pooling_type": 1, "dense_2_feat_in": 64, "dense_2_feat_out": 96})
+    spec, texts = read(path), texts_of(*LENGTHS)
+    assert (spec.dimensions, spec.pooling, spec.max_tokens) == (48, "mean", 512)
+    states = np.split(tiny_decoders.reference(folder, texts), np.cumsum(LENGTHS)[:-1])
+    expected = np.stack([rows.mean(axis=0) for rows in states]) @ layers[0].T @ layers[1].T
+    assert np.abs(numpy_answer(spec, texts, "dense") - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_gates_of_jina_in_a_tensor_of_their_own_are_joined(tmp_path: Path) -> None:
+    """As conversions before 2025 wrote them."""
+    folder, path = write_jina_bert(tmp_path / "source"), tmp_path / "m.gguf"
+
+    def split(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+        if "mlp.gated_layers" not in name:
+            return {name: array}
+        gate, up = np.split(array, 2)
+        return {
+            name.replace("gated_layers", "gated_layers_w"): gate,
+            name.replace("gated_layers", "gated_layers_v"): up,
+        }
+
+    whole = load_file(folder / "model.safetensors")
+    texts = texts_of(*LENGTHS)
+    expected = jina_states(folder, texts)
+    save_file(
+        {k: v for name, array in whole.items() for k, v in split(name, array).items()}, folder / "model.safetensors"
+    )
+    write_gguf(folder, path, add=partial(add_words, kind="bert"))
+    answer = numpy_answer(dataclasses.replace(read(path), outputs=frozenset({"tokens"})), texts)
+    assert np.abs(answer - expected).max() < 1e-4
+
+
+def test_a_roberta_reranker_scores(tmp_path: Path) -> None:
+    """pooling_type 4: the classifier's two layers come along."""
+    facts = {"hidden_size": 64, "num_labels": 1, "type_vocab_size": 1}
+    folder = write_tiny(tmp_path / "source", "XLMRoberta", "ForSequenceClassification", **facts)
+    weights = {name.removeprefix("roberta."): array for name, array in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    write_gguf(folder, tmp_path / "m.gguf", add=partial(add_words, kind="t5"), metadata={"pooling_type": 4})
+    spec = read(tmp_path / "m.gguf")
+    assert (spec.outputs, spec.labels, spec.reranks) == (frozenset({"scores"}), ("LABEL_0",), True)
+    assert numpy_answer(spec, texts_of(*LENGTHS), "scores").shape == (3, 1)
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last")])
+def test_the_pooling_is_the_files_unless_the_operator_sets_one(kind: int, pooling: str, tmp_path: Path) -> None:
+    """pooling_type, as llama.cpp counts them."""
+    path = bert(tmp_path, metadata={"pooling_type": kind})
+    assert (read(path).pooling, read(path, pooling="max").pooling) == (pooling, "max")
+
+
+def test_context_length_limits_texts(tmp_path: Path) -> None:
+    """A table with more positions stays whole."""
+    assert read(bert(tmp_path, metadata={"context_length": 100})).max_tokens == 100
+
+
+def test_prompts_of_a_known_model_are_found_by_the_names_in_the_file(tmp_path: Path) -> None:
+    """The file has none, and its own name is any."""
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer, "bert")
+        writer.add_name("bge-small-en-v1.5")
+
+    assert "query" in read(bert(tmp_path, add=add)).prompts
+
+
+def bert(folder: Path, **options: Any) -> Path:
+    source, path = write_tiny(folder / "source", "Bert"), folder / "m.gguf"
+    write_gguf(source, path, **{"add": partial(add_words, kind="bert"), **options})
+    return path
+
+
+def key(name: str, value: Any) -> dict[str, Any]:
+    return {"add": lambda writer: (add_words(writer, "bert"), add_value(writer, name, value))}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown key": ({"metadata": {"attention.scale": 2.0}}, "bert.attention.scale 2.0 is not supported"),
+    "an unknown key of the tokenizer": (key("tokenizer.ggml.new", 1), "tokenizer.ggml.new 1 is not supported"),
+    "an adapter": (key("general.type", "adapter"), "general.type 'adapter' is not supported"),
+    "a part of a model": (key("split.count", 2), "split.count 2 is not supported"),
+    "causal attention": ({"metadata": {"attention.causal": True}}, "bert.attention.causal True is not supported"),
+    "no layers": ({"metadata": {"block_count": 0}}, "bert.block_count must be a whole number from 1"),
+    "no length": ({"metadata": {"context_length": None}}, "bert.context_length must be a whole number"),
+    "a width that is a text": ({"metadata": {"embedding_length": "x"}}, "bert.embedding_length must be a whole number"),
+    "an epsilon of zero": ({"metadata": {"attention.layer_norm_epsilon": 0.0}}, "must be a number above 0"),
+    "a pooling of BERT's classifier": ({"metadata": {"pooling_type": 4}}, "bert.pooling_type must be 0 (none)"),
+    "another vocabulary": ({"add": partial(add_words, kind="rwkv")}, "tokenizer.ggml.model 'rwkv' is not supported"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_metadata_that_could_change_the_vectors_is_refused(name: str, tmp_path: Path) -> None:
+    """In one line with the file and the key."""
+    options, why = REFUSED[name]
+    path = bert(tmp_path, **options)
+    with pytest.raises(ModelUnavailable) as refused:
+        read(path)
+    assert why in refused.value.message and refused.value.message.startswith(f"{path}: ")
+
+
+def test_an_unknown_key_may_be_allowed(tmp_path: Path) -> None:
+    """By its full name."""
+    path = bert(tmp_path, metadata={"attention.scale": 2.0})
+    assert read(path, allow_unknown=["bert.attention.scale"]).dimensions == 32
+
+
+def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+    """With those that are served."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelUnavailable, match=r"general\.architecture 'mamba' is not supported; supported are bert"):
+        read(tmp_path / "m.gguf")
+
+
+def test_a_language_model_of_gemma_is_no_embedding_model(tmp_path: Path) -> None:
+    """Its attention is causal, and nothing in the file says so."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelUnavailable, match="'gemma3' is supported for EmbeddingGemma only"):
+        read(tmp_path / "m.gguf")
+
+
+def test_a_tensor_that_no_network_reads_is_refused(tmp_path: Path) -> None:
+    """Such as the factors of scaled positions, which change every vector."""
+    path = tmp_path / "m.gguf"
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer)
+        writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
+
+    write_gguf(tiny_decoders.write("llama", tmp_path / "source"), path, add=add)
+    with pytest.raises(ModelUnavailable, match=r"tensors rope_freqs.weight \(1 in all\) have no place"):
+        numpy_answer(read(path), texts_of(3))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TENSOR_TYPES.values() if kind.items > 1], ids=lambda kind: kind.name)
+def test_every_kind_of_block_is_dequantized_as_the_package_does(kind: TensorType, tmp_path: Path) -> None:
+    """Of random blocks, also those that Python cannot quantize."""
+    blocks = np.random.default_rng(0).integers(0, 256, (4, 2 * kind.bytes), np.uint8)
+    number = Type[kind.name]
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer, "bert")
+        writer.add_tensor("random.weight", blocks, raw_dtype=number)
+
+    weight = open_checkpoint([bert(tmp_path, add=add)])["random.weight"]
+    assert weight.shape == (4, 2 * kind.items)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(weight.array, gguf.quants.dequantize(blocks, number))
+
+
+def test_without_the_package_quantized_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in 16 and 32 bits are not."""
+    folder = write_tiny(tmp_path / "source", "Bert")
+    write_gguf(folder, tmp_path / "q8.gguf", Type.Q8_0, add=partial(add_words, kind="bert"))
+    write_gguf(folder, tmp_path / "f16.gguf", Type.F16, add=partial(add_words, kind="bert"))
+    monkeypatch.setattr("vectord.checkpoints.gguf.weights.find_spec", lambda name: None)
+    open_checkpoint([tmp_path / "f16.gguf"])
+    with pytest.raises(ModelUnavailable, match=r"is quantized \(Q8_0\); pip install 'vectord\[gguf\]'"):
+        open_checkpoint([tmp_path / "q8.gguf"])
+
+
+def test_a_computed_array_is_kept_only_while_it_is_used(tmp_path: Path) -> None:
+    """So that a model that has been compiled or moved to a GPU leaves no second copy."""
+    folder = write_tiny(tmp_path / "source", "Bert")
+    write_gguf(folder, tmp_path / "m.gguf", Type.Q8_0, add=partial(add_words, kind="bert"))
+    weight = open_checkpoint([tmp_path / "m.gguf"])["embeddings.word_embeddings.weight"]
+    first = weight.array
+    assert weight.array is first
+    held = weakref.ref(first)
+    del first
+    assert held() is None

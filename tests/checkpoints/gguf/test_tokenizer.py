@@ -1,0 +1,261 @@
+"""Tests of checkpoints/gguf/tokenizer.py: a GGUF file's vocabulary splits texts as transformers' own classes do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from gguf import TokenType
+from tests.checkpoints.gguf.gguf_files import add_vocabulary
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from vectord.errors import ModelUnavailable
+from vectord.text.tokenizer_file import load_tokenizer
+
+CORPUS = [
+    "the quick brown fox jumps over a lazy dog while 12345 birds sing in old trees near water",
+    "naïve café, déjà vu! straße in München; it's they're we'll  two  spaces\n\nnew lines\ttabs",
+    "def f(x):\n    return x**2  # <b>bold</b>",
+]
+PIECES = [*CORPUS, "THE Quick", "e\u0301 é", "日本語 中文", "🚀 emoji", "<mask> </s>", " ", "", "▁ x", "\r\n"]
+
+
+def texts() -> list[str]:
+    """The corpus, pieces of it, and characters that it does not have, in random order."""
+    rng = random.Random(0)
+    characters = "".join(PIECES)
+    return [*PIECES, *("".join(rng.choices(characters, k=rng.randint(1, 60))) for _ in range(300))]
+
+
+def write(path: Path, tokenizer: Tokenizer, pre: str, kind: str | None, add: Callable[[Any], object]) -> Path:
+    source = path.with_name("tokenizer.json")
+    tokenizer.save(str(source))
+    writer = gguf.GGUFWriter(path, "bert")
+    add_vocabulary(writer, source, pre, kind=kind)
+    add(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def trained(model: Any, trainer: Any, split: Any, normalizer: Any = None) -> tuple[Any, list[list[str]]]:
+    """The vocabulary and merges that a trainer learns from the corpus."""
+    import json
+
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer, tokenizer.normalizer = split, normalizer or normalizers.Sequence([])
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    fields = json.loads(tokenizer.to_str())["model"]
+    return fields["vocab"], [list(merge) for merge in fields.get("merges", [])]
+
+
+def bert(*, lowercase: bool = True) -> Tokenizer:
+    from transformers import BertTokenizer
+
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    split = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=specials)
+    vocab, _ = trained(
+        models.WordPiece(unk_token="[UNK]"), trainer, split, normalizers.BertNormalizer(lowercase=lowercase)
+    )
+    return BertTokenizer(vocab=vocab, do_lower_case=lowercase).backend_tokenizer
+
+
+def add_bert(writer: gguf.GGUFWriter) -> None:
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_mask_token_id(4)
+
+
+def qwen() -> Tokenizer:
+    from transformers import Qwen2Tokenizer
+
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+    vocab, merges = trained(models.BPE(), trainer, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    vocab |= {"<|endoftext|>": len(vocab)}
+    return Qwen2Tokenizer(vocab=vocab, merges=[tuple(merge) for merge in merges]).backend_tokenizer
+
+
+def add_qwen(writer: gguf.GGUFWriter) -> None:
+    writer.add_eos_token_id(0)
+
+
+def roberta() -> Tokenizer:
+    from transformers import RobertaTokenizer
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=specials)
+    vocab, merges = trained(models.BPE(), trainer, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    return RobertaTokenizer(vocab=vocab, merges=[tuple(merge) for merge in merges]).backend_tokenizer
+
+
+def add_roberta(writer: gguf.GGUFWriter) -> None:
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_mask_token_id(4)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+
+
+def gemma() -> Tokenizer:
+    from transformers import GemmaTokenizer
+
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=370, special_tokens=specials)
+    marks = normalizers.Replace(" ", "▁")
+    vocab, _ = trained(models.BPE(), trainer, pre_tokenizers.Split("\n", "isolated"), marks)
+    order = sorted((token for token in vocab if len(token) > 1 and token not in specials), key=vocab.__getitem__)
+    merges = [
+        (token[:cut], token[cut:])
+        for token in order
+        for _, cut in sorted(
+            (vocab[token[:cut]], cut) for cut in range(1, len(token)) if {token[:cut], token[cut:]} <= vocab.keys()
+        )
+    ]
+    return GemmaTokenizer(vocab=vocab, merges=merges).backend_tokenizer
+
+
+def add_gemma(writer: gguf.GGUFWriter) -> None:
+    writer.add_bos_token_id(2)
+    writer.add_unk_token_id(3)
+    writer.add_add_space_prefix(False)
+
+
+def xlm_roberta() -> Tokenizer:
+    from transformers import XLMRobertaTokenizer
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=specials, unk_token="<unk>")
+    split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    vocab, _ = trained(models.Unigram(), trainer, split)
+    pieces = [(piece, score) for piece, score in vocab]
+    return XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)]).backend_tokenizer
+
+
+def add_xlm_roberta(writer: gguf.GGUFWriter) -> None:
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(3)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+
+
+CASES = {
+    "bert": (bert, "bert-bge", None, add_bert),
+    "cased bert": (lambda: bert(lowercase=False), "bert-bge", None, add_bert),
+    "qwen": (qwen, "qwen2", None, add_qwen),
+    "roberta": (roberta, "roberta-bpe", None, add_roberta),
+    "gemma": (gemma, "default", "llama", add_gemma),
+    "xlm-roberta": (xlm_roberta, "default", None, add_xlm_roberta),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ids_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """Of texts, with the special tokens around them, and of pairs where the class joins them."""
+    make, pre, kind, add = CASES[name]
+    theirs = make()
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, pre, kind, add), lowercase=False)
+    has_frame = name != "gemma"  # its class has no template of its own
+    for text in texts():
+        assert ours.encode(text, add_special_tokens=has_frame).ids == theirs.encode(text).ids, text
+        if has_frame:
+            assert ours.encode(text, "a").ids == theirs.encode(text, "a").ids, text
+
+
+def test_gemma_begins_with_its_first_token(tmp_path: Path) -> None:
+    """Which is the default of such files."""
+    ours = load_tokenizer(write(tmp_path / "m.gguf", gemma(), "default", "llama", add_gemma), lowercase=False)
+    assert ours.encode("dog").tokens[0] == "<bos>"
+
+
+def test_a_file_may_add_an_end_that_the_class_does_not(tmp_path: Path) -> None:
+    """As Qwen3-Embedding's files do."""
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_eos_token_id(theirs.token_to_id("<|endoftext|>"))
+        writer.add_add_eos_token(True)
+
+    theirs = qwen()
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, "qwen2", None, add), lowercase=False)
+    assert ours.encode("dog").tokens == [*theirs.encode("dog").tokens, "<|endoftext|>"]
+
+
+def vocabulary(path: Path, **changes: Any) -> Path:
+    """A small byte-level vocabulary with changed keys; None leaves one out."""
+    keys: dict[str, Any] = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": ["a", "b", "ab"],
+        "merges": ["a b"],
+        "token_type": [int(TokenType.NORMAL)] * 3,
+        **changes,
+    }
+    writer = gguf.GGUFWriter(path, "bert")
+    for key, value in keys.items():
+        if isinstance(value, str):
+            writer.add_string(f"tokenizer.ggml.{key}", value)
+        elif isinstance(value, bool):
+            writer.add_bool(f"tokenizer.ggml.{key}", value)
+        elif isinstance(value, int):
+            writer.add_uint32(f"tokenizer.ggml.{key}", value)
+        elif value is not None:
+            writer.add_array(f"tokenizer.ggml.{key}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown kind": ({"model": "rwkv"}, "model must be bert, gpt2, llama or t5"),
+    "an unknown rule": ({"pre": "tekken"}, "pre 'tekken' is not supported; supported are gpt-2"),
+    "no rule": ({"pre": None}, "pre 'default' is not supported"),
+    "no tokens": ({"tokens": None}, "tokens must be a list of texts"),
+    "a token twice": ({"tokens": ["a", "a", "b"]}, "the same token twice"),
+    "an endless token": ({"tokens": ["a", "b", "a" * 513]}, "more than 512 characters"),
+    "too few types": ({"token_type": [1]}, "token_type must be a list of 3 numbers"),
+    "merges of one part": ({"merges": ["ab"]}, "an entry that is not two parts"),
+    "an end that is not there": ({"add_eos_token": True, "eos_token_id": 9}, "eos_token_id must be an id below 3"),
+    "a flag that is a number": ({"add_eos_token": 1}, "add_eos_token must be true or false"),
+    "no scores": ({"model": "t5", "unknown_token_id": 0, "eos_token_id": 1}, "scores must be a list of 3 numbers"),
+    "BERT without frame": (
+        {
+            "model": "bert",
+            "add_bos_token": False,
+            "bos_token_id": 0,
+            "unknown_token_id": 0,
+            "seperator_token_id": 0,
+            "padding_token_id": 0,
+            "mask_token_id": 0,
+        },
+        "must be true",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_vocabulary_that_is_not_known_gives_one_line(name: str, tmp_path: Path) -> None:
+    """With the file and the key."""
+    changes, why = REFUSED[name]
+    path = vocabulary(tmp_path / "m.gguf", **changes)
+    with pytest.raises(ModelUnavailable) as refused:
+        load_tokenizer(path, lowercase=False)
+    assert why in refused.value.message
+    assert refused.value.message.startswith(f"{path}: tokenizer.ggml.")
+
+
+def test_the_small_vocabulary_is_valid(tmp_path: Path) -> None:
+    """So that each refusal above has the reason that it names."""
+    assert load_tokenizer(vocabulary(tmp_path / "m.gguf"), lowercase=False).encode("ab").ids == [2]
