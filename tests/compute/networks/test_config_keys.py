@@ -12,7 +12,6 @@ from tests.compute.networks.case import numpy_answer, texts_of
 from tests.compute.networks.published import PUBLISHED
 
 from vectord.checkpoints.files.read import Settings
-from vectord.compute.networks.network import architectures
 from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
@@ -53,8 +52,3 @@ def test_no_published_model_has_a_refused_key(case_name: str, published: dict[st
     folder = case.write(tmp_path)
     saved = case.spec(folder).config
     numpy_answer(case.spec(folder, config={**saved, **published}), TEXTS)
-
-
-def test_every_architecture_has_a_case() -> None:
-    """Further cases have its name and a few words."""
-    assert {name.partition(" ")[0] for name in CASES} == set(architectures())

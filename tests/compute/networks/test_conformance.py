@@ -64,8 +64,8 @@ def forward(backend: Backend, texts: Texts) -> np.ndarray:
 
 
 def test_every_architecture_has_a_case() -> None:
-    """Every supported name is compared with the class that it implements."""
-    assert set(architectures()) == set(CASES)
+    """Every supported name is compared with the class that it implements; a further case adds words to its name."""
+    assert set(architectures()) == {name.partition(" ")[0] for name in CASES}
 
 
 def test_states_equal_its_own_class(tiny: Tiny) -> None:
