@@ -1,4 +1,4 @@
-"""Generates docs/apis.md: every route of every product, from the tables that serve them. generate.py calls it."""
+"""Generates docs/apis.md, and a page for each product in docs/apis/, from their route tables. generate.py calls it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -41,7 +42,7 @@ PRODUCTS = {
     "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its limits, and its rerank.",
     "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, and warnings for truncated texts.",
     "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's routes with its response format.",
-    "vectord": "vectord's own API, which covers all features: [api.md](api.md) explains every field.",
+    "vectord": "vectord's own API, which covers all features: [api.md](../api.md) explains every field.",
     "vllm": "vLLM's pooling models: embeddings, pooling, score, rerank, classify, tokenize.",
     "voyage": "Voyage's API: embeddings, contextualized chunks, rerank.",
     "weaviate": "The inference containers of Weaviate's modules text2vec-transformers and reranker-transformers.",
@@ -50,22 +51,35 @@ PRODUCTS = {
 }
 
 
-def apis() -> str:
-    """The page."""
+_NO_ENGINE = cast(EngineClient, None)  # the pages use the engine only when they are requested
+
+
+@cache
+def _served() -> tuple[Mapping[str, Dialect], Table]:
+    """The products by name, in the default order, and the table of all routes."""
     dialects = load_dialects(ServerConfig().dialects)
     table = build_table(_NO_ENGINE, dialects, Shutdown(), Metrics("0"))
-    parts = [_head(), _shared(table), _clients(), *(_dialect(dialect, table) for dialect in dialects), _own(table)]
+    return {dialect.name: dialect for dialect in dialects}, table
+
+
+def apis() -> str:
+    """The page about all APIs."""
+    dialects, table = _served()
+    parts = [_head(), _products(dialects.values()), _shared(table), _clients(), _own(table)]
     return "\n".join(chain.from_iterable(parts)) + "\n"
 
 
-_NO_ENGINE = cast(EngineClient, None)  # the pages use the engine only when they are requested
+def product(name: str) -> str:
+    """The page of one product."""
+    dialects, table = _served()
+    return "\n".join(_dialect(dialects[name], table)) + "\n"
 
 
 def _head() -> list[str]:
     return [
         "# The APIs",
         "",
-        "`make format` generates this page from the route tables and the types of bodies and responses.",
+        "`make format` generates this page and those of the products from the route tables and the types of bodies.",
         "tests/docs/test_apis.py sends every example. `/docs` on a running server shows the same routes interactively.",
         "",
         "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
@@ -78,6 +92,15 @@ def _head() -> list[str]:
         "that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
         '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
     ]
+
+
+def _products(dialects: Iterable[Dialect]) -> list[str]:
+    ranked = sorted(dialects, key=lambda each: (each.rank is None, each.rank or 0, each.title.lower()))
+    lines = [
+        _cells(f"[{each.title}](apis/{each.name}.md)", f"`{each.name}`", PRODUCTS[each.name].replace("](../", "]("))
+        for each in ranked
+    ]
+    return ["", "## Products", "", "| routes, bodies and responses | name | |", "|---|---|---|", *lines]
 
 
 # --- who answers ----------------------------------------------------------------------------------------------
@@ -150,12 +173,19 @@ def _clients() -> list[str]:
 
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
-    lines = ["", f"## {dialect.title} (`{dialect.name}`)", "", PRODUCTS[dialect.name]]
+    lines = [
+        f"# {dialect.title}",
+        "",
+        PRODUCTS[dialect.name],
+        "",
+        f"The prefix `/dialects/{dialect.name}/` selects this product explicitly.",
+        "[The APIs](../apis.md) explains shared paths and the notation of types.",
+    ]
     described: dict[str, str] = {}  # a type, and the title of the routes that describe it
     for routes in _alike(dialect.routes):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
-        lines += ["", f"### {title}", "", " ".join(_about(routes, table))]
+        lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
         if first.body is not None:
             lines += _once(f"{first.body}", "body", title, described, _body(first.body))
         if first.method == "GET" or first.body is not None:

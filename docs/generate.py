@@ -3,7 +3,7 @@
 .env.example, docs/configuration.md   from the settings
 docs/models.md                        from the catalogue of models
 docs/tuning.md                        its table of advice, from `vectord doctor`'s, by advice.py
-docs/apis.md                          from the tables of the dialects, by apis.py
+docs/apis.md, docs/apis/              from the tables of the dialects, by apis.py
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import json
 import sys
 import textwrap
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from docs.advice import found
-from docs.apis import apis
+from docs.apis import PRODUCTS, apis, product
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.config.other_servers import IGNORED
@@ -244,10 +245,11 @@ def tuning() -> str:
     return f"{before}{ADVICE}{table}{END}{after}"
 
 
-FILES = {
+FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
+    **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS},
     "docs/models.md": models,
     "docs/tuning.md": tuning,
 }
@@ -255,6 +257,7 @@ FILES = {
 
 def main() -> int:
     for name, render in FILES.items():
+        (ROOT / name).parent.mkdir(exist_ok=True)
         (ROOT / name).write_text(render(), "utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""Compares docs/apis.md with the code, and sends every example to a complete server."""
+"""Compares docs/apis.md and docs/apis/ with the code, and sends every example to a complete server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from docs.apis import CLIENTS, apis
+from docs.apis import CLIENTS, apis, product
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.server.fakes import FakeEngine
 from tests.server.live import Reply
@@ -28,6 +28,7 @@ from vectord.server.pipeline import Shutdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "apis.md").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs" / "apis").glob("*.md")}
 ORDER = ServerConfig().dialects
 TABLE = build_table(FakeEngine(), load_dialects(ORDER), Shutdown(), None)
 ADMIN = {"x-api-key": "operator"}
@@ -127,26 +128,28 @@ def test_other_response_formats_are_listed(example: Example, replies: dict[str, 
         msgspec.json.decode(replies[str(example)].body, type=example.route.answer)
 
 
-# --- the page -------------------------------------------------------------------------------------------------
+# --- the pages ------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_current() -> None:
-    """The page is up to date: `make format` changes nothing."""
+    """It is up to date: `make format` changes nothing."""
     assert apis() == PAGE
+    assert {name: product(name) for name in PAGES} == PAGES
 
 
-def test_every_product_is_on_the_page() -> None:
-    """All products are served by default, so the page covers them."""
-    assert re.findall(r"^## .* \(`(\w+)`\)$", PAGE, re.MULTILINE) == list(ORDER)
-    assert set(ORDER) == set(dialect_names())
+def test_every_product_has_a_page() -> None:
+    """All products are served by default. The overview lists vectord, OpenAI and text-embeddings-inference first."""
+    assert set(PAGES) == set(ORDER) == set(dialect_names())
+    listed = re.findall(r"\]\(apis/(\w+)\.md\)", PAGE)
+    assert listed[:3] == ["vectord", "openai", "tei"]
+    assert sorted(listed) == sorted(ORDER)
 
 
-def test_every_command_selects_the_product_of_its_section() -> None:
+def test_every_command_selects_the_product_of_its_page() -> None:
     """The command, as quoted for a shell, selects that product by default."""
-    sections = re.split(r"^## .* \(`(\w+)`\)$", PAGE, flags=re.MULTILINE)[1:]
     commands = 0
-    for name, section in zip(sections[::2], sections[1::2], strict=True):
-        for command in re.findall(r"^```console\n\$ (curl .*?)\n```", section, re.DOTALL | re.MULTILINE):
+    for name, page in PAGES.items():
+        for command in re.findall(r"^```console\n\$ (curl .*?)\n```", page, re.DOTALL | re.MULTILINE):
             _, url, *data = shlex.split(command)
             body = data[1] if data else ""
             endpoint = TABLE.find("POST" if data else "GET", url.removeprefix("localhost:8000")).endpoint

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from docs.outside import OUTSIDE
+from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 FETCHED = re.compile(
@@ -47,3 +50,41 @@ def test_a_page_needs_no_network(site: Path) -> None:
 def test_generator_scripts_are_not_on_the_site(site: Path) -> None:
     """The site contains only pages and theme files."""
     assert [*site.rglob("*.py"), *site.rglob("*.toml"), *site.rglob("*.md")] == []
+
+
+# --- in a browser, as files -----------------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium")
+CLIPPED = "[...document.querySelectorAll('pre > code')].filter(code => code.scrollWidth > code.clientWidth + 1).length"
+
+
+@pytest.fixture(scope="module")
+def browser_page() -> Iterator[Page]:
+    """1280 pixels wide. It may open files only."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine: make test installs it as root where there is apt-get")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.route(re.compile("^https?:"), lambda route: route.abort())
+        yield page
+        browser.close()
+
+
+def test_the_search_works_in_a_page_opened_as_a_file(site: Path, browser_page: Page) -> None:
+    """Without a server and without a network."""
+    browser_page.goto((site / "index.html").as_uri())
+    browser_page.get_by_role("textbox", name="Search").click()
+    browser_page.keyboard.type("saturation")
+    expect(browser_page.locator(".md-search-result__item").first).to_contain_text("Operations", timeout=30_000)
+
+
+def test_no_code_is_clipped_at_1280_pixels(site: Path, browser_page: Page) -> None:
+    """On any page; long lines wrap."""
+    clipped = {}
+    for page in sorted(site.rglob("*.html")):
+        if page.name != "404.html":  # for servers: its addresses are absolute
+            browser_page.goto(page.as_uri())
+            clipped[page.name] = browser_page.evaluate(CLIPPED)
+    assert len(clipped) > 30
+    assert [name for name, count in clipped.items() if count] == []
