@@ -76,7 +76,8 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
     """The ModelSpec of a folder written above, made by hand so that tests of networks need no reader of folders."""
     config = json.loads((folder / "config.json").read_text())
     modules = tuple(_dense_module(path) for path in sorted(folder.glob("*_Dense")))
-    width = next(config[key] for key in ("hidden_size", "dim", "d_model", "n_embd") if key in config)
+    keys = ("embedding_dim", "hidden_size", "dim", "d_model", "n_embd")  # the first: of EmbeddingGemma 2's projection
+    width = next((config[key] for key in keys if key in config), 0)
     defaults: dict[str, Any] = {
         "model_id": "tests/tiny",
         "revision": None,

@@ -284,6 +284,14 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="mean",
         matryoshka=(128, 256, 512, 768),
     ),
+    Entry(
+        "google/embeddinggemma-2",
+        model_type="embedding_gemma2",
+        dimensions=768,
+        max_tokens=8192,
+        pooling="mean",
+        matryoshka=(128, 256, 512, 768),
+    ),
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
     # Liquid
     Entry("LiquidAI/LFM2.5-Embedding-350M", model_type="lfm2", dimensions=1024, max_tokens=512, pooling="cls"),

@@ -148,6 +148,7 @@ def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: ModelKind, pooling: Po
 # --- facts of every model -------------------------------------------------------------------------------------
 
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # bert and most; distilbert; t5; gpt2 and nomic
+_PROJECTED = frozenset({"embedding_gemma2", "embedding_gemma2_text"})  # their states are wider, by embedding_dim
 _WIDTH_LIMIT = 2**17
 _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made from vocab.txt alone (vocabulary.py)
 
@@ -184,12 +185,13 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
 
 def _hidden_size(folder: ModelFolder) -> int:
     inner = folder.config.get("text_config")  # in models that also read images
+    keys = ("embedding_dim",) if folder.model_type in _PROJECTED else _WIDTHS
     for config in (folder.config, inner if isinstance(inner, dict) else {}):
-        for key in _WIDTHS:
+        for key in keys:
             size = config.get(key)
             if type(size) is int and 0 < size <= _WIDTH_LIMIT:
                 return size
-    raise ModelUnavailable(f"{folder.config.path}: hidden_size is missing or not a whole number up to {_WIDTH_LIMIT:,}")
+    raise ModelUnavailable(f"{folder.config.path}: {keys[0]} is missing or not a whole number up to {_WIDTH_LIMIT:,}")
 
 
 def _tokenizer(folder: ModelFolder) -> Path:

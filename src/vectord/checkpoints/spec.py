@@ -18,7 +18,8 @@ Pooling = Literal["cls", "mean", "last", "max"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu"]
 ScoreActivation = Literal["identity", "sigmoid", "softmax"]
 
-NEVER_FLOAT16 = frozenset({"gemma2", "gemma3_text", "mt5", "t5"})  # architectures whose activations overflow float16
+# Architectures whose activations overflow float16.
+NEVER_FLOAT16 = frozenset({"embedding_gemma2", "embedding_gemma2_text", "gemma2", "gemma3_text", "mt5", "t5"})
 PROMPT_LIMIT_CHARACTERS = 20_000
 
 # The outputs of a network, for T tokens of N texts with M pooled spans (usually one per text):

@@ -35,7 +35,7 @@ from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
-DECODERS = sorted(CONFIGS.keys() - {"deberta-v2", "lfm2"})
+DECODERS = sorted(CONFIGS.keys() - {"deberta-v2", "embedding_gemma2_text", "lfm2"})
 CAUSAL = sorted(set(DECODERS) - {"eurobert"})
 NO, YES = 21, 4
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}

@@ -36,6 +36,16 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**_DECODER, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3": {**_DECODER, "head_dim": 16},
     "llama": {**_DECODER, "head_dim": 16, "mlp_bias": True},
+    "embedding_gemma2_text": {
+        **_DECODER,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "head_dim": 16,
+        "global_head_dim": 24,
+        "hidden_size_per_layer_input": 12,
+        "embedding_dim": 20,
+        "sliding_window": WINDOW,
+    },
     "eurobert": _DECODER,
     "mistral": {**_DECODER, "head_dim": 16, "sliding_window": WINDOW},
     "ministral3": {
@@ -160,7 +170,20 @@ def bidirectional_reference(folder: Path, texts: Texts, *, name: str) -> np.ndar
         (folder / "config.json").write_text(saved)
 
 
+def write_embedding_gemma2(folder: Path, **config: Any) -> Path:
+    """The model with all towers, here without those of images and audio. config: of the text tower."""
+    import transformers
+
+    text = {**CONFIGS["embedding_gemma2_text"], **config}
+    facts = transformers.EmbeddingGemma2Config(text_config=text, vision_config=None, audio_config=None)
+    randomize(transformers.EmbeddingGemma2Model(facts)).save_pretrained(folder)
+    return folder
+
+
 CASES: dict[str, Case] = {
+    "embedding_gemma2": Case(
+        write_embedding_gemma2, reference, {"hidden_size": CONFIGS["embedding_gemma2_text"]["embedding_dim"]}
+    ),
     **{model_type.replace("-", "_"): Case(partial(write, model_type), reference) for model_type in CONFIGS},
     **{
         name: Case(partial(write_bidirectional, name=name), partial(bidirectional_reference, name=name))

@@ -32,7 +32,9 @@ from vectord.errors import ModelUnavailable
 WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 # Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
-BIDIRECTIONAL = frozenset({"bidirectional_pplx_qwen3", "eurobert", "llama_bidirec", "ministral3_bidirec"})
+BIDIRECTIONAL = frozenset(
+    {"bidirectional_pplx_qwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
+)
 
 
 # Keys of config.json that may be unread, of all decoders.
@@ -131,7 +133,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
             words_change=weights.table_change("embed_tokens", spec.vocab_size, spec.hidden_size),
             layers=tuple(
-                _layer(
+                read_layer(
                     spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, queries, window
                 )
                 for i, window in enumerate(family.windows)
@@ -142,7 +144,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
     )
 
 
-def _layer(
+def read_layer(
     spec: TransformerSpec,
     family: Family,
     weights: WeightReader[T],
@@ -150,6 +152,7 @@ def _layer(
     queries: Turns[T] | None,
     window: int | None,
 ) -> TransformerLayer[T]:
+    """Return the layer of these tensors. queries: the turns of queries, if they differ. Raises ModelUnavailable."""
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
     def norm(name: str, size: int = width) -> Norm[T]:

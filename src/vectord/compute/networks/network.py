@@ -31,6 +31,7 @@ from vectord.errors import ModelUnavailable, installing
 ALIASES: Mapping[str, str] = {
     "bidirectional_pplx_qwen3": "qwen2",
     "camembert": "roberta",
+    "embedding_gemma2_text": "embedding_gemma2",
     "ernie": "bert",
     "eurobert": "llama",
     "jina_embeddings_v3": "roberta",
@@ -52,6 +53,8 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "deberta_v2": "DebertaV2",
     "distilbert": "DistilBert",
     "electra": "Electra",
+    "embedding_gemma2": "EmbeddingGemma2",
+    "embedding_gemma2_text": "EmbeddingGemma2Text",
     "ernie": "Ernie",
     "eurobert": "EuroBert",
     "gemma": "Gemma",

@@ -41,6 +41,7 @@ class TransformerSpec:
     attention_scale: float | None = None  # None: head_size ** -0.5
     score_cap: float | None = None  # AttentionSpec.score_cap
     word_scale: float = 1.0  # factor of the word vectors
+    output_size: int | None = None  # of TransformerWeights.projection
 
     @property
     def query_width(self) -> int:
@@ -59,6 +60,9 @@ class Attention(Generic[T]):
     out: Linear[T]  # (H, Q)
     query_norm: Norm[T] | None = None  # (Q,), or (head_size,) of each head
     key_norm: Norm[T] | None = None
+    value_norm: Norm[T] | None = None
+    head_size: int | None = None  # None: as in the spec, and the same for kv_heads
+    kv_heads: int | None = None
     place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
     place_q: T | None = None  # (B, H)
     rotary: Turns[T] | None = None
@@ -96,6 +100,17 @@ class Mixture(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WordGate(Generic[T]):
+    """The third part of EmbeddingGemma 2's layers: a narrow MLP, gated by the token's word vector."""
+
+    words: Linear[T]  # (G, H)
+    words_norm: Norm[T]  # of that, divided by the root of H
+    inner: Linear[T]  # (G, H)
+    out: Linear[T]  # (H, G)
+    out_norm: Norm[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerLayer(Generic[T]):
     attention: Attention[T] | ShortConvolution[T]
     attention_out_norm: Norm[T] | None = None  # of what attention adds
@@ -104,6 +119,8 @@ class TransformerLayer(Generic[T]):
     mlp: Mlp[T] | Mixture[T]
     mlp_out_norm: Norm[T] | None = None  # of what the MLP adds
     output_norm: Norm[T]  # after the MLP's sum, or before the MLP with norm_first
+    word_gate: WordGate[T] | None = None  # only with norm_first
+    scale: float = 1.0  # of the layer's result
 
     @property
     def linears(self) -> list[Linear[T]]:
@@ -114,6 +131,7 @@ class TransformerLayer(Generic[T]):
         else:
             found = [parts.before, parts.after, parts.value, parts.out]
         found += [mlp.router] if isinstance(mlp, Mixture) else [mlp.up, mlp.down]
+        found += [] if self.word_gate is None else [self.word_gate.words, self.word_gate.inner, self.word_gate.out]
         return found if isinstance(mlp, Mixture) or mlp.gate is None else [*found, mlp.gate]
 
 
@@ -129,6 +147,7 @@ class TransformerWeights(Generic[T]):
     wide_norm: Norm[T] | None = None  # after `widen`
     layers: tuple[TransformerLayer[T], ...]
     final_norm: Norm[T] | None = None
+    projection: Linear[T] | None = None  # (D, H) after that norm
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
     buckets: T | None = None  # (2 * max_tokens - 1,) for disentangled attention; None: attention is not disentangled
 
@@ -146,7 +165,7 @@ class Transformer(Generic[T]):
     """Tokens to last hidden states."""
 
     def __init__(self, spec: TransformerSpec, weights: TransformerWeights[T], ops: Ops[T]) -> None:
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = spec.output_size or spec.hidden_size
         self.max_tokens = spec.max_tokens  # of one text
         self.causal = spec.causal  # no token attends to later ones
         # Whether texts may have a common beginning that is computed once.
@@ -156,21 +175,25 @@ class Transformer(Generic[T]):
         self._ops = ops
 
     def __call__(self, tokens: Tokens[T]) -> T:
-        """Returns (T, H)."""
+        """Returns (T, H), or (T, D)."""
         attentions = [each.attention for each in self._weights.layers if isinstance(each.attention, Attention)]
         tables = {id(table): table for each in attentions for table in (each.rotary, each.query_rotary)}
         turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
         batch = _Batch(tokens, turned, self._gates(tokens))
-        x = self._embed(batch)
+        x = words = self._embed(batch)
         for layer in self._weights.layers:
             x = self._layer(layer, x, batch)
-        return self._norm(x, self._weights.final_norm)
+            if layer.word_gate is not None:
+                x = self._ops.add(x, self._gated(layer.word_gate, x, words, batch))
+            x = x if layer.scale == 1.0 else self._ops.scale(x, layer.scale)
+        x = self._norm(x, self._weights.final_norm)
+        return x if self._weights.projection is None else self._linear(x, self._weights.projection, batch)
 
     def _gates(self, tokens: Tokens[T]) -> dict[int, T]:
         if tokens.adapters is None:
             return {}
         linears = [linear for layer in self._weights.layers for linear in layer.linears]
-        linears += [] if self._weights.widen is None else [self._weights.widen]
+        linears += [each for each in (self._weights.widen, self._weights.projection) if each is not None]
         changes = [self._weights.words_change, *(linear.change for linear in linears)]
         tables = {id(change.gates): change.gates for change in changes if change is not None}
         return {key: self._ops.embed(table, tokens.adapters) for key, table in tables.items()}
@@ -218,15 +241,16 @@ class Transformer(Generic[T]):
         ops, spec, tokens, turned = self._ops, self._spec, batch.tokens, batch.turned
         linears = (parts.query, parts.key, parts.value)
         q, k, v = (self._linear(x, linear, batch) for linear in linears)  # (T, Q), (T, K), (T, K)
-        q, k = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm)
+        q, k, v = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm), self._norm(v, parts.value_norm)
+        head_size = parts.head_size or spec.head_size
         if parts.rotary is not None:
             of_queries, of_keys = turned[id(parts.query_rotary or parts.rotary)], turned[id(parts.rotary)]
-            q = ops.rotate(q, of_queries.cos, of_queries.sin, spec.head_size)
-            k = ops.rotate(k, of_keys.cos, of_keys.sin, spec.head_size)
+            q = ops.rotate(q, of_queries.cos, of_queries.sin, head_size)
+            k = ops.rotate(k, of_keys.cos, of_keys.sin, head_size)
         attention = AttentionSpec(
             heads=spec.heads,
-            head_size=spec.head_size,
-            kv_heads=spec.kv_heads,
+            head_size=head_size,
+            kv_heads=parts.kv_heads or spec.kv_heads,
             scale=spec.attention_scale,
             causal=spec.causal,
             window=parts.window,
@@ -243,6 +267,13 @@ class Transformer(Generic[T]):
         mlp = layer.mlp
         h = self._mixed(mlp, x, batch) if isinstance(mlp, Mixture) else self._mlp(mlp, batch, x)
         return self._norm(h, layer.mlp_out_norm)
+
+    def _gated(self, gate: WordGate[T], x: T, words: T, batch: _Batch[T]) -> T:
+        ops = self._ops
+        by_word = ops.scale(self._linear(words, gate.words, batch), self._spec.hidden_size**-0.5)
+        inner = ops.activation(self._linear(x, gate.inner, batch), self._spec.activation)
+        h = ops.multiply(inner, self._norm(by_word, gate.words_norm))  # (T, G)
+        return self._norm(self._linear(h, gate.out, batch), gate.out_norm)
 
     def _mixed(self, mixture: Mixture[T], x: T, batch: _Batch[T]) -> T:
         # Experts get some of the rows, so no adapter may change them: their readers are without.

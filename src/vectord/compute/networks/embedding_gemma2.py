@@ -1,0 +1,172 @@
+"""`model_type: embedding_gemma2`, the text tower, and `embedding_gemma2_text`, a model of that tower alone.
+
+Names as in transformers/models/embedding_gemma2/modeling_embedding_gemma2.py. Differences from Gemma 3: bidirectional,
+norms without an offset and also of values, wider heads in the layers that attend to all, a third part of each layer
+that the token's word vector gates, and a projection of the last states. The towers of images and audio are not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, refuse_unread
+from vectord.checkpoints.files.read import Settings
+from vectord.compute.networks import decoder, facts
+from vectord.compute.networks.decoder import Family
+from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
+from vectord.compute.networks.transformer import (
+    Attention,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+    WordGate,
+)
+from vectord.compute.networks.weights import Norm, WeightReader
+from vectord.compute.ops.base import Ops, T
+from vectord.errors import ModelUnavailable
+
+TEXT_TYPE = "embedding_gemma2_text"
+MAX_TOKENS = 32_768  # of one text: bounds the tables of positions; the published model reads 8,192
+PREFIXES = ("", "language_model.", "model.language_model.")
+_THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
+_LAYER_KEYS = frozenset({"head_dim", "num_key_value_heads"})
+
+HARMLESS: Mapping[str, Harmless] = {
+    **decoder.HARMLESS,
+    **harmless(
+        "of images, video and audio, which are not served",
+        "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id image_token_id "
+        "video_token_id vision_config",
+    ),
+    **harmless("of layers that slide, which the model has none of", "sliding_window"),
+    **harmless("per_layer_config is read instead", "global_head_dim num_global_key_value_heads"),
+}
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
+    """Raises ModelUnavailable."""
+    if config["model_type"] == "embedding_gemma2":
+        text = _text_config(config)
+        facts.require({"text_config.model_type": text.get("model_type")}, "text_config.model_type", TEXT_TYPE)
+        model = _load(text, weights, ops)
+        refuse_unread(text, {**CONFIG, **HARMLESS})
+        return model
+    return _load(config, weights, ops)
+
+
+def _text_config(config: Mapping[str, Any]) -> Settings:
+    path = config.path if isinstance(config, Settings) else Path("config.json")
+    allowed = config.allowed if isinstance(config, Settings) else ()
+    return Settings(path, facts.section(config, "text_config"), allowed)
+
+
+def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
+    weights.ignore("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
+    spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
+    width, gate_size = spec.hidden_size, facts.size(config, "hidden_size_per_layer_input", 512)
+    kinds = _kinds(config, spec.layers)
+    window = facts.size(config, "sliding_window", 512) if "sliding_attention" in kinds else 0
+    bias = facts.flag(config, "attention_bias", False)
+    family = Family(
+        qkv_bias=bias,
+        out_bias=bias,
+        head_norms=True,
+        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+        rotary=read_layer_rotary(config, "full_attention", theta=1e6, positions=spec.max_tokens),
+        outer_norms=True,
+    )
+    tables: dict[tuple[str, int], Turns[T]] = {}
+    layers = []
+    for i, (kind, layer_spec) in enumerate(zip(kinds, _layer_specs(config, spec, kinds), strict=True)):
+        key = kind, layer_spec.head_size
+        if key not in tables:
+            rotary = read_layer_rotary(config, kind, theta=_THETAS[kind], positions=spec.max_tokens)
+            tables[key] = rotary_table(weights, rotary, layer_spec.head_size, spec.max_tokens)
+        reader = weights.under(f"layers.{i}.")
+        layer = decoder.read_layer(layer_spec, family, reader, tables[key], None, family.windows[i])
+        layers.append(_with_gate(layer, layer_spec, reader, weights, gate_size, i))
+    return Transformer(
+        spec,
+        TransformerWeights(
+            words=weights.tensor(decoder.WORDS, spec.vocab_size, width),
+            layers=tuple(layers),
+            final_norm=weights.norm("norm", width, bias=False),
+            projection=weights.linear("embedding_projection", width, spec.output_size or width, bias=False),
+        ),
+        ops,
+    )
+
+
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
+    spec = decoder.read_spec(config, activation_key="hidden_activation")
+    return replace(
+        spec,
+        max_tokens=min(spec.max_tokens, MAX_TOKENS),
+        attention_scale=1.0,
+        word_scale=spec.hidden_size**0.5,
+        output_size=facts.size(config, "embedding_dim", 768),
+    )
+
+
+def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
+    """The last layer always attends to all."""
+    usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
+    kinds = [LAYER_KINDS[slides] for slides in read_sliding(config, [(i + 1) % usual != 0 for i in range(layers)])]
+    return [*kinds[:-1], LAYER_KINDS[0]]
+
+
+def _layer_specs(config: Mapping[str, Any], spec: TransformerSpec, kinds: Sequence[str]) -> list[TransformerSpec]:
+    """Each layer's heads: per_layer_config, by the layer's number, else those of the builder's two keys."""
+    given = facts.section(config, "per_layer_config")
+    numbers = {str(key).lstrip("0") or "0": value for key, value in given.items()}
+    wide = {
+        "head_dim": facts.size(config, "global_head_dim", 512),
+        "num_key_value_heads": facts.size(config, "num_global_key_value_heads", 1),
+    }
+    specs = []
+    for i, kind in enumerate(kinds):
+        own = numbers.pop(str(i), {}) if given else wide if kind == "full_attention" else {}
+        if not isinstance(own, dict) or not own.keys() <= _LAYER_KEYS:
+            raise ModelUnavailable(f"config.json: per_layer_config.{i} may have {', '.join(sorted(_LAYER_KEYS))}")
+        kv_heads = facts.size(own, "num_key_value_heads", spec.kv_heads)
+        if spec.heads % kv_heads:
+            raise ModelUnavailable(f"config.json: num_key_value_heads {kv_heads} of layer {i} is no divisor")
+        specs.append(replace(spec, head_size=facts.size(own, "head_dim", spec.head_size), kv_heads=kv_heads))
+    if numbers:
+        raise ModelUnavailable(f"config.json: per_layer_config.{min(numbers)[:40]} is not the number of a layer")
+    return specs
+
+
+def _with_gate(
+    layer: TransformerLayer[T],
+    spec: TransformerSpec,
+    own: WeightReader[T],
+    shared: WeightReader[T],
+    size: int,
+    i: int,
+) -> TransformerLayer[T]:
+    """The layer with the parts that decoders have not. own: tensors of this layer; shared: of the whole model."""
+    assert isinstance(layer.attention, Attention)
+    width, rows = spec.hidden_size, slice(i * size, (i + 1) * size)
+    block = own.under("ple_block.")
+    ones = own.constant("self_attn.v_norm.weight", np.ones(spec.head_size))
+    return replace(
+        layer,
+        attention=replace(
+            layer.attention, value_norm=Norm(ones, None), head_size=spec.head_size, kv_heads=spec.kv_heads
+        ),
+        word_gate=WordGate(
+            words=shared.linear("ple.per_layer_model_projection", width, spec.layers * size, bias=False, rows=rows),
+            words_norm=shared.norm("ple.per_layer_projection_norm", size, bias=False),
+            inner=block.linear("per_layer_input_gate", width, size, bias=False),
+            out=block.linear("per_layer_projection", size, width, bias=False),
+            out_norm=block.norm("post_per_layer_input_norm", width, bias=False),
+        ),
+        scale=float(own.array("layer_scalar", 1)[0]),
+    )
