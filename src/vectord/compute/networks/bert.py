@@ -6,15 +6,20 @@ RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and tensor n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.transformer import Transformer, TransformerSpec
+from vectord.compute.networks.transformer import Attention, Transformer, TransformerLayer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
+_RELATIVE = ("absolute", "relative_key", "relative_key_query")
 NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention=("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -40,10 +45,29 @@ HARMLESS: Mapping[str, Harmless] = {
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
-    facts.require(config, "position_embedding_type", "absolute")
     spec, weights = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
     types = _types_with_task(config, spec, weights) if config["model_type"] == "ernie" else None
-    return encoder.read_encoder(spec, weights, ops, NAMES, first_position=0, types=types)
+    kinds = _RELATIVE if config["model_type"] == "bert" else ("absolute",)
+    kind = facts.choice(config, "position_embedding_type", kinds, "absolute")
+    if kind == "absolute":
+        return encoder.read_encoder(spec, weights, ops, NAMES, first_position=0, types=types)
+    weights.ignore("embeddings.position_embeddings.weight")  # saved, and added to nothing
+    layers = [_relative_layer(spec, weights, i, by_key=kind == "relative_key_query") for i in range(spec.layers)]
+    buckets = np.arange(2 * spec.max_tokens - 1, dtype=np.int32)
+    return encoder.read_encoder(
+        spec, weights, ops, NAMES, layers=layers, buckets=ops.constant(Weight("buckets", "I32", buckets))
+    )
+
+
+def _relative_layer(spec: TransformerSpec, weights: WeightReader[T], i: int, *, by_key: bool) -> TransformerLayer[T]:
+    """A layer with a vector for each distance of query less key, which all heads share: queries attend to it, and with
+    `by_key` so do keys. transformers has them up to version 4: `relative_key` and `relative_key_query`."""
+    layer = encoder.read_layer(spec, weights, NAMES, i)
+    name = f"{NAMES.prefix}.{i}.attention.self.distance_embedding.weight"
+    table = weights.array(name, 2 * spec.max_tokens - 1, spec.head_size)
+    places = weights.constant(name, np.tile(table, spec.heads))  # (2 * max_tokens - 1, H)
+    assert isinstance(layer.attention, Attention)
+    return replace(layer, attention=replace(layer.attention, place_k=places, place_q=places if by_key else None))
 
 
 def _types_with_task(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> T | None:

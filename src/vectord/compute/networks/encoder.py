@@ -164,6 +164,7 @@ def read_encoder(
     norm: str = "embeddings.LayerNorm",
     rotary: Turns[T] | None = None,
     attention_bias: T | None = None,
+    buckets: T | None = None,
     types: T | None = None,
     embedding_size: int | None = None,
     widen: str | None = None,
@@ -191,6 +192,7 @@ def read_encoder(
             widen=None if widen is None else weights.linear(widen, width, spec.hidden_size),
             layers=tuple(layers or (read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers))),
             attention_bias=attention_bias,
+            buckets=buckets,
         ),
         ops,
     )
