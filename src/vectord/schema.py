@@ -72,6 +72,11 @@ class TextOptions:
     cache_salt: str = ""  # requests share cached answers only if they have the same salt
     count_all: bool = False  # TextLength.seen is exact for a text of any length; False: a lower bound
 
+    @property
+    def is_query(self) -> bool:
+        """Whether the texts are queries, by their kind or by the name of their prompt."""
+        return "query" in (self.kind, self.prompt_name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:

@@ -70,6 +70,17 @@ def test_weights_equal_sentence_transformers(kind: Any, library: tuple[Any, Path
     assert want[0].any()
 
 
+def test_an_empty_query_has_no_weights(library: tuple[Any, Path], embedder: Embedder) -> None:
+    """As sentence-transformers, which returns zeros for it among others. A document has its special tokens."""
+    want = library[0].encode_query([TEXTS[0], "", "  "], convert_to_sparse_tensor=False).numpy()
+    assert [bool(row.any()) for row in want] == [True, False, False]
+    got = embedder.embed([TEXTS[0], "", "  "], outputs=("sparse",), kind="query").sparse
+    assert [len(one.indices) > 0 for one in got] == [True, False, False]
+    assert all(one.indices.dtype == np.int32 for one in got)
+    (alone,) = embedder.embed([""], outputs=("sparse",), kind="query").sparse
+    assert len(alone.indices) == len(alone.values) == 0
+
+
 def test_a_text_without_a_kind_is_a_document(embedder: Embedder) -> None:
     """As the Router's default route says."""
     plain, document = (embedder.embed(TEXTS[0], outputs=("sparse",), **kind) for kind in ({}, {"kind": "document"}))
@@ -149,10 +160,10 @@ def test_other_routers_are_refused(name: str, tmp_path: Path) -> None:
     assert says in refusal(tmp_path / "saved")
 
 
-def test_two_networks_are_refused(tmp_path: Path) -> None:
-    """Queries through a network of their own are not supported yet."""
+def test_two_sparse_networks_are_refused(tmp_path: Path) -> None:
+    """Two networks are supported where both make dense vectors."""
     write_router(tmp_path, queries="another network")
-    assert "supported are the routes" in refusal(tmp_path / "saved")
+    assert "two networks are supported where both make dense vectors" in refusal(tmp_path / "saved")
 
 
 def test_a_table_that_is_too_short_is_refused(tmp_path: Path) -> None:

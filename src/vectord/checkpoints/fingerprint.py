@@ -25,7 +25,7 @@ _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
-_ADDED_LATER = frozenset({"adapters", "layer", "log_twice", "query_weights", "static", "whole_numbers"})
+_ADDED_LATER = frozenset({"adapters", "layer", "log_twice", "query", "query_weights", "static", "whole_numbers"})
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
@@ -49,6 +49,8 @@ def _facts(spec: ModelSpec) -> bytes:
     try:
         facts = asdict(spec, dict_factory=_known_from_the_start)
         facts = {name: value for name, value in facts.items() if name not in _NAMES | _CATALOGUE}
+        if spec.query is not None:
+            facts["query"] = spec.query.fingerprint
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
@@ -23,6 +23,8 @@ from vectord.checkpoints.spec import DenseActivation, DenseModule, Located, Pool
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
+Route: TypeAlias = Literal["document", "query"]
+
 STATIC = "static"  # the model_type and architecture of static models
 WIDTH_LIMIT = 2**20
 
@@ -71,7 +73,8 @@ class ModelFolder:
     name: str  # the last part of the model's id, in lower case
     entry: catalogue.Entry | None  # the catalogue's entry of that id
     modules: tuple[Module, ...]  # of modules.json, or of its Router's document route; () without one
-    query: Module | None  # of a Router's query route
+    query: Module | None  # of a Router's query route, if that is a table of weights
+    has_query_network: bool  # of a Router: whether its query route has a network of its own
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
     model_type: str  # config.json's; "static" for a table of token vectors
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
@@ -88,14 +91,14 @@ class ModelFolder:
         return any(architecture.endswith(suffix) for architecture in self.architectures)
 
 
-def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> ModelFolder:
+def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: Route = "document") -> ModelFolder:
     """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind.
 
-    allowed: keys of any configuration file that may be unknown.
+    allowed: keys of any configuration file that may be unknown. route: of a Router.
     """
     if is_gguf(located.folder):
         return _open_gguf(located, allowed)
-    modules, query = read_modules(located.folder, allowed), read_query_module(located.folder, allowed)
+    modules, query = read_modules(located.folder, allowed, route), read_query_module(located.folder, allowed)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
     if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
@@ -121,7 +124,8 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset()) -> Mode
         name=located.model_id.rpartition("/")[2].lower(),
         entry=entry,
         modules=modules,
-        query=query,
+        query=query if query is not None and query.kind == router.TABLE else None,
+        has_query_network=query is not None and query.kind != router.TABLE,
         transformer=transformer,
         model_type=model_type,
         architectures=tuple(name for name in listed if isinstance(name, str)),
@@ -146,6 +150,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
         ),
         modules=(),
         query=None,
+        has_query_network=False,
         transformer=located.folder,
         model_type=model.config.fields["model_type"],
         architectures=tuple(model.config.fields["architectures"]),
@@ -170,8 +175,9 @@ def has_table(folder: Path, model_type: object) -> bool:
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
-def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[Module, ...]:
+def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: Route = "document") -> tuple[Module, ...]:
     """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
+    Of a Router those of one route, and the modules after it.
 
     Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
     """
@@ -180,7 +186,7 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[M
         return ()
     listed = read_json(path)
     if router.is_router(listed):
-        listed = router.read_routes(folder)["document"]
+        listed = [*router.read_routes(folder)[route], *listed[1:]]
     if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
         raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
     modules = tuple(module for fields in listed if (module := _module(path, fields, allowed)) is not None)
@@ -190,7 +196,7 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> tuple[M
 
 
 def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
-    """Return the module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
+    """Return the first module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
     path = folder / "modules.json"
     if not path.exists() or not router.is_router(read_json(path)):
         return None

@@ -67,7 +67,23 @@ def read_spec(
     Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
     name or a task that the model does not have.
     """
-    folder = open_folder(located, frozenset(allow_unknown))
+    allowed = frozenset(allow_unknown)
+    folder = open_folder(located, allowed)
+    spec = _read_route(folder, located, pooling, default_prompt_name, task)
+    if folder.has_query_network:
+        queries = _read_route(open_folder(located, allowed, "query"), located, pooling, default_prompt_name, task)
+        if {"dense"} != (spec.outputs & queries.outputs) - {"tokens"} or spec.dimensions != queries.dimensions:
+            raise ModelUnavailable(
+                f"{located.folder / 'router_config.json'}: two networks are supported where both make dense vectors of "
+                f"one width; those of documents have {spec.dimensions} numbers, those of queries {queries.dimensions}"
+            )
+        spec = replace(spec, query=replace(queries, fingerprint=fingerprint(queries)))
+    return replace(spec, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template))
+
+
+def _read_route(
+    folder: ModelFolder, located: Located, pooling: Pooling | None, default_prompt_name: str | None, task: TaskChoice
+) -> ModelSpec:
     kind = find_kind(folder, task)
     spec = _add_kind(folder, _common_facts(folder, located, default_prompt_name), kind, pooling)
     if task == "rerank" and kind == "classify" and not spec.reranks:
@@ -75,7 +91,7 @@ def read_spec(
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
     refuse_unread(folder.tokenizer_config, TOKENIZER)
-    return replace(spec, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template))
+    return spec
 
 
 def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:

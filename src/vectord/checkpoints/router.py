@@ -1,7 +1,8 @@
 """sentence-transformers' Router: queries and documents through different modules, in router_config.json.
 
-Supported are models whose documents go through a network, and whose queries need none: the weight of each of a query's
-tokens is in a table (SparseStaticEmbedding; opensearch-neural-sparse-encoding-doc). Others are refused.
+Supported are sparse models whose queries need no network, because the weight of each of their tokens is in a table
+(SparseStaticEmbedding; opensearch-neural-sparse-encoding-doc), and dense models with a network or a static table for
+each of the two. Others are refused.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ ROUTERS = frozenset({"Router", "Asym"})
 TABLE = "SparseStaticEmbedding"
 WEIGHT = "weight"  # the tensor of the table, (V,)
 
-_SUPPORTED = f"supported are the routes query, of one {TABLE}, and document, of Transformer and SpladePooling"
+_SUPPORTED = f"supported are the routes query (a network, a StaticEmbedding or one {TABLE}) and document"
 
 
 def is_router(listed: object) -> bool:
-    """Return whether the modules of modules.json are one Router."""
+    """Return whether the first of the modules of modules.json is a Router."""
     match listed:
-        case [{"type": str(class_path)}]:
+        case [{"type": str(class_path)}, *_]:
             return class_path.rpartition(".")[2] in ROUTERS
     return False
 
@@ -46,9 +47,8 @@ def read_routes(folder: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
         str(name)[:40]: [_module(settings.path, types, place) for place in _listed(places)]
         for name, places in structure.items()
     }
-    query = [module["type"].rpartition(".")[2] for module in routes.get("query", ())]
-    if routes.keys() != {"query", "document"} or query != [TABLE]:
-        raise ModelUnavailable(f"{settings.path}: routes {', '.join(routes)[:200]}, query of {query}; {_SUPPORTED}")
+    if routes.keys() != {"query", "document"} or not all(routes.values()):
+        raise ModelUnavailable(f"{settings.path}: routes {', '.join(routes)[:200]}; {_SUPPORTED}")
     return routes
 
 

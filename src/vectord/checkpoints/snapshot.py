@@ -10,7 +10,8 @@ from pathlib import Path
 from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
 from vectord.checkpoints.files.read import read_settings
-from vectord.checkpoints.folder import Module, read_modules
+from vectord.checkpoints.folder import Module, read_modules, read_query_module
+from vectord.checkpoints.router import TABLE
 from vectord.errors import ModelUnavailable
 
 # The files that reader.py, checkpoint.py and the tokenizer read. `*` crosses folders in the hub's matching.
@@ -31,8 +32,8 @@ DOWNLOADED = (
     "[0-9]*_*/*.safetensors",
     "[0-9]*_*/vocab.txt",
     "router_config.json",
-    "query_0_*/*",
-    "document_[01]_*/*",
+    "query_[0-9]*_*/*",
+    "document_[0-9]*_*/*",
     "sparse_linear.pt",  # BGE-M3
     "colbert_linear.pt",
 )
@@ -50,8 +51,12 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     """
     try:
         modules = read_modules(snapshot)
+        asked = read_query_module(snapshot)
+        queries = read_modules(snapshot, route="query") if asked is not None and asked.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
         find_weight_files(transformer)
+        if queries:
+            find_weight_files(queries[0].folder)
         if _may_have_modules(transformer, entry) and not modules:
             return False
     except ModelUnavailable:
@@ -60,7 +65,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.kinds)
     heads = ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
     return (
-        all(_is_module_complete(module) for module in modules[1:])
+        all(_is_module_complete(module) for module in (*modules[1:], *queries[1:]))
         and any((transformer / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
         and all((transformer / name).is_file() for name in heads)
     )

@@ -166,6 +166,7 @@ class ModelSpec:
     log_twice: bool | None = None  # SPLADE: a weight is log(1 + log(1 + x)) instead of log(1 + x)
     query_weights: Path | None = None  # the weight of each token of a query, which needs no network; None: it needs one
     colbert: Colbert | None = None
+    query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order
     score_activation: ScoreActivation = "identity"  # that the model itself applies to its logits

@@ -402,10 +402,8 @@ class Engine:
 
     async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
         served = self._registry.named(request.model, caller.models).lead
-        if isinstance(request, LoadModel):
-            await self._lifecycle.load(served)
-        else:
-            await self._lifecycle.unload(served)
+        for each in filter(None, (served, served.queries)):
+            await (self._lifecycle.load if isinstance(request, LoadModel) else self._lifecycle.unload)(each)
         return self._list_models(ListModels(model=request.model), caller)
 
     def _list_models(self, request: ListModels, caller: Caller) -> ModelList:

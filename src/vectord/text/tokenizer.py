@@ -124,6 +124,7 @@ class TextEncoder:
         limit = limit_of(request, self.max_tokens, sum(specials) + 1)
         if self._static is not None:
             limit = replace(limit, model_characters=self._static.max_characters)
+        by_table = self._query_weights is not None and options.is_query  # without a network, no token gives no weight
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
@@ -135,7 +136,7 @@ class TextEncoder:
                 given[i] = self._take_ids(value, specials, limit, i)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
         tokenized = (
-            self._sequence(source, encoding, specials, limit, prompt_tokens)
+            self._sequence(source, encoding, specials, limit, prompt_tokens, may_be_empty=by_table)
             for source, encoding in zip(sources, encodings, strict=True)
         )
         for i in indexes:
@@ -155,10 +156,17 @@ class TextEncoder:
         )
 
     def _sequence(
-        self, source: Source, encoding: Encoding, specials: tuple[int, int], limit: Limit, prompt_tokens: int
+        self,
+        source: Source,
+        encoding: Encoding,
+        specials: tuple[int, int],
+        limit: Limit,
+        prompt_tokens: int,
+        *,
+        may_be_empty: bool,
     ) -> TokenSequence:
         ids, index = np.array(encoding.ids, np.int32), source.index
-        if not len(ids):
+        if not len(ids) and not may_be_empty:
             raise Untokenizable("{field} has no tokens", index=index)
         if self._static is not None and self._static.truncates_known and len(ids) > limit.max_tokens:
             known = ids[ids != self._static.unknown_id]

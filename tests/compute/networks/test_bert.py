@@ -83,7 +83,14 @@ def assert_same_network(
 
 
 CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "relative positions": ({"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute'"),
+    "positions by rotation": (
+        {"position_embedding_type": "rotary"},
+        "position_embedding_type must be one of",
+    ),
+    "relative positions without vectors": (
+        {"position_embedding_type": "relative_key"},
+        "no tensor encoder.layer.0.attention.self.distance_embedding.weight",
+    ),
     "a decoder": ({"is_decoder": True}, "is_decoder must be False"),
     "unknown activation": ({"hidden_act": "quick_gelu"}, "hidden_act must be one of gelu, "),
     "activation of a wrong type": ({"hidden_act": ["gelu"]}, "hidden_act must be one of gelu, "),

@@ -76,27 +76,39 @@ def open_models(config: Config) -> list[ModelSource]:
     names = served_names(requested, specs, config.model.served_model_name)
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
-    backends_of = [check_dtype(check_backend(backend_of(spec, device)), device.dtype) for spec in specs]
-    for spec, backend in zip(specs, backends_of, strict=True):
-        check_adapters(spec, backend)
-    specs = [with_graph(spec, backend, device) for spec, backend in zip(specs, backends_of, strict=True)]
-    # Known cosines of the published model do not hold for made-up numbers.
-    specs = [
-        replace(spec, known_cosines=()) if backend == "fake" else spec
-        for spec, backend in zip(specs, backends_of, strict=True)
-    ]
-    options_of = [backend_options(device, backend) for backend in backends_of]
     return [
-        ModelSource(
-            name=name,
-            aliases=aliases[name],
-            spec=spec,
-            load=partial(_load, spec, backend, options, texts),
-            pinned=name in pinned,
-            memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
-        )
-        for name, spec, backend, options in zip(names, specs, backends_of, options_of, strict=True)
+        _source(spec, name, aliases[name], device, texts, pinned=name in pinned)
+        for name, spec in zip(names, specs, strict=True)
     ]
+
+
+def _source(
+    spec: ModelSpec,
+    name: str,
+    aliases: tuple[str, ...],
+    device: DeviceConfig,
+    texts: Calibration | None,
+    *,
+    pinned: bool,
+) -> ModelSource:
+    backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
+    check_adapters(spec, backend)
+    spec = with_graph(spec, backend, device)
+    if backend == "fake":  # known cosines of the published model do not hold for made-up numbers
+        spec = replace(spec, known_cosines=())
+    options = backend_options(device, backend)
+    queries = None
+    if spec.query is not None:
+        queries = _source(spec.query, f"{name} (queries)", (), device, texts, pinned=pinned)
+    return ModelSource(
+        name=name,
+        aliases=aliases,
+        spec=spec,
+        load=partial(_load, spec, backend, options, texts),
+        pinned=pinned,
+        memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
+        queries=queries,
+    )
 
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
@@ -203,7 +215,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     )
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
-        check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *chosen))
+        queries = () if spec.query is None else (*spec.query.weights, spec.query.tokenizer)
+        check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *queries, *chosen))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
     if config.pooling == "none" and requested.pooling is None and "dense" in spec.outputs:
@@ -216,6 +229,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         spec = _with_prompt(spec, config.default_prompt)
     if requested.handler is not None:
         spec = _with_handler(spec, requested.handler)
+    if spec.query is not None:
+        spec = replace(spec, query=_queries_alike(spec, spec.query, config))
     shortened = replace(spec, max_tokens=min(spec.max_tokens, _max_tokens(spec, config)))
     if spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
         return replace(shortened, known_cosines=())  # they hold for whole texts without a prompt
@@ -235,6 +250,19 @@ def _read_template(value: str) -> str:
     if len(text) > TEMPLATE_LIMIT_BYTES:
         raise ConfigError(f"chat_template: {path} has more than {TEMPLATE_LIMIT_BYTES:,} bytes")
     return text.decode("utf-8", "replace")
+
+
+def _queries_alike(spec: ModelSpec, queries: ModelSpec, config: ModelConfig) -> ModelSpec:
+    """The network of queries, with the settings that apply to both networks. Raises ConfigError for others."""
+    if config.pooling == "none" or config.dense_path is not None:
+        raise ConfigError(f"pooling none, dense_path: {spec.model_id} has a network of its own for queries")
+    return replace(
+        queries,
+        prompts=spec.prompts,
+        default_prompt_name=spec.default_prompt_name,
+        chat_template=spec.chat_template,
+        max_tokens=min(queries.max_tokens, _max_tokens(queries, config)),
+    )
 
 
 def _locked(requested: RequestedModel, path: Path) -> LockedModel:
@@ -313,6 +341,7 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
     return replace(
         spec,
         handler=handler,
+        query=None,
         outputs=frozenset({"dense"}),
         include_prompt=True,
         lexical=None,

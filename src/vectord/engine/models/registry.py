@@ -16,7 +16,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import ModelCannot, ModelNotFound, Unavailable
-from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, VectorKind
+from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, TextOptions, VectorKind
 from vectord.text.sequence import Encoder
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
@@ -32,6 +32,7 @@ class ModelSource:
     load: Callable[[], tuple[Encoder, Sequence[Backend]]]  # one backend per device
     pinned: bool = False  # loaded at start and never unloaded to make room
     memory_bytes: int = 0  # an estimate, while loaded
+    queries: ModelSource | None = None  # of a model with a network of its own for queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class ServedModel:
         self.users = 0  # requests that use it now
         self.used_s = 0.0  # when the last of them ended, by the clock of lifecycle.py
         self.created_unix_s = int(time.time())
+        self.queries = None if source.queries is None else ServedModel(source.queries)
         self.kinds: frozenset[AnswerKind] = frozenset(source.spec.kinds)
 
     @property
@@ -71,6 +73,10 @@ class ServedModel:
     def lead(self) -> ServedModel:
         """Itself: see Composite."""
         return self
+
+    def reader_of(self, options: TextOptions) -> ServedModel:
+        """The model that reads such texts: `queries`, or itself."""
+        return self.queries if self.queries is not None and options.is_query else self
 
     def ready_runner(self) -> ModelRunner:
         """Raises Unavailable while the model loads, and if it failed to load."""
@@ -183,12 +189,14 @@ class Registry:
     def __init__(self, sources: Sequence[ModelSource], composites: Sequence[CompositeSource] = ()) -> None:
         """Requests without a model name go to earlier models first. Raises ValueError for a name used twice or unknown
         members of a composite; `open_models` and `open_composites` prevent both."""
-        self.models = [ServedModel(source) for source in sources]
+        served_models = [ServedModel(source) for source in sources]
+        # With those that read the queries of another, under which they are found.
+        self.models = [*served_models, *(each.queries for each in served_models if each.queries is not None)]
         self._by_name: dict[str, ModelOrComposite] = {}
-        for served in self.models:
+        for served in served_models:
             for name in (served.name, *served.source.aliases):
                 self._enter(name, served)
-        self.targets: list[ModelOrComposite] = [*self.models]  # every model and composite, once, in order
+        self.targets: list[ModelOrComposite] = [*served_models]  # every model and composite, once, in order
         for composite in composites:
             target = Composite(composite.name, self._members(composite))
             self._enter(target.name, target)

@@ -38,7 +38,7 @@ async def embed_documents(served: ServedModel, name: str, request: DocumentsRequ
     how = request.spans if request.chunks is None else request.chunks
     assert how is not None, "either chunks or spans"
     with placing_errors("documents", len(request.documents)):
-        async with task.use(served) as runner:
+        async with task.use(served.reader_of(request.text)) as runner:
             task.check_wait(runner)
             chunked = await task.chunk(runner, request.documents, how)
             task.check_count(sum(map(len, chunked)), "chunk")

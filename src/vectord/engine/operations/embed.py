@@ -69,7 +69,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
         ),
         sources=sources,
         lengths={name: vectors.lengths for name, vectors in made.items()},
-        limits={served.name: served.spec.max_tokens for served, _ in parts},
+        limits={served.name: served.reader_of(request.text).spec.max_tokens for served, _ in parts},
         failures={index: error for vectors in made.values() for index, error in vectors.failures.items()},
     )
 
@@ -79,7 +79,7 @@ async def similarity(served: ServedModel, name: str, request: SimilarityRequest,
     require(served, DENSE)
     with placing_errors("sentences", len(request.sentences)):
         task.check_count(len(request.sentences))
-    async with task.use(served) as runner:
+    async with task.use(served.reader_of(request.text)) as runner:
         task.check_wait(runner)
         texts = [request.source, *request.sentences]
         try:
@@ -151,7 +151,7 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
 async def _of_one_model(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
 ) -> ModelVectors:
-    async with task.use(served) as runner:
+    async with task.use(served.reader_of(request.text)) as runner:
         task.check_wait(runner)
         with placing_errors("inputs", len(request.inputs)):
             return await vectors_to_show(runner, request, kinds, task)
@@ -255,8 +255,7 @@ async def _run(
 
 
 def _query_weights(runner: ModelRunner, options: TextOptions) -> Float32 | None:
-    is_query = "query" in (options.kind, options.prompt_name)
-    return runner.encoder.query_weights if is_query else None
+    return runner.encoder.query_weights if options.is_query else None
 
 
 def _of_tokens(ids: Int32, weights: Float32) -> Sparse:

@@ -99,7 +99,7 @@ async def rerank(served: ServedModel, name: str, request: RerankRequest, task: T
         if method == "scores":
             scored = await _by_pairs(runner, request, pieces, task)
         else:
-            scored = await _by_vectors(runner, method, request, pieces, task)
+            scored = await _by_vectors(served, runner, method, request, pieces, task)
     best = pieces.best(scored.scores)
     read = list(scored.read)
     last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
@@ -228,13 +228,22 @@ def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Floa
 
 
 async def _by_vectors(
-    runner: ModelRunner, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
+    served: ServedModel,
+    runner: ModelRunner,
+    method: RerankMethod,
+    request: RerankRequest,
+    pieces: Pieces,
+    task: Task,
 ) -> Scored:
     kinds = NEEDS[method]
 
     async def read_query() -> ModelVectors:
+        options = replace(request.text, kind="query")
         with placing_errors("query", 1):
-            return await vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task)
+            if served.queries is None:
+                return await vectors_of(runner, [request.query], options, kinds, task)
+            async with task.use(served.queries) as queries:
+                return await vectors_of(queries, [request.query], options, kinds, task)
 
     async def read_passages() -> ModelVectors:
         with placing_errors("passages", len(request.passages), pieces.owners):
