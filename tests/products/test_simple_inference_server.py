@@ -216,6 +216,14 @@ def test_models_are_listed_with_their_widths():
     )
 
 
+@pytest.mark.parametrize("state", ["ready", "failed"])
+def test_its_health_is_ok(state):
+    """Only while the models answer; the server adds their names."""
+    assert DIALECT.original_health is not None
+    served = model_list(model_info("a", state=state))
+    assert DIALECT.original_health(served) == ({"status": "ok"} if state == "ready" else {})
+
+
 def test_its_routes():
     """It has the routes of the document, and the rerank route of later versions."""
     assert {(route.method, route.path) for route in DIALECT.routes} == {

@@ -519,7 +519,7 @@ class ServerConfig:
         None,
         "API whose version and figures /health reports, or whose answer GET / gives, for clients that compare them. "
         "Default: those of this server.",
-        choices=("smart_embedder", "llamacpp", "ollama"),
+        choices=("smart_embedder", "llamacpp", "ollama", "simple_inference_server"),
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 

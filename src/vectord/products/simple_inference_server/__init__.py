@@ -18,7 +18,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
-from vectord.products.common.models import ListedModels, render_listed_models
+from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import RankedItem, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
@@ -160,5 +160,6 @@ DIALECT = Dialect(
     routes=tuple(ROUTES),
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
+    original_health=lambda served: {"status": "ok"} if ready_models(served) else {},
     metrics=lambda settings: SimpleInferenceServerMetrics(),
 )
