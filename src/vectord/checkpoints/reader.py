@@ -175,6 +175,8 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
     prompts = {**{adapter.name: adapter.prompt for adapter in adapters}, **_prompts(folder)}
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
+    weights = find_weight_files(folder.transformer)
+    _refuse_quantized(folder, weights)
     # A local folder may hold other weights under a known name.
     known = None if located.source == "folder" else folder.entry
     return ModelSpec(
@@ -184,7 +186,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         config=folder.config,
         model_type=folder.model_type,
         architecture="jina_bert_v2" if is_jina else folder.model_type,
-        weights=find_weight_files(folder.transformer),
+        weights=weights,
         tokenizer=_tokenizer(folder),
         lowercase=folder.transformer_module.get("do_lower_case") is True,
         outputs=frozenset(),
@@ -197,6 +199,22 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         known_cosines=() if known is None else known.known_cosines,
         fingerprint="",
     )
+
+
+_QUANTIZATIONS = ("quantization_config", "compression_config")  # the second is older
+
+
+def _refuse_quantized(folder: ModelFolder, weights: tuple[Path, ...]) -> None:
+    """Raise ModelUnavailable, naming the method, if config.json says that the weights are quantized. Graphs may be."""
+    for key in _QUANTIZATIONS:
+        config = folder.config.get(key)
+        if config is None or key in folder.config.allowed or weights[0].suffix == ".onnx":
+            continue
+        method = str(config.get("quant_method", config.get("format")) if isinstance(config, dict) else config)
+        raise ModelUnavailable(
+            f"{folder.config.path}: the weights are quantized ({repr(method[:40])[1:-1]}), which is not supported; "
+            "serve the model that they were made from, or a GGUF file of it"
+        )
 
 
 def _hidden_size(folder: ModelFolder) -> int:
