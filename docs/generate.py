@@ -20,6 +20,7 @@ from docs.advice import found
 from docs.apis import PRODUCTS, apis, product
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
+from vectord.compute.networks.network import architectures
 from vectord.config.other_servers import IGNORED
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
 from vectord.config.sources import CONFIG_FILE
@@ -186,6 +187,12 @@ def models() -> str:
         "by its hub id or folder, and many as [GGUF files](own-models.md#gguf-files). A model's own files take",
         "precedence over this page. A dash means that the value is read from the files.",
         "",
+        "Each architecture has a network of its own here; others run through transformers",
+        "([own-models.md](own-models.md)). The tests compare every architecture with the class that it implements, on",
+        "small random weights in float32, and change each setting of its config.json. The last column has that class,",
+        "and real weights if they are compared too.",
+        "[model-support.md](model-support.md) compares the families with the lists of other servers.",
+        "",
         *_families(),
         "",
         "## All models",
@@ -197,12 +204,39 @@ def models() -> str:
 
 
 def _families() -> list[str]:
-    """One row per architecture and output, with the models of the catalogue."""
+    """One row per architecture and output, with the models of the catalogue; architectures without one at the end."""
     families: dict[tuple[str, str], list[str]] = {}
     for entry in CATALOGUE:
         families.setdefault((entry.model_type, _gives(entry)), []).append(entry.hub_id)
-    rows = [f"| `{kind}` | {gives} | {_brief(names)} |" for (kind, gives), names in sorted(families.items())]
-    return ["| `model_type` | outputs | examples |", "|---|---|---|", *rows]
+    rows = [
+        _cells(f"`{kind}`", gives, _brief(names), _compared(kind, gives))
+        for (kind, gives), names in sorted(families.items())
+    ]
+    known = {kind.replace("-", "_") for kind, _ in families}
+    rows += [_cells(f"`{name}`", "-", "-", _compared(name)) for name in architectures() if name not in known]
+    return ["| `model_type` | outputs | examples | compared with |", "|---|---|---|---|", *rows]
+
+
+# What an architecture is compared with, where that is not transformers' class of its name alone.
+COMPARED = {
+    "bert, dense": "transformers; sentence-transformers with all-MiniLM-L6-v2",
+    "bert, sparse": "transformers; sentence-transformers with a SPLADE model",
+    "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
+    "jina_bert_v2": "a module written from the description",
+    "lfm2": "transformers; LFM2.5: with Liquid's changes",
+    "lfm2_bidirectional": "transformers' Lfm2 with Liquid's changes",
+    "llama_bidirec": "transformers' Llama without the causal mask",
+    "ministral3_bidirec": "transformers' Ministral3 without the causal mask",
+    "model2vec": "model2vec, also with real weights",
+    "mpnet": "transformers; sentence-transformers with all-mpnet-base-v2",
+    "new": "transformers' Gte",
+    "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
+    "static": "sentence-transformers",
+}
+
+
+def _compared(model_type: str, gives: str = "") -> str:
+    return COMPARED.get(f"{model_type}, {gives}", COMPARED.get(model_type, "transformers"))
 
 
 def _brief(names: Sequence[str]) -> str:
