@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -49,14 +50,21 @@ from vectord.errors import (
 )
 from vectord.schema import (
     Caller,
+    ClassifyRequest,
     Conversation,
     DecodeRequest,
+    DocumentsRequest,
     EmbedRequest,
     EmbedResult,
     ListModels,
+    LoadModel,
+    MultiRequest,
+    Request,
+    RerankRequest,
     SimilarityRequest,
     TextOptions,
     TokenizeRequest,
+    UnloadModel,
     VectorKind,
 )
 
@@ -241,6 +249,41 @@ async def test_an_unknown_model_raises_an_error_with_the_served_names():
             await engine.answer(embed("a", model="<script>"), ANYONE)
     assert "script" not in refused.value.message
     assert "m0, m1" in refused.value.message
+
+
+def requests_for(model: str) -> list[Request]:
+    """One of each type that names a model."""
+    embed_one = embed("a", model=model)
+    rank_one = RerankRequest(query="q", passages=["a"], model=model)
+    return [
+        embed_one,
+        rank_one,
+        DocumentsRequest(documents=["a"], chunks=None, spans=[[(0, 1)]], model=model),
+        SimilarityRequest(source="a", sentences=["b"], model=model),
+        ClassifyRequest(inputs=["a"], model=model),
+        TokenizeRequest(inputs=["a"], model=model),
+        DecodeRequest(ids=[[1]], model=model),
+        ListModels(model=model),
+        MultiRequest(requests=[replace(embed_one, model="m0"), rank_one]),
+    ]
+
+
+async def test_a_key_cannot_use_a_model_that_it_does_not_name():
+    """With any type of request; the answer is that of a model that does not exist."""
+    assert {type(request) for request in requests_for("m1")} == {
+        kind for kind in get_args(Request) if "model" in kind.__annotations__ or kind is MultiRequest
+    } - {LoadModel, UnloadModel}  # of the admin key alone
+    backends = [FakeBackend(), FakeBackend()]
+    async with serving(*backends) as engine:
+        for request, unknown in zip(requests_for("alias1"), requests_for("nothing"), strict=True):
+            refusals = []
+            for each in (request, unknown):
+                with pytest.raises(ModelNotFound) as refused:
+                    await engine.answer(each, Caller(models=frozenset({"m0"})))
+                refusals.append(refused.value.message)
+            assert refusals[0] == refusals[1], type(request).__name__
+            assert "m1" not in refusals[0]
+    assert not backends[1].texts_run()
 
 
 async def test_models_and_limits_are_listed():

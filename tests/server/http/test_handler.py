@@ -472,6 +472,16 @@ async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCapt
     assert "zq" not in repr(vars(record))
 
 
+async def test_the_reason_of_a_refusal_is_short_and_printable_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It may quote names that the client chose."""
+    engine = FakeEngine()
+    engine.error = InputTooLong("a\n\x1b[31m\u202e" + "b" * 1000)
+    with caplog.at_level(logging.INFO):
+        await ask(engine=engine)
+    (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
+    assert record.fields["reason"] == "a??[31m?" + "b" * 292  # type: ignore[attr-defined]
+
+
 async def test_a_client_that_accepts_bytes_gets_bytes() -> None:
     """From every product, and uncompressed."""
     headers = {"accept": "application/octet-stream", "accept-encoding": "gzip"}
