@@ -34,6 +34,7 @@ PAUSE_S = 0.2  # between a response and the next request, as a person who search
 FLOODERS = (1, 64)  # clients
 FLOOD_CONNECTIONS = 64
 FLOOD_TEXTS = 16  # of a request
+SHORT_TOKENS = 64  # a sixteenth of a batch on a CPU: the promise is for clients with at most as many in the queue
 FLOOD_S = 20.0
 MOST_BATCHES = 3.0  # two of others, and its own
 WARM_S = 5.0  # the second plan is still being compiled during the first responses
@@ -74,12 +75,13 @@ async def _measure(port: int, corpus: Corpus, texts: int, found: Fairness) -> No
     over.set()
     await asking
     flood = itertools.cycle(embedding_requests(corpus, FLOOD_TEXTS))
+    short = itertools.cycle([one for one in embedding_requests(corpus, 1) if one.tokens <= SHORT_TOKENS])
     for clients in FLOODERS:
         over = _after(FLOOD_S)
         latencies_ms = found.flood_ms.setdefault(clients, [])
         batches, seconds = await _forwards(port)
         flooding = [_flood(port, flood, over, f"127.0.1.{n % clients + 1}") for n in range(FLOOD_CONNECTIONS)]
-        await asyncio.gather(_ask(port, questions, over, latencies_ms), *flooding)
+        await asyncio.gather(_ask(port, short, over, latencies_ms), *flooding)
         all_batches, all_seconds = await _forwards(port)
         found.flood_batch_ms[clients] = (all_seconds - seconds) / (all_batches - batches) * 1e3
 
@@ -145,7 +147,7 @@ def rows(found: Fairness) -> list[Row]:
     share = found.job_alone_s / found.job_during_s
     floods = [
         _row(
-            f"the same, during a flood by {clients} clients",
+            f"short ones, during a flood by {clients} clients",
             np.array(latencies_ms),
             value=f"{np.median(latencies_ms) / np.median(alone):.1f} x at p50, {batches:.1f} batches at p99",
             **at_most(batches, MOST_BATCHES, " batches"),
