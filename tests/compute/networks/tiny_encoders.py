@@ -134,6 +134,14 @@ T5_FACTS: dict[str, Any] = {
 MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 
 
+MOBILE: dict[str, Any] = {"embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
+
+
+def mobile_states(folder: Path, texts: Texts) -> np.ndarray:
+    """Each text alone: its last token sees the padding of a batch."""
+    return np.concatenate([reference_states(folder, [text], "MobileBert") for text in texts])
+
+
 CASES: dict[str, Case] = {
     "albert": _case("Albert", embedding_size=12),
     "bert": _case("Bert"),
@@ -146,6 +154,7 @@ CASES: dict[str, Case] = {
     "gte": _case("Gte"),
     "jina_bert_v2": Case(write_jina_bert, jina_states, {"architecture": "jina_bert_v2"}),
     "jina_embeddings_v3": _case("JinaEmbeddingsV3", type_vocab_size=1),
+    "mobilebert": Case(partial(write_tiny, family="MobileBert", **MOBILE), mobile_states),
     "modernbert": _case("ModernBert"),
     "mpnet": _case("MPNet", max_position_embeddings=130),
     "mt5": _case("MT5", "EncoderModel"),

@@ -70,6 +70,7 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "ministral3": "Ministral3",
     "ministral3_bidirec": "Ministral3Bidirectional",
     "mistral": "Mistral",
+    "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
     "mpnet": "MPNet",
     "mt5": "MT5",
