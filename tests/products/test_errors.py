@@ -54,9 +54,9 @@ def instance(kind: type[VectordError]) -> VectordError:
 
 
 def table_of(dialect: str) -> Statuses:
-    """The product's `ERRORS`, in its module, or in its errors.py or routes.py."""
+    """The product's `ERRORS`, in its module, or in its errors.py, fields.py or routes.py."""
     package = f"vectord.products.{dialect}"
-    names = [package, *(f"{package}.{part}" for part in ("errors", "routes"))]
+    names = [package, *(f"{package}.{part}" for part in ("errors", "fields", "routes"))]
     modules = [import_module(package)]
     if hasattr(modules[0], "__path__"):
         modules += [import_module(name) for name in names[1:] if find_spec(name)]

@@ -113,20 +113,22 @@ def test_a_space_is_inserted_between_words(chunks, text):
 KINDS = {
     "query": ["query", "retrieval.query", "search_query", "code.query"],
     "document": ["document", "passage", "retrieval.passage", "search_document", "code.passage"],
-    None: [None, "", "classification", "Query", "query "],
+    "classification": ["classification"],
+    "clustering": ["clustering", "separation"],
+    None: [None, "", "text-matching", "Query", "query "],
 }
 
 
 @pytest.mark.parametrize(("kind", "words"), KINDS.items(), ids=str)
-def test_a_task_selects_queries_or_documents(kind, words):
-    """Words of Jina, Cohere, Voyage and Weaviate. Other tasks have no prompt here, and are no error."""
+def test_a_task_selects_the_use_of_the_texts(kind, words):
+    """Words of Jina, Cohere, Voyage and Weaviate. Other tasks are no use of texts, and no error."""
     assert {read_kind(word) for word in words} == {kind}
 
 
 def test_the_first_known_task_counts():
     """A body may have two fields for it."""
     assert read_kind("document", "query") == "document"
-    assert read_kind(None, "clustering", "search_query", "passage") == "query"
+    assert read_kind(None, "text-matching", "search_query", "passage") == "query"
     assert read_kind() is None
 
 

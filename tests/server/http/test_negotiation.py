@@ -126,10 +126,10 @@ def test_vectors_scaled_by_a_renderer_are_never_bytes(accept: str) -> None:
 
 
 def test_without_pyarrow_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command to install it."""
+    """With the extra that installs it."""
     assert asked(ARROW).render is not own
     monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
-    with pytest.raises(NotAcceptable, match=r"vectord\[arrow\]"):
+    with pytest.raises(NotAcceptable, match="extra `arrow`"):
         asked(ARROW)
 
 
