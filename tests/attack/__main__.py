@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--memory-mb", type=int, default=400, help="limit of growth after each (default: %(default)s)")
     options = parser.parse_args()
     target = Target(options.url, tuple(options.key), options.witness_key, tuple(options.name), options.grpc_port)
-    limits = Limits(options.memory_mb * 2**20, options.probe_ms)
+    limits = Limits(options.memory_mb * 2**20, options.probe_ms, control_s=2.0)
     print(" | ".join(HEADER), flush=True)
     held = True
     for attack in (each for each in ATTACKS if options.only in each.__name__):

@@ -3,6 +3,8 @@
              ┌─ the attack, on this process's event loop
 before ──────┼─ the witness (witness.py), a process of its own ─────── after
              └─ the server's resident memory, every 0.2 s
+
+Before the attack, the witness sends the same probes: their times show what the machine's other load does to them.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ SHOWN_OUTCOMES = 4
 class Limits:
     memory_bytes: int = 400 * 2**20  # above the server before the attack, once the clients have gone
     probe_p99_ms: float = float("inf")
+    control_s: float = 0.2  # how long the witness probes before the attack
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class Result:
     attempt: Attempt
     witnessed: Witnessed
     memory_bytes: tuple[int, int, int] = (0, 0, 0)  # before, most, after
+    control_ms: tuple[float, ...] = ()  # of probes before the attack
 
     def failures(self, limits: Limits) -> list[str]:
         """Empty if the server held."""
@@ -71,6 +75,7 @@ async def run(attack: Attack, target: Target, seconds: float, connections: int, 
     if await witness.stdout.readline() != b"ready\n":
         attempt.fault("the server did not answer before the attack")
         return result
+    await asyncio.sleep(limits.control_s)
     before = most = resident_bytes(processes)
     attempt.began_s = asyncio.get_running_loop().time()
     attacking = asyncio.create_task(_bounded(attack, target, attempt))
@@ -79,6 +84,7 @@ async def run(attack: Attack, target: Target, seconds: float, connections: int, 
     attacking.result()
     counts, _ = await witness.communicate(b"")
     result.witnessed = Witnessed(**json.loads(counts)) if counts else Witnessed(lost=["the witness failed"])
+    result.control_ms = result.witnessed.take_probes_before(attempt.began_s)
     after = await _settled_bytes(processes, before + limits.memory_bytes)
     result.memory_bytes = (before, max(most, after), after)
     if not all(process.is_running() for process in processes[:1]):
@@ -112,14 +118,24 @@ def resident_bytes(processes: list[psutil.Process]) -> int:
     return total
 
 
-HEADER = ("attack", "tried", "outcomes", "probe p50/p99/max ms", "answer p50/p99 ms", "refused", "memory MB", "held")
+HEADER = (
+    "attack",
+    "tried",
+    "outcomes",
+    "probe p50/p99/max ms",
+    "before",
+    "answer p50/p99 ms",
+    "refused",
+    "memory MB",
+    "held",
+)
 
 
 def row(result: Result, limits: Limits) -> tuple[str, ...]:
     """One line of the table, under HEADER."""
     attempt, witnessed = result.attempt, result.witnessed
     if attempt.skipped:
-        return (result.name, "0", f"skipped: {attempt.skipped}", "", "", "", "", "-")
+        return (result.name, "0", f"skipped: {attempt.skipped}", "", "", "", "", "", "-")
     common = ", ".join(f"{name}: {count:,}" for name, count in attempt.outcomes.most_common(SHOWN_OUTCOMES))
     failures = result.failures(limits)
     return (
@@ -127,6 +143,7 @@ def row(result: Result, limits: Limits) -> tuple[str, ...]:
         f"{attempt.tried:,}",
         common,
         "/".join(f"{result.probe_ms(percentile):.0f}" for percentile in (50, 99, 100)),
+        "/".join(f"{np.percentile(result.control_ms or [0.0], percentile):.0f}" for percentile in (50, 100)),
         "/".join(f"{result.answer_ms(percentile):.0f}" for percentile in (50, 99)),
         f"{witnessed.refused}",
         "/".join(f"{size / 2**20:.0f}" for size in result.memory_bytes),

@@ -28,10 +28,19 @@ ASK_EVERY_S = 0.05
 @dataclass(slots=True)
 class Witnessed:
     probes_ms: list[float] = field(default_factory=list)
+    probes_began_s: list[float] = field(default_factory=list)  # by the clock of all processes
     answers_ms: list[float] = field(default_factory=list)
     refused: int = 0  # 429 and 503
     wrong: int = 0
     lost: list[str] = field(default_factory=list)  # probes and requests without an answer, or with a wrong status
+
+    def take_probes_before(self, attack_s: float) -> tuple[float, ...]:
+        """Removes the probes that ended before the attack, and returns their times."""
+        ends_s = [began_s + ms / 1e3 for began_s, ms in zip(self.probes_began_s, self.probes_ms, strict=True)]
+        count = sum(end_s <= attack_s for end_s in ends_s)
+        before, self.probes_ms = tuple(self.probes_ms[:count]), self.probes_ms[count:]
+        del self.probes_began_s[:count]
+        return before
 
 
 class Witness:
@@ -64,8 +73,10 @@ class Witness:
     async def _probe(self, number: int) -> None:
         """On a connection of its own, as an orchestrator does."""
         began_s = time.perf_counter()
+        begins_s = time.monotonic()
         status = (await self._client.get("/health/live", headers={"connection": "close"})).status_code
         self.found.probes_ms.append((time.perf_counter() - began_s) * 1e3)
+        self.found.probes_began_s.append(begins_s)
         if status != 200:
             self.found.lost.append(f"probe: {status}")
 
