@@ -300,7 +300,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # Jina
     _jina_v2_reranker("jinaai/jina-reranker-v2-base-multilingual"),
     Entry("jinaai/jina-embeddings-v3", model_type="xlm-roberta", dimensions=1024, pooling="mean"),
-    _colbert("jinaai/jina-colbert-v2", model_type="xlm-roberta"),
+    _colbert("jinaai/jina-colbert-v2", model_type="xlm-roberta", dimensions=128),
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
     _jina("jinaai/jina-embeddings-v2-base-en", dimensions=768),
     _jina("jinaai/jina-embeddings-v2-base-code", dimensions=768),

@@ -66,6 +66,7 @@ PUBLIC = {
     *REDIRECTS,
     *SHOWN.values(),
     *(f"/dialects/{name}{path}" for name, path in SHOWN.items()),
+    "/docs/openapi.json",
     "/.well-known/ready",
     "/dialects/weaviate/.well-known/ready",
     "/dialects/ollama",  # its front; without the prefix that is the server's own

@@ -190,7 +190,8 @@ def test_markup_is_shown_as_text(visit: Visit) -> None:
     """In model names, texts, tokens and errors."""
     visit.open()
     page = visit.page
-    expect(page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
+    models = page.get_by_role("region", name="Table of models")
+    expect(models.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
     panel = use_tool(page, "Rerank", HOSTILE)
     panel.get_by_role("textbox", name="Passages, one per line").fill(
         f"{HOSTILE}\n<script>document.title='struck'</script>"

@@ -74,13 +74,14 @@ def test_colbert_matches_agree_with_the_score(page: Page, server: str) -> None:
         np.array(ask(server, "embed", model=BGE, inputs=[text], outputs=["colbert"], kind=kind)["data"][0]["colbert"])
         for text, kind in ((query, "query"), (passage, "document"))
     ]
-    best = (vectors[0] @ vectors[1].T).argmax(axis=1)
+    similarities = vectors[0] @ vectors[1].T
     buttons = panel.get_by_role("group", name="Tokens of the query").get_by_role("button")
-    assert buttons.count() == len(best)
-    for index in (0, len(best) - 1):
+    assert buttons.count() == len(similarities)
+    for index in (0, len(similarities) - 1):
         buttons.nth(index).focus()
         marked = panel.locator(".words span.word").evaluate_all("all => all.findIndex(one => one.matches('.best'))")
-        assert marked == best[index]
+        # Another batch may round two nearly equal ones in another order.
+        assert similarities[index][marked] == pytest.approx(similarities[index].max(), abs=1e-3)
 
 
 def test_rerank_lists_passages_by_score(page: Page, server: str) -> None:
