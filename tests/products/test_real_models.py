@@ -31,7 +31,7 @@ async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
 
     settings: fields of ModelConfig, EngineConfig and ServerConfig.
     """
-    model = {key: settings.pop(key) for key in ("composites",) if key in settings}
+    model = {key: settings.pop(key) for key in ("composites", "lora") if key in settings}
     dialects = settings.pop("dialects", ("tei", "openai", "vectord"))
     names = tuple(folder.name for folder in folders)
     config = Config(

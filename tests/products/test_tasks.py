@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.compute.networks.jina_tasks import INSTRUCTIONS, task_states, write_jina_tasks
+from tests.compute.networks.test_adapters import ATTENTION, merged_states, write_peft
+from tests.compute.networks.tiny_encoders import CASES as CASES_OF_ENCODERS
 from tests.models import write_bert
 from tests.products.test_real_models import Ask, served
 
@@ -97,6 +99,23 @@ async def test_an_unknown_task_is_refused(ask: Ask) -> None:
     reply = await ask(JINA, input=[TEXT], task="code.query")
     assert reply.status == 422
     assert "separation" in str(reply.json)
+
+
+async def test_an_adapter_of_peft_is_chosen_by_the_model_s_name(tmp_path: Path) -> None:
+    """The vector of merged weights, next to the model's own; a name without such an adapter is no model."""
+    from tokenizers import Tokenizer
+
+    folder = write_bert(tmp_path / "plain")
+    adapter = write_peft(tmp_path / "adapter", folder, ATTENTION, seed=1)
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids
+    own = CASES_OF_ENCODERS["bert"].reference(folder, [ids])
+    merged = merged_states(folder, adapter, tmp_path / "merged", ids)
+    async with served(folder, lora=(f"legal={adapter}",)) as ask:
+        for name, states in {"plain": own, "plain:legal": merged}.items():
+            mean = states.mean(axis=0)
+            got = _vector((await ask(OPENAI, model=name, input=[TEXT])).json)
+            np.testing.assert_allclose(got, mean / np.linalg.norm(mean), atol=1e-4)
+        assert (await ask(OPENAI, model="plain:other", input=[TEXT])).status == 404
 
 
 def _vector(body: Any) -> list[float]:

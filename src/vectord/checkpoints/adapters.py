@@ -1,18 +1,23 @@
 """The adapters (LoRA) of a model: which there are, and their tensors by layer.
 
-`read_tasks` finds those that an xlm-roberta-flash checkpoint has among its own tensors. reader.py calls it at start;
-compute/networks/ calls `split_adapters` when the model loads.
+`read_tasks` finds those that an xlm-roberta-flash checkpoint has among its own tensors, and `read_adapter` reads a
+folder of peft's. Both run at start; compute/networks/ calls `split_adapters` when the model loads.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.files.read import Settings
-from vectord.checkpoints.folder import ModelFolder
+import numpy as np
+
+from vectord.checkpoints.checkpoint import Weight, open_checkpoint
+from vectord.checkpoints.config_keys import Harmless, harmless, refuse_unread
+from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.folder import ADAPTER, ModelFolder
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter
 from vectord.errors import ModelUnavailable
 
@@ -23,6 +28,30 @@ RANK_LIMIT = 1024
 # xlm-roberta-flash saves a layer's weight as `original`, with the stacked A and B of all tasks next to it.
 _ORIGINAL = ".parametrizations.weight.original"
 _STACKED = re.compile(r"(?P<layer>.+)\.parametrizations\.weight\.0\.lora_(?P<side>[AB])")
+# peft's names: the class that it wraps, the layer, and A or B of a linear layer or of an embedding.
+_PEFT = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
+_PEFT_BASE = re.compile(r"base_model\.model\.(?P<layer>.+)\.base_layer\.weight")
+
+# Keys of adapter_config.json that may be unread. The tensors of the adapter decide which layers it changes.
+PEFT: Mapping[str, Harmless] = {
+    **harmless(
+        "names, versions and classes",
+        "auto_mapping base_model_name_or_path inference_mode megatron_core peft_version revision task_type",
+    ),
+    **harmless("training only", "ensure_weight_tying lora_dropout"),
+    **harmless(
+        "the tensors show it", "exclude_modules layers_pattern layers_to_transform qalora_group_size target_modules"
+    ),
+    **harmless("the usual start of training", "init_lora_weights", True, False, "gaussian", "eva", "orthogonal"),
+    **harmless("no bias is trained", "bias", "none"),
+    **harmless(
+        "off",
+        "fan_in_fan_out lora_bias use_bdlora use_dora use_qalora",
+        False,
+    ),
+    **harmless("none", "alpha_pattern loftq_config rank_pattern", {}),
+    **harmless("none", "modules_to_save target_parameters trainable_token_indices", []),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +100,38 @@ def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
     return tuple(Adapter(name=name, prompt=prompts.get(name, ""), scale=alpha / rank, rank=rank) for name in names)
 
 
+def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset()) -> Adapter:
+    """Return the adapter in a folder of peft's: adapter_config.json and adapter_model.safetensors.
+
+    allowed: keys that may be unknown. Raises ModelUnavailable, naming the file: missing, another kind than LoRA, or a
+    setting that is not supported, such as use_dora, bias or modules_to_save.
+    """
+    config = read_settings(folder / ADAPTER, allowed=allowed)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
+    rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+    check_rank(config, "r", rank)
+    check_alpha(config, "lora_alpha", alpha)
+    rooted = config.get("use_rslora") is True
+    refuse_unread(config, PEFT)
+    files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
+    weights = next((path for path in files if path.is_file()), None)
+    if weights is None:
+        raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
+    return Adapter(name=name, scale=alpha / (math.sqrt(rank) if rooted else rank), rank=rank, weights=weights)
+
+
+def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
+    """Return the adapters in folders of the model's folder, as peft saves several, by name of the folder."""
+    if ADAPTER in folder.allowed:
+        return ()
+    found = sorted(path.parent for path in folder.transformer.glob(f"*/{ADAPTER}"))
+    if len(found) > ADAPTERS_LIMIT:
+        raise ModelUnavailable(f"{folder.transformer}: {len(found)} folders of adapters; at most {ADAPTERS_LIMIT}")
+    return tuple(read_adapter(path.name, path, folder.allowed) for path in found)
+
+
 def check_rank(config: Settings, key: str, value: object) -> None:
     """Raise ModelUnavailable unless `value`, which stands at `key`, is a rank."""
     if type(value) is not int or not 0 < value <= RANK_LIMIT:
@@ -95,6 +156,7 @@ def split_adapters(
     model that has no adapters.
     """
     stacked = [name for name in weights if _STACKED.fullmatch(name)]
+    own = [adapter for adapter in adapters if adapter.weights is None]
     if not adapters and not stacked:
         return weights, {}
     plain = {
@@ -103,14 +165,66 @@ def split_adapters(
         if name not in stacked
     }
     changes: dict[str, list[Change]] = {}
+    if bool(own) != bool(stacked):
+        named = (
+            f"such as {stacked[0]}, and config.json names none" if stacked else f"and config.json names {own[0].name}"
+        )
+        raise ModelUnavailable(f"the checkpoint has {len(stacked)} tensors of adapters, {named}")
     for number, adapter in enumerate(adapters, 1):
-        for layer, change in _own_changes(weights, stacked, number, len(adapters), adapter).items():
+        if adapter.weights is None:
+            found = _own_changes(weights, stacked, number, len(own), adapter)
+        else:
+            found = _changes_in(adapter.weights, plain, number, adapter)
+        for layer, change in found.items():
             changes.setdefault(layer, []).append(change)
-    if not adapters:
-        raise ModelUnavailable(f"the checkpoint has adapters, such as {stacked[0]}, and config.json names none")
-    if not changes:
-        raise ModelUnavailable(f"the checkpoint has no tensors of the adapter {adapters[0].name}")
     return plain, changes
+
+
+def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter) -> dict[str, Change]:
+    """The changes in a file of peft's. plain: the tensors of the model. Raises ModelUnavailable."""
+    sides: dict[str, dict[str, Weight]] = {}
+    places: dict[str, str] = {}
+    for name, weight in open_checkpoint((path,)).items():
+        match = _PEFT.fullmatch(name)
+        if match is None and _is_copy(name, weight, plain, path):
+            continue
+        if match is None:
+            raise ModelUnavailable(f"{path}: tensor {name[:200]} is not supported: it is neither A nor B of a layer")
+        if match["layer"] not in places:
+            places[match["layer"]] = _place_of(match["layer"], plain, path)
+        turned = match["table"] and match["side"] == "A"  # (rank, V)
+        read = Weight(name, weight.dtype, weight.array.T if turned else weight.array)
+        sides.setdefault(places[match["layer"]], {})[match["side"]] = read
+    if not sides:
+        raise ModelUnavailable(f"{path}: no tensors")
+    for layer, pair in sides.items():
+        if len(pair) < 2:
+            raise ModelUnavailable(f"{path}: only one of A and B of {layer}")
+    return {layer: Change(number, pair["A"], pair["B"], adapter.rank, adapter.scale) for layer, pair in sides.items()}
+
+
+def _is_copy(name: str, weight: Weight, plain: Mapping[str, Weight], path: Path) -> bool:
+    """Whether it is the model's own table of words, which peft saves with an adapter of it."""
+    match = _PEFT_BASE.fullmatch(name)
+    if match is None:
+        return False
+    own = plain[f"{_place_of(match['layer'], plain, path)}.weight"]
+    return weight.dtype == own.dtype and np.array_equal(weight.array, own.array)
+
+
+def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:
+    """The name of a layer in the checkpoint, which may have another class's prefix. Raises ModelUnavailable."""
+    for name in _with_other_prefixes(layer, plain):
+        if f"{name}.weight" in plain:
+            return name
+    raise ModelUnavailable(f"{path}: the model has no layer {layer[:200]}, which the adapter changes")
+
+
+def _with_other_prefixes(layer: str, plain: Mapping[str, Weight]) -> Iterator[str]:
+    yield layer
+    yield layer.partition(".")[2]
+    for prefix in sorted({name.partition(".")[0] for name in plain}):
+        yield f"{prefix}.{layer}"
 
 
 def _own_changes(

@@ -103,8 +103,8 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     entry = catalogue.find(located.model_id)
     if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
         raise ModelUnavailable(
-            f"{adapter}: adapters are not supported; merge it into the weights (peft: merge_and_unload), or serve the "
-            f"weights without it with {OPTION} {ADAPTER}"
+            f"{adapter}: an adapter in the model's own folder is not supported; serve its base model with --lora "
+            f"NAME=FOLDER, or the weights without it with {OPTION} {ADAPTER}"
         )
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from vectord.checkpoints.adapters import read_tasks
+from vectord.checkpoints.adapters import find_adapters, read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
@@ -171,8 +171,9 @@ _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made fr
 
 def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
     """The facts that every kind of model has; outputs and fingerprint are still empty."""
-    adapters = read_tasks(folder)
-    prompts = {**{adapter.name: adapter.prompt for adapter in adapters}, **_prompts(folder)}
+    tasks = read_tasks(folder)
+    adapters = (*tasks, *find_adapters(folder))
+    prompts = {**{task.name: task.prompt for task in tasks}, **_prompts(folder)}
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)

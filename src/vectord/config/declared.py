@@ -79,6 +79,11 @@ class ModelConfig:
     rerankers: tuple[str, ...] = setting((), "Further rerankers.")
     served_model_name: tuple[str, ...] = setting((), "Names for clients, one for each model. Default: the model's id.")
     model_aliases: tuple[str, ...] = setting((), "Further names for clients: NAME=MODEL, of a served model.")
+    lora: tuple[str, ...] = setting(
+        (),
+        "Adapters (LoRA, as peft saves them): NAME=FOLDER for the only model, else MODEL:NAME=FOLDER. Requests choose "
+        "one with MODEL:NAME as the model's name.",
+    )
     composites: tuple[str, ...] = setting(
         (), "Names that combine served models: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL."
     )

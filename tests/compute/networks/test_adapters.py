@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -9,17 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tests.compute.networks.case import numpy_answer, texts_of
 from tests.compute.networks.jina_tasks import TASKS, task_states, write_jina_tasks
 from tests.compute.networks.tiny_encoders import CASES
 from tests.models import pack_texts
 
-from vectord.checkpoints.adapters import read_tasks
+from vectord.checkpoints.adapters import read_adapter, read_tasks
 from vectord.checkpoints.folder import open_folder
+from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.compute.backends.base import BackendOptions, TokenBatch
+from vectord.errors import ModelUnavailable
 
+PEFT = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none", "target_modules": ["query"], "use_dora": False}
 TEXTS = texts_of(9, 1, 20, 2, 7)
+PLACES = {"A": (4, 128), "B": (32, 4)}  # of the table of positions
 MIXED = (2, 0, 1, 5, 2)  # the adapter of each text; 0: none
 
 
@@ -70,3 +78,125 @@ def test_backends_compute_mixed_batches(backend: str, spec: ModelSpec, expected:
         loaded.close()
     np.testing.assert_allclose(got, np.concatenate(expected), atol=1e-4)
     np.testing.assert_allclose(plain, numpy_answer(spec, TEXTS), atol=1e-4)
+
+
+# --- folders of peft's ----------------------------------------------------------------------------------------
+
+
+def write_peft(folder: Path, base: Path, layers: Sequence[str], *, seed: int, **config: Any) -> Path:
+    """An adapter of these layers of a model, under the names that peft 0.21 writes."""
+    settings = {**PEFT, **config}
+    weights, tensors = load_file(base / "model.safetensors"), {}
+    generator = torch.Generator().manual_seed(seed)
+    for layer in layers:
+        outputs, inputs = weights[f"{layer}.weight"].shape
+        names, shapes = ("lora_A.weight", "lora_B.weight"), ((settings["r"], inputs), (outputs, settings["r"]))
+        if layer.endswith("embeddings"):
+            names = ("lora_embedding_A", "lora_embedding_B")
+            shapes = ((settings["r"], outputs), (inputs, settings["r"]))
+        for name, shape in zip(names, shapes, strict=True):
+            tensors[f"base_model.model.{layer}.{name}"] = torch.randn(shape, generator=generator) * 0.2
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def merged_states(base: Path, adapter: Path, scratch: Path, text: Sequence[int]) -> np.ndarray:
+    """The states of one text by transformers, with the adapter in the weights: W + B A * scale."""
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
+    shutil.copytree(base, scratch)
+    weights, changes = load_file(base / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+    for name, a in changes.items():
+        layer, _, side = name.removeprefix("base_model.model.").rpartition(".lora_")
+        if side == "A.weight":
+            weights[f"{layer}.weight"] += changes[name.replace("lora_A", "lora_B")] @ a * scale
+        if side == "embedding_A":
+            weights[f"{layer}.weight"] += (changes[name.replace("_A", "_B")] @ a).T * scale
+    save_file(weights, scratch / "model.safetensors", {"format": "pt"})
+    return CASES["bert"].reference(scratch, [text])
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return CASES["bert"].write(tmp_path_factory.mktemp("bert"))
+
+
+ATTENTION = ("encoder.layer.0.attention.self.query", "encoder.layer.1.attention.self.value")
+FURTHER = ("embeddings.word_embeddings", "encoder.layer.1.intermediate.dense", "encoder.layer.1.output.dense")
+
+
+def test_adapters_of_other_ranks_and_layers_share_a_batch(bert: Path, tmp_path: Path) -> None:
+    """One of peft's changes attention, the other the words and an MLP too, scaled by the root of its rank."""
+    folders = [
+        write_peft(tmp_path / "a", bert, ATTENTION, seed=1),
+        write_peft(tmp_path / "b", bert, (*ATTENTION, *FURTHER), seed=2, r=2, use_rslora=True),
+    ]
+    spec = CASES["bert"].spec(bert, adapters=tuple(read_adapter(folder.name, folder) for folder in folders))
+    got = numpy_answer(spec, TEXTS[:3], adapters=np.array([1, 0, 2], np.int32))
+    want = [
+        merged_states(bert, folders[0], tmp_path / "first", TEXTS[0]),
+        CASES["bert"].reference(bert, [TEXTS[1]]),
+        merged_states(bert, folders[1], tmp_path / "second", TEXTS[2]),
+    ]
+    np.testing.assert_allclose(got, np.concatenate(want), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"peft_type": "IA3"},
+        {"use_dora": True},
+        {"bias": "all"},
+        {"modules_to_save": ["classifier"]},
+        {"rank_pattern": {"query": 8}},
+        {"alpha_pattern": {"query": 8}},
+        {"fan_in_fan_out": True},
+        {"init_lora_weights": "pissa"},
+        {"trainable_token_indices": [3]},
+        {"layer_replication": [[0, 1]]},
+        {"of_tomorrow": 1},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_unsupported_settings_of_an_adapter_are_refused(config: dict[str, Any], bert: Path, tmp_path: Path) -> None:
+    """The error names the key."""
+    with pytest.raises(ModelUnavailable, match=next(iter(config))):
+        read_adapter("a", write_peft(tmp_path / "a", bert, ATTENTION, seed=1, **config))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"encoder.layer.9.output.dense.lora_A.weight": (4, 48)}, "no layer encoder.layer.9"),
+        ({"encoder.layer.0.output.dense.lora_A.weight": (4, 48)}, "only one of A and B"),
+        ({"encoder.layer.0.output.dense.weight": (32, 48)}, "neither A nor B"),
+        (
+            {f"embeddings.position_embeddings.lora_embedding_{side}": shape for side, shape in PLACES.items()},
+            "position_embeddings.lora",
+        ),
+    ],
+    ids=["another layer", "half", "a whole layer", "a layer that stays fixed"],
+)
+def test_tensors_of_an_adapter_that_would_be_left_out_are_refused(
+    tensors: dict[str, tuple[int, int]], message: str, bert: Path, tmp_path: Path
+) -> None:
+    """The error names one."""
+    folder = write_peft(tmp_path / "a", bert, ATTENTION, seed=1)
+    file = folder / "adapter_model.safetensors"
+    added = {f"base_model.model.{name}": torch.zeros(shape) for name, shape in tensors.items()}
+    save_file({**load_file(file), **added}, file)
+    spec = CASES["bert"].spec(bert, adapters=(read_adapter("a", folder),))
+    with pytest.raises(ModelUnavailable, match=message):
+        numpy_answer(spec, TEXTS)
+
+
+def test_adapters_in_folders_of_the_model_are_found(bert: Path, tmp_path: Path) -> None:
+    """By the names of their folders; none with adapter_config.json in allow_unknown_config."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{}")
+    write_peft(folder / "legal", bert, ATTENTION, seed=1)
+    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
+    assert [adapter.name for adapter in read_spec(located).adapters] == ["legal"]
+    assert read_spec(located, allow_unknown=["adapter_config.json"]).adapters == ()

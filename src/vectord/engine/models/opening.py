@@ -50,6 +50,7 @@ from vectord.engine.models.requested import (
     pinned_names,
     requested_models,
     served_names,
+    with_adapters,
 )
 from vectord.errors import ConfigError, ModelUnavailable, VectordError
 from vectord.schema import TextOptions
@@ -73,6 +74,7 @@ def open_models(config: Config) -> list[ModelSource]:
     requested = requested_models(config.model)
     texts = calibration_texts(device)
     specs = [read_facts(one, config.model, required_graphs(device)) for one in requested]
+    specs = with_adapters(requested, specs, config.model)
     names = served_names(requested, specs, config.model.served_model_name)
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import cast, get_args
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.adapters import read_adapter
+from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.spec import ModelSpec, Pooling
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
@@ -16,6 +18,7 @@ from vectord.errors import ConfigError
 from vectord.schema import VectorKind
 
 _ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>\S+)")
+_LORA = re.compile(r"((?P<model>[^\s=]{1,200}):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)")
 _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
 
 
@@ -126,6 +129,35 @@ def pinned_names(pinned: Sequence[str], names: Sequence[str]) -> frozenset[str]:
         if name not in names:
             raise ConfigError(f"pinned_models: no model is served as {name!r}; served: {', '.join(names)}")
     return frozenset(pinned)
+
+
+def with_adapters(
+    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], config: ModelConfig
+) -> list[ModelSpec]:
+    """The models with the adapters of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER.
+
+    Raises ConfigError for another form, an unknown model or a name twice; ModelUnavailable for an adapter's files.
+    """
+    changed = list(specs)
+    for text in config.lora:
+        match = _LORA.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
+        model, name = match["model"], match["name"]
+        names = [{one.name, one.model, hub_id_of(one.model)} for one in requested]
+        places = [i for i, own in enumerate(names) if (len(names) == 1 if model is None else model in own)]
+        if len(places) != 1:
+            which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
+            raise ConfigError(f"lora: {name}: {which}")
+        spec = changed[places[0]]
+        if name in [adapter.name for adapter in spec.adapters]:
+            raise ConfigError(f"lora: {name}: the model has an adapter of this name")
+        adapter = read_adapter(name, Path(match["folder"]).expanduser(), frozenset(config.allow_unknown_config))
+        changed[places[0]] = replace(spec, adapters=(*spec.adapters, adapter), known_cosines=())
+    return [
+        spec if spec is old else replace(spec, fingerprint=fingerprint(spec))
+        for spec, old in zip(changed, specs, strict=True)
+    ]
 
 
 # --- composites -----------------------------------------------------------------------------------------------
