@@ -57,7 +57,9 @@ def check_dtype(backend: str, dtype: str) -> str:
 
 
 def check_adapters(spec: ModelSpec, backend: str) -> None:
-    """Raises ConfigError if the model has adapters and the backend computes none."""
+    """Raises ConfigError if the model has adapters and the backend computes none, or queries have another network."""
+    if spec.query is not None and (spec.adapters or spec.query.adapters):
+        raise ConfigError(f"{spec.model_id} has a network for queries and another for documents: adapters fit neither")
     if spec.adapters and backend not in ADAPTER_BACKENDS:
         names, backends_with = ", ".join(one.name for one in spec.adapters), ", ".join(ADAPTER_BACKENDS)
         raise ConfigError(
