@@ -92,6 +92,20 @@ async def test_the_figures_need_the_key() -> None:
     assert shown.json["queued_tokens"] == {"interactive": 5, "bulk": 7}
 
 
+@pytest.mark.parametrize(("accept", "encoding"), [("gzip", "gzip"), ("identity", None)])
+async def test_a_long_history_is_compressed(accept: str, encoding: str | None) -> None:
+    """For clients that accept it."""
+    metrics = Metrics("0")
+    metrics.watch(_gauges, tuple)
+    for _ in range(300):
+        metrics.activity.record(metrics.figures("live") or {})
+    app = create_app(FakeEngine(), [EMBED], ServerConfig(), metrics)
+    reply = await call(app, "GET", "/console/history", headers={"accept-encoding": accept})
+    assert reply.headers.get("content-encoding") == encoding
+    body = gzip.decompress(reply.body) if encoding else reply.body
+    assert len(json.loads(body)["steps"]) == 299
+
+
 async def test_without_metrics_there_are_no_figures() -> None:
     """404 with the reason."""
     reply = await call(create_app(FakeEngine(), [EMBED], ServerConfig()), "GET", "/console/live")

@@ -106,7 +106,8 @@ function drawn(asked, names, vectors) {
 
   const list = (vector, title, leave) => {
     const scores = vectors.map((each) => dot(vector, each));
-    const order = [...scores.keys()].filter((at) => at !== leave).sort((one, other) => scores[other] - scores[one]).slice(0, NEAREST);
+    const most = Math.min(NEAREST, Math.ceil(names.length / 3));
+    const order = [...scores.keys()].filter((at) => at !== leave).sort((one, other) => scores[other] - scores[one]).slice(0, most);
     dots.forEach((node, at) => {
       for (const part of [node, labels[at]]) {
         part?.classList.toggle("near", order.includes(at));
