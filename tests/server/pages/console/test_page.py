@@ -143,12 +143,12 @@ def test_only_the_admin_key_offers_to_load_models(chromium: Browser, locked: str
 
 
 def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, server: str) -> None:
-    """Without scrolling sideways; with version and uptime."""
+    """On the first screen, also without scrolling sideways; with version and uptime."""
     with Visit.begun(chromium, server, viewport={"width": 390, "height": 844}) as visit:
         visit.open()
         for state in visit.page.locator(".model-state").all():
             box = state.bounding_box()
-            assert box is not None and box["x"] + box["width"] <= 390
+            assert box is not None and box["x"] + box["width"] <= 390 and box["y"] < 844
         expect(visit.page.locator("#load-note")).to_contain_text(re.compile("Version .+, up .+ of memory"))
 
 
