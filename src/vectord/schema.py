@@ -154,6 +154,7 @@ class ClassifyRequest:
     """Scores of all labels for texts or pairs of texts."""
 
     inputs: Sequence[str | tuple[str, str]]
+    ids: Sequence[Sequence[int]] = ()  # token ids of each input, in place of `inputs`
     model: str | None = None  # None: the first served model that classifies
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits

@@ -299,9 +299,13 @@ def test_a_cross_encoder_embeds_nothing(url, task):
 
 
 def test_pooling_classifies_with_a_cross_encoder(url):
-    """One score."""
-    (pooled,) = answer(url, "/pooling", model=RERANKER, input=TEXTS[0], task="classify")["data"]
-    assert len(pooled["data"]) == 1
+    """One score, the same for a text and for its token ids."""
+    ids = answer(url, "/tokenize", model=RERANKER, prompt=TEXTS[0])["tokens"]
+    text, tokens = (
+        answer(url, "/pooling", model=RERANKER, input=given, task="classify")["data"][0] for given in (TEXTS[0], ids)
+    )
+    assert len(text["data"]) == 1
+    assert tokens == text
 
 
 # --- Cohere's API: embed/test_cohere_online.py ----------------------------------------------------------------

@@ -615,11 +615,14 @@ def test_classify_requests(value, inputs, changes, raw):
     )
 
 
-@pytest.mark.parametrize("value", [[1, 2], [[1]], ["a", [1]]], ids=str)
-def test_token_ids_are_not_classified(value):
-    """The error says what to send."""
-    with pytest.raises(InvalidField, match="token ids cannot be classified here; send text"):
-        PARSE["/classify"](incoming({"input": value}))
+@pytest.mark.parametrize(("value", "ids"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=str)
+def test_token_ids_are_classified(value, ids):
+    """As the model's own. A list holds either texts or ids."""
+    for path in ("/classify", "/pooling"):
+        body = {"input": value, "task": "classify"}
+        assert PARSE[path](incoming(body)).request == ClassifyRequest(inputs=[], ids=tuple(ids), text=PLAIN)
+        with pytest.raises(InvalidField, match="`input` must be texts or lists of token ids, not both"):
+            PARSE[path](incoming({**body, "input": ["a", [1]]}))
 
 
 def test_the_classes_in_full():

@@ -44,6 +44,19 @@ async def test_texts_and_pairs_may_be_mixed():
     assert result.usage.characters == sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in MIXED)
 
 
+async def test_token_ids_have_the_scores_of_their_texts():
+    """In place of texts; an empty list is refused by its index."""
+    async with serving_one(CLASSIFIER) as (engine, _):
+        of_texts = await engine.answer(ClassifyRequest(inputs=["one", "two"]), ANYONE)
+        ids = [list(b"one"), list(b"two")]
+        of_ids = await engine.answer(ClassifyRequest(inputs=[], ids=ids), ANYONE)
+        with pytest.raises(EmptyInput) as raised:
+            await engine.answer(ClassifyRequest(inputs=[], ids=[*ids, []]), ANYONE)
+    np.testing.assert_array_equal(of_ids.scores, of_texts.scores)
+    assert of_ids.usage.lengths == of_texts.usage.lengths
+    assert (raised.value.field, raised.value.index) == ("inputs", 2)
+
+
 @pytest.mark.parametrize(
     ("activation", "raw", "expected", "kind"),
     [

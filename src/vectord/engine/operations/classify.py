@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
 from vectord.schema import ClassifyRequest, ClassifyResult, Float32, ScoreKind
-from vectord.text.sequence import ReadRequest
+from vectord.text.sequence import ReadRequest, TextOrPair
 
 MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB of response
 
@@ -22,13 +24,14 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
     """A score for every label of every input. Raises ModelCannot for a model without labels."""
     if not classifies(served.spec):
         raise ModelCannot("The model {model} does not classify: it has no labels.", field="model", model=name)
-    with placing_errors("inputs", len(request.inputs)):
-        task.check_count(len(request.inputs))
-        _check_scores(len(request.inputs), len(served.spec.labels))
+    inputs: Sequence[TextOrPair] = request.ids or request.inputs
+    with placing_errors("inputs", len(inputs)):
+        task.check_count(len(inputs))
+        _check_scores(len(inputs), len(served.spec.labels))
         async with task.use(served) as runner:
             task.check_wait(runner)
             options = request.text
-            read = ReadRequest(inputs=request.inputs, options=options, truncate=runner.truncates(options))
+            read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
             sequences = await task.read(runner, read)
             ran = await task.run(runner, sequences, frozenset({"scores"}))
     scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
@@ -38,7 +41,7 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
         labels=served.spec.labels,
         scores=scores,
         kind=kind,
-        usage=usage_of(task, [sequence.length for sequence in sequences], request.inputs, ran),
+        usage=usage_of(task, [sequence.length for sequence in sequences], inputs, ran),
     )
 
 

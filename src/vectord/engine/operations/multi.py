@@ -102,7 +102,9 @@ def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
 
 
 def _inputs(part: EmbedRequest | RerankRequest | ClassifyRequest) -> Sequence[Input | tuple[str, str]]:
-    return part.passages if isinstance(part, RerankRequest) else part.inputs
+    if isinstance(part, RerankRequest):
+        return part.passages
+    return part.ids or part.inputs if isinstance(part, ClassifyRequest) else part.inputs
 
 
 def _characters(part: EmbedRequest | RerankRequest | ClassifyRequest) -> int:

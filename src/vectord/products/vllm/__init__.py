@@ -442,7 +442,7 @@ def _shown(
 
 
 class ClassifyBody(InputBody, kw_only=True):
-    """`input`: texts. Token ids are refused."""
+    """`input`: texts, or lists of the model's own token ids."""
 
 
 class Classified(msgspec.Struct):
@@ -475,10 +475,12 @@ def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
         raise InvalidField("{field} applies to vectors alone.", field="dimensions")
     inputs = _inputs(body)
     texts = [text for text in inputs if isinstance(text, str)]
-    if len(texts) < len(inputs):
-        raise InvalidField("{field}: token ids cannot be classified here; send text.", field="inputs")
+    ids = tuple([token for token in one if isinstance(token, int)] for one in inputs if not isinstance(one, str))
+    if texts and ids:
+        raise InvalidField("{field} must be texts or lists of token ids, not both.", field="inputs")
     return ClassifyRequest(
         inputs=texts,
+        ids=ids,
         model=body.model or None,
         text=_input_options(body, incoming),
         conversation=_conversation(body),
