@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from tests.models import pack_texts
 
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.checkpoints.spec import Output
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.openvino import KEEP_PACKED, LENGTH_STEP, WORDS_AT_ONCE, OpenvinoGraph, OpenvinoOps, build, ov
@@ -161,6 +163,16 @@ def test_a_constant_lies_over_the_checkpoint(dtype: str) -> None:
     assert constant.get_element_type() == {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}[dtype]
     array[:] = 7
     assert constant.get_tensor_view().data.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_computed_matrices_are_held_in_the_type_of_the_plan(bfloat16: bool) -> None:
+    """Quantized weights of a file are not held in 32 bits for a plan that multiplies in 16; vectors are."""
+    ops = OpenvinoOps(bfloat16=bfloat16)
+    for shape, expected in (((4, 3), ov.Type.bf16 if bfloat16 else ov.Type.f32), ((4,), ov.Type.f32)):
+        node = ops.constant(ComputedWeight("w", shape, partial(np.ones, shape, np.float32)))
+        constant = node.input_value(0).get_node() if node.get_input_size() else node
+        assert constant.get_element_type() == expected
 
 
 def test_constants_live_as_long_as_the_op_set() -> None:

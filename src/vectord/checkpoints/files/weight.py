@@ -83,6 +83,21 @@ class ComputedWeight(Weight):
         return self._shape
 
 
+_ROWS_AT_ONCE = 4096  # so that rounding a table of words takes no further copy of it
+
+
+def in_bfloat16(weight: Weight) -> Weight:
+    """Return the float32 weight rounded to bfloat16, half to even; NaN stays NaN."""
+    numbers = weight.array
+    rounded = np.empty(numbers.shape, np.uint16)
+    for start in range(0, len(numbers), _ROWS_AT_ONCE):
+        part = numbers[start : start + _ROWS_AT_ONCE]
+        bits = part.view(np.uint32)
+        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        rounded[start : start + _ROWS_AT_ONCE] = np.where(np.isnan(part), 0x7FC0, upper)
+    return Weight(weight.name, "BF16", rounded)
+
+
 def is_shape(sizes: Sequence[Any]) -> bool:
     """Return whether a numpy array can have this shape.
 

@@ -114,7 +114,10 @@ class Compiler:
         precision: replaces the model's own precision and int8.
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
-        ops = OpenvinoOps() if self.recipe is None or precision is not None else Int8Ops(self.recipe)
+        if self.recipe is None or precision is not None:
+            ops = OpenvinoOps(bfloat16=(precision or self.precision) == "bf16")
+        else:
+            ops = Int8Ops(self.recipe)
         graph = self.graph(ops, self.spec, groups)
         return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.files.weight import ComputedWeight, in_bfloat16
 from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.groups import (
     Group,
@@ -308,14 +309,18 @@ def _extend(values: Int32, rows: int) -> Int32:
 class OpenvinoOps:
     """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it alive as long as the compiled graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bfloat16: bool = False) -> None:
+        """bfloat16: the plan computes in it, so matrices that are computed from their file are held in it."""
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
+        self._bfloat16 = bfloat16
 
     @property
     def heads(self) -> OpenvinoOps:
         return self
 
     def constant(self, weight: Weight) -> ov.Node:
+        if self._bfloat16 and isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
+            weight = in_bfloat16(weight)
         array = weight.array
         node = op.constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:
