@@ -12,7 +12,7 @@ import pytest
 from tests.checkpoints.files.onnx_bytes import field, graph, model
 from tests.opening import FAKE, minilm_folder, opened
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import Adapter, ModelSpec
 from vectord.compute.backends import fake
 from vectord.compute.backends.base import BackendFacts, BackendOptions
 from vectord.compute.backends.fake import FakeBackend
@@ -273,3 +273,15 @@ def test_torch_is_not_imported_without_a_driver(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail(f"{name} was imported"))
     assert backend._cuda_count() == 0
     assert not backend._has_mps()
+
+
+def test_adapters_need_a_backend_that_computes_them() -> None:
+    """And a model with one network: they would change only its documents."""
+    (model,) = opened(DEFAULT_MODEL)
+    spec = replace(model.spec, adapters=(Adapter(name="legal", scale=1.0, rank=1),))
+    backend.check_adapters(spec, "torch")
+    backend.check_adapters(model.spec, "onnx")
+    with pytest.raises(ConfigError, match=r"adapters \(legal\), which the onnx backend does not compute"):
+        backend.check_adapters(spec, "onnx")
+    with pytest.raises(ConfigError, match="another for documents"):
+        backend.check_adapters(replace(spec, query=model.spec), "torch")

@@ -143,6 +143,42 @@ def test_an_invalid_alias_stops_the_start(tmp_path: Path, aliases: tuple[str, ..
         opened(str(minilm_folder(tmp_path / "mine")), model_aliases=aliases)
 
 
+def write_adapter(folder: Path) -> Path:
+    """The files that are read at start; the tensors are read when the model loads."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    (folder / "adapter_model.safetensors").write_bytes(b"tensors")
+    return folder
+
+
+def test_adapters_belong_to_the_only_or_the_named_model(tmp_path: Path) -> None:
+    """They change its fingerprint, which the cache depends on, and that of no other model."""
+    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
+    (plain,) = opened(DEFAULT_MODEL)
+    (alone,) = opened(DEFAULT_MODEL, lora=(f"legal={adapter}",))
+    first, second = opened(DEFAULT_MODEL, str(other), lora=(f"{other}:legal={adapter}", f"{other}:tax={adapter}"))
+    assert [(one.name, one.scale) for one in alone.spec.adapters] == [("legal", 2.0)]
+    assert [one.name for one in second.spec.adapters] == ["legal", "tax"]
+    assert first.spec.fingerprint == plain.spec.fingerprint != alone.spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        (("legal",), "expected NAME=FOLDER"),
+        (("legal={}",), "name the model"),
+        (("unknown:legal={}",), "unknown is none of the models"),
+        ((f"{DEFAULT_MODEL}:legal={{}}",) * 2, "has an adapter of this name"),
+    ],
+    ids=["form", "no model", "another model", "twice"],
+)
+def test_an_invalid_lora_stops_the_start(tmp_path: Path, lora: tuple[str, ...], message: str) -> None:
+    """The error names the adapter, or the expected form."""
+    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
+    with pytest.raises(ConfigError, match=message):
+        opened(DEFAULT_MODEL, str(other), lora=tuple(text.format(adapter) for text in lora))
+
+
 def test_a_pinned_name_without_a_model_stops_the_start() -> None:
     """The error lists the served names."""
     with pytest.raises(ConfigError, match="pinned_models: no model is served as 'other'"):

@@ -144,3 +144,16 @@ def test_a_shape_that_is_too_small_is_an_assertion(field: str) -> None:
     assert not shape.holds(exact(texts))
     with pytest.raises(AssertionError, match="does not hold"):
         fill(texts, shape, np.zeros(shape.size, np.int32))
+
+
+def test_a_shape_has_room_for_the_adapters_of_rows() -> None:
+    """It also holds batches without any; a shape without room holds no batch with one."""
+    texts = pack_texts(*random_texts((3, 20)), adapters=np.array([2, 0], np.int32))
+    shape = replace(wider(exact(texts)), adapters=True)
+    adapters = flat(texts, shape).adapters
+    assert adapters is not None and adapters.tolist() == [2, 2, 2] + [0] * (shape.tokens - 3)
+    plain = replace(texts, adapters=None)
+    assert flat(plain, exact(plain)).adapters is None
+    unused = flat(plain, shape).adapters
+    assert unused is not None and not unused.any()
+    assert shape.holds(exact(plain)) and not replace(shape, adapters=False).holds(exact(texts))

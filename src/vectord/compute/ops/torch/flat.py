@@ -95,6 +95,7 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
 
 def fill(texts: PackedTexts, shape: FlatShape, numbers: Int32) -> None:
     """Write the whole of `numbers` (shape.size,). `shape` must hold the batch."""
+    assert shape.adapters or texts.adapters is None, "a shape that does not hold the batch"
     bounds = np.cumsum((0, *shape.parts))
     assert numbers.shape == (bounds[-1],), "an array of another shape"
     for (begin, end), (part, padding) in zip(pairwise(bounds), _numbers(texts, shape), strict=True):
