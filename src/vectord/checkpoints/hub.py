@@ -32,6 +32,7 @@ from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable, plain_reason
 
 log = logging.getLogger("vectord.checkpoints")
+progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
@@ -186,7 +187,7 @@ def _download(
     """The snapshot after fetching its missing files; `cached` if the hub cannot be reached."""
     log.info("downloading %s to %s", hub_id, cache)
     try:
-        return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs).folder
+        return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs, progress=_show).folder
     except HubUnreachable as error:
         why = plain_reason(error.__cause__)
         if cached:
@@ -196,6 +197,10 @@ def _download(
             f"model {hub_id} is neither a folder nor in {cache}, and the hub could not be reached ({why}); "
             "check the network, or give the path of a folder"
         ) from error
+
+
+def _show(path: str, done: int, total: int | None) -> None:
+    progress.info(path, extra={"progress": (done, total)})
 
 
 def _commit(snapshot: Path) -> str | None:

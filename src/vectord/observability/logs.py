@@ -21,6 +21,7 @@ import orjson
 
 from vectord.config import TelemetryConfig
 from vectord.observability.exchange import Exchange
+from vectord.observability.progress import TerminalHandler
 
 _requests = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
@@ -41,7 +42,9 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
     form = ("console" if is_terminal else "text") if config.log_format == "auto" else config.log_format
-    handler = logging.StreamHandler(stream)
+    handler = TerminalHandler(stream) if form == "console" and is_terminal else logging.StreamHandler(stream)
+    if not isinstance(handler, TerminalHandler):
+        handler.addFilter(lambda record: not hasattr(record, "progress"))
     handler.setFormatter(ConsoleLines(process, colored=is_terminal) if form == "console" else FORMS[form](process))
     if form == "console":
         handler.addFilter(lambda record: record.msg not in FOR_COLLECTORS)

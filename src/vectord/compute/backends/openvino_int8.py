@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
+from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from msgspec import structs
@@ -33,10 +35,14 @@ from vectord.errors import ConfigError
 from vectord.schema import Float32, Int32
 
 logger = logging.getLogger(__name__)
+progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
+
+T = TypeVar("T")
 
 BATCH_TOKENS = 256  # of the sample: every layer's input is an output, 700 KB per token with BGE-M3's shape
 GROUPS = 2  # length groups of these graphs
 ROWS = 128  # of each place, for the fit
+CALIBRATING = "calibrating int8, step 1 of 3", "calibrating int8, step 2 of 3", "calibrating int8, step 3 of 3"
 FORMAT = 1  # to be raised when the meaning of stored recipes changes
 
 
@@ -66,7 +72,10 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
     start = time.perf_counter()
     steps = _weight_steps()
     seen, matrices = _observe(compiler, sample.fitted)
-    fitted = [fit_place(seen[name], [weight.as_float32() for weight in matrices[name]], steps) for name in seen]
+    fitted = [
+        fit_place(seen[name], [weight.as_float32() for weight in matrices[name]], steps)
+        for name in _shown(CALIBRATING[1], list(seen))
+    ]
     counts = [len(matrices[name]) for name in seen]
     recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
     kept = "" if sample.folder is not None else "; repeated at the next start, because no calibration_folder is set"
@@ -137,7 +146,7 @@ def _observe(
     request = compiler.compile_graph(graph, streams=1).create_infer_request()
     every = max(1, sum(ids.size for ids in texts) // ROWS)
     seen = {name: _Seen() for name in graph.outputs}
-    for batch in _batches(texts):
+    for batch in _shown(CALIBRATING[0], list(_batches(texts))):
         answers = request.infer(graph.pack(batch, graph.outputs), share_outputs=True)
         for i, name in enumerate(graph.outputs):
             seen[name].add(answers[i], every)
@@ -159,12 +168,17 @@ def _choose(
         linears = sum(counts[number] for number in places)
         return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0)
 
+    trials = count()
+    most = 1 + max(1, len(fitted)).bit_length()  # choose_places halves what is left
+
     def cosines(places: frozenset[int]) -> Float32:
+        progress.info(CALIBRATING[2], extra={"progress": (min(next(trials), most - 1), most)})
         got = _answers(compiler, Int8Ops(recipe_of(places)), spec, texts)
         found: Float32 = np.nan_to_num(np.einsum("nd,nd->n", got, want))
         return found
 
     places, found = choose_places([one.loss for one in fitted], cosines)
+    progress.info(CALIBRATING[2], extra={"progress": (most, most)})
     return structs.replace(recipe_of(places), mean_cosine=float(found.mean()), least_cosine=float(found.min()))
 
 
@@ -177,6 +191,14 @@ def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Seque
     x = np.concatenate(rows)
     unit: Float32 = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
     return unit
+
+
+def _shown(what: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, with a progress bar."""
+    for done, item in enumerate(items):
+        progress.info(what, extra={"progress": (done, len(items))})
+        yield item
+    progress.info(what, extra={"progress": (len(items), len(items))})
 
 
 def _answering(spec: ModelSpec, output: Output) -> ModelSpec:

@@ -26,9 +26,11 @@ from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
+progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
 T = TypeVar("T")
 MakeRunner: TypeAlias = Callable[[ServedModel, Encoder, Sequence[Backend]], ModelRunner]
+LARGE_BYTES = 512 * 2**20  # of weights, from which loading takes long enough for a progress bar
 SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
 MIN_COSINE = 0.99  # of a text's vector alone and in a batch; bfloat16 stays above 0.9999
 KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
@@ -45,6 +47,9 @@ async def load(
     """Load and test one model; `served.state` is ready or failed when this returns."""
     observer(ModelStateChanged(served.name, "loading"))
     started_s = time.monotonic()
+    what = f"loading {served.name}, {served.source.memory_bytes / 1e9:.1f} GB"
+    if served.source.memory_bytes >= LARGE_BYTES:
+        progress.info(what, extra={"progress": (0, None)})
     try:
         encoder, backends = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
         served.runner = make_runner(served, encoder, backends)
@@ -55,6 +60,8 @@ async def load(
         await _failed(served, cause)
         observer(ModelStateChanged(served.name, "failed", time.monotonic() - started_s))
         return
+    finally:
+        progress.info(what, extra={"progress": (None, None)})
     load_s = time.monotonic() - started_s
     served.state = "ready"
     facts = served.runner.facts

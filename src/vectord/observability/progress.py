@@ -1,0 +1,66 @@
+"""Progress bars below the log lines of a terminal: downloads, loading of large models, calibration.
+
+Any module reports progress by a record of the logger `vectord.progress`, on any thread:
+
+    progress.info("calibrating int8", extra={"progress": (done, total)})
+
+total: None if it is unknown. A bar with the message appears with the first record, and disappears when `done` reaches
+`total`, or when `done` is None. Other forms of the log leave these records out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TextIO
+
+
+class TerminalHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, above the bars if there are any."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._bars: Any = None  # rich's Progress while a bar is shown
+        self._tasks: dict[str, Any] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The handler's lock is held."""
+        progress = getattr(record, "progress", None)
+        if progress is not None:
+            self._draw(record.getMessage(), *progress)
+        elif self._bars is None:
+            super().emit(record)
+        else:
+            from rich.text import Text  # noqa: PLC0415
+
+            self._bars.console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
+
+    def close(self) -> None:
+        self._stop()
+        super().close()
+
+    def _draw(self, what: str, done: int | None, total: int | None) -> None:
+        if done is None or done == total:
+            if what in self._tasks:
+                self._bars.remove_task(self._tasks.pop(what))
+            if not self._tasks:
+                self._stop()
+            return
+        if self._bars is None:
+            self._start()
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done)
+
+    def _start(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - 60 ms, which a start without bars need not wait for
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        console = Console(file=self.stream, force_terminal=True, highlight=False, markup=False)
+        self._bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self._bars.start()
+
+    def _stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None

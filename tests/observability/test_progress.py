@@ -1,0 +1,84 @@
+"""Progress bars: below the lines of a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from vectord.config import TelemetryConfig
+from vectord.observability.logs import configure
+
+LOG = logging.getLogger("vectord.engine")
+PROGRESS = logging.getLogger("vectord.progress")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def report(done: int | None, total: int | None, what: str = "model.safetensors") -> None:
+    PROGRESS.info(what, extra={"progress": (done, total)})
+
+
+def test_a_bar_is_shown_until_it_is_full() -> None:
+    """Lines of the log appear above it. At the end the terminal has the lines only."""
+    terminal = Terminal()
+    configure(TelemetryConfig(), terminal)
+    report(0, 10)
+    report(5, 10)
+    LOG.info("a line with [brackets]")
+    during = terminal.getvalue()
+    assert "model.safetensors" in during
+    report(10, 10)
+    LOG.info("a last line")
+    assert re.search(r"a line with \[brackets\]\n", during.replace("\r", ""))
+    after = terminal.getvalue()[len(during) :]
+    assert after.endswith("a last line\n")
+    assert "\x1b[2K" in after  # the bar is erased
+
+
+def test_several_bars_end_one_by_one() -> None:
+    """Of models, one of which fails: its report has no number."""
+    terminal = Terminal()
+    configure(TelemetryConfig(), terminal)
+    report(0, None, "loading a")
+    report(0, None, "loading b")
+    report(None, None, "loading a")
+    report(None, None, "never shown")
+    report(None, None, "loading b")
+    shown = terminal.getvalue()
+    LOG.info("the end")
+    assert terminal.getvalue()[len(shown) :].endswith("the end\n")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json", "console"])
+def test_a_pipe_gets_no_bar(log_format: str) -> None:
+    """A collector reads lines only."""
+    pipe = io.StringIO()
+    configure(TelemetryConfig(log_format=log_format), pipe)  # type: ignore[arg-type]
+    report(0, 10)
+    LOG.info("a line")
+    assert len(pipe.getvalue().splitlines()) == 1
+
+
+def test_warnings_alone_have_no_bar() -> None:
+    terminal = Terminal()
+    configure(TelemetryConfig(log_level="warning"), terminal)
+    report(0, 10)
+    assert terminal.getvalue() == ""
