@@ -55,7 +55,12 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
         from rich.console import Console  # noqa: PLC0415 - 60 ms, which a start without bars need not wait for
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+        )
         console = Console(file=self.stream, force_terminal=True, highlight=False, markup=False)
         self._bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._bars.start()

@@ -15,7 +15,7 @@ from tests.opening import FAKE, minilm_folder, opened
 
 from vectord.checkpoints.spec import ModelSpec, YesNo
 from vectord.compute.backends.base import BackendOptions
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models import backend, open_models, opening
 from vectord.engine.models.requested import RequestedModel
@@ -53,6 +53,29 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loads == []
     assert model.load() == "loaded"
     assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None)]
+
+
+def test_an_incomplete_folder_does_not_stop_the_other_models(tmp_path: Path) -> None:
+    """It fails when it loads, with the reason. It keeps its place and counts as able to do everything, so that no other
+    model answers requests that were meant for it."""
+    folders = [minilm_folder(tmp_path / name) for name in "abc"]
+    (folders[1] / "model.safetensors").unlink()
+    first, broken, last = open_models(Config(model=ModelConfig(models=tuple(map(str, folders)))))
+    assert [model.name for model in (first, broken, last)] == ["a", "b", "c"]
+    assert {"dense", "sparse", "colbert", "scores"} <= set(broken.spec.kinds)
+    assert broken.spec.reranks
+    with pytest.raises(ModelUnavailable, match=r"no model\.safetensors"):
+        broken.load()
+
+
+@pytest.mark.parametrize("required", ["any", "all"])
+def test_an_incomplete_folder_stops_the_start_if_nothing_else_may_be_served(required: str, tmp_path: Path) -> None:
+    """It is the only model, or all models are required."""
+    folders = [minilm_folder(tmp_path / name) for name in ("ab" if required == "all" else "a")]
+    (folders[0] / "model.safetensors").unlink()
+    models = ModelConfig(models=tuple(map(str, folders)))
+    with pytest.raises(ModelUnavailable, match=r"no model\.safetensors"):
+        open_models(Config(model=models, engine=EngineConfig(required_models=required)))  # type: ignore[arg-type]
 
 
 def test_load_raises_model_unavailable(tmp_path: Path) -> None:

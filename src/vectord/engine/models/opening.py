@@ -59,10 +59,15 @@ from vectord.text.sequence import Encoder, ReadRequest
 CALIBRATION_TOKENS = 256  # of a text; longer ones add cost and no information
 
 
+class UnreadableModel(ModelUnavailable):
+    """The model was found, and its files are incomplete or of an unknown kind."""
+
+
 def open_models(config: Config) -> list[ModelSource]:
     """The configured models, in order. Blocks while it downloads.
 
-    Raises StartError for a model that is not found or of an unknown kind, an unknown backend, and invalid names.
+    A model whose files cannot be read fails when it loads, unless it is the only one or required_models is `all`.
+    Raises StartError for a model that is not found, an unknown backend, and invalid names.
     """
     # One budget of threads: tokenization_workers share a request's texts, so no text needs several threads.
     # tokenizers reads this at its first batch. A value set by the operator stays.
@@ -73,13 +78,18 @@ def open_models(config: Config) -> list[ModelSource]:
     device = settle_device(config.device)
     requested = requested_models(config.model)
     texts = calibration_texts(device)
-    specs = [read_facts(one, config.model, required_graphs(device)) for one in requested]
+    unreadable: dict[str, UnreadableModel] = {}  # by fingerprint
+    specs = [_read_facts_or_error(one, config.model, required_graphs(device), unreadable) for one in requested]
+    if unreadable and (len(unreadable) == len(specs) or config.engine.required_models == "all"):
+        raise next(iter(unreadable.values()))
     specs = with_adapters(requested, specs, config.model)
     names = served_names(requested, specs, config.model.served_model_name)
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
     return [
-        _source(spec, name, aliases[name], device, texts, pinned=name in pinned)
+        _failing_source(spec, name, aliases[name], unreadable[spec.fingerprint])
+        if spec.fingerprint in unreadable
+        else _source(spec, name, aliases[name], device, texts, pinned=name in pinned)
         for name, spec in zip(names, specs, strict=True)
     ]
 
@@ -111,6 +121,41 @@ def _source(
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         queries=queries,
     )
+
+
+def _failing_source(spec: ModelSpec, name: str, aliases: tuple[str, ...], error: UnreadableModel) -> ModelSource:
+    def load() -> tuple[Encoder, Sequence[Backend]]:
+        raise error
+
+    return ModelSource(name=name, aliases=aliases, spec=spec, load=load)
+
+
+def _read_facts_or_error(
+    requested: RequestedModel, config: ModelConfig, graphs: Sequence[str], unreadable: dict[str, UnreadableModel]
+) -> ModelSpec:
+    """The facts. Those of an unreadable model say that it can do everything: requests that it might have answered are
+    refused, instead of being answered by another model, whose vectors cannot be compared with its own."""
+    try:
+        return read_facts(requested, config, graphs)
+    except UnreadableModel as error:
+        folder = Path(requested.model)
+        fingerprint = f"unreadable-{len(unreadable)}"
+        unreadable[fingerprint] = error
+        return ModelSpec(
+            model_id=folder.resolve().name if folder.is_dir() else requested.model,
+            revision=None,
+            folder=folder,
+            config={},
+            model_type="unknown",
+            architecture="unknown",
+            weights=(),
+            tokenizer=folder,
+            outputs=frozenset({"dense", "lexical", "colbert", "tokens", "scores"}),
+            hidden_size=0,
+            max_tokens=1,
+            labels=("unknown",),
+            fingerprint=fingerprint,
+        )
 
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
@@ -207,14 +252,18 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     )
     mode = None if config.pooling == "splade" else config.pooling
     pooling = requested.pooling or (None if mode == "none" else mode)
-    spec = read_spec(
-        located,
-        pooling=pooling,
-        default_prompt_name=config.default_prompt_name,
-        chat_template=None if config.chat_template is None else _read_template(config.chat_template),
-        task=config.task,
-        allow_unknown=config.allow_unknown_config,
-    )
+    template = None if config.chat_template is None else _read_template(config.chat_template)
+    try:
+        spec = read_spec(
+            located,
+            pooling=pooling,
+            default_prompt_name=config.default_prompt_name,
+            chat_template=template,
+            task=config.task,
+            allow_unknown=config.allow_unknown_config,
+        )
+    except ModelUnavailable as error:
+        raise UnreadableModel(error.message) from error
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
         queries = () if spec.query is None else (*spec.query.weights, spec.query.tokenizer)
