@@ -493,7 +493,7 @@ def test_an_invalid_secret_file_stops_the_start(tmp_path: Path, content: bytes, 
 
 def test_a_missing_secret_file_stops_the_start(tmp_path: Path) -> None:
     """So does setting both options."""
-    with pytest.raises(ConfigError, match="cannot be read: FileNotFoundError"):
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
         shared_secret(EngineConfig(shared_cache_secret_file=str(tmp_path / "none")))
     with pytest.raises(ConfigError, match="set one of them"):
         shared_secret(EngineConfig(shared_cache_secret=WRITTEN_SECRET, shared_cache_secret_file="x"))

@@ -66,7 +66,7 @@ def test_the_model_chooses_the_backend_before_the_device_does(facts: dict[str, A
 def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core has no torch; the error says what to install."""
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'vectord\[torch\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e .*\[torch\]"):
         open_models(Config(device=DeviceConfig(device="cuda")))
 
 

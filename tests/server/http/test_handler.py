@@ -195,6 +195,24 @@ def exchanges(engine: FakeEngine, **settings: Any) -> tuple[list[Exchange], Abst
     return seen, live(engine, (EMBED, CAT, DOG), metrics, **settings)
 
 
+@pytest.mark.parametrize(
+    ("path", "config", "reason"),
+    [
+        ("/nowhere", ServerConfig(), "Nothing is served at this path"),
+        ("/v1/embed", ServerConfig(api_key="secret"), "A key is required"),
+    ],
+    ids=["404", "401"],
+)
+async def test_the_log_has_the_reason_of_a_refusal(
+    path: str, config: ServerConfig, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the server's words, which never repeat the request's."""
+    with caplog.at_level(logging.INFO, "vectord.requests"):
+        await ask(path=path, config=config)
+    (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
+    assert record.fields["reason"].startswith(reason)  # type: ignore[attr-defined]
+
+
 async def test_a_flood_is_refused_without_a_task_in_the_same_form() -> None:
     """The first refusal of a second comes from the handler, the others from the decision alone: no answer differs but
     in its id, and each is counted. Once the engine has a place, the next request is answered."""
