@@ -4,6 +4,7 @@
 docs/models.md                        from the catalogue of models
 docs/tuning.md                        its table of advice, from `vectord doctor`'s, by advice.py
 docs/apis.md, docs/apis/              from the tables of the dialects, by apis.py
+values.schema.json of the chart       from its values and the settings, by chart.py
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from docs.advice import found
 from docs.apis import PRODUCTS, apis, product
+from docs.chart import values_schema
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.compute.networks.network import architectures
@@ -286,6 +288,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS},
     "docs/models.md": models,
     "docs/tuning.md": tuning,
+    "deploy/helm/vectord/values.schema.json": values_schema,
 }
 
 

@@ -82,7 +82,10 @@ def test_every_setting_is_used() -> None:
     assert [one.name for one in SETTINGS if READ_AS.get(one.name, one.name) not in attributes] == []
 
 
-@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md"])
+SCHEMA = "deploy/helm/vectord/values.schema.json"
+
+
+@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md", SCHEMA])
 def test_the_generated_files_are_current(name: str) -> None:
     """`make format` has run since the last change of a setting."""
     assert (ROOT / name).read_text("utf-8") == generator().FILES[name]()

@@ -1,8 +1,7 @@
 """Renders the chart with Helm's engine, a shared library from a wheel, without a cluster or network.
 
 `render(values)` gives the objects. The library can lint and not render, so each template is put where `tpl` finds it
-and told by `fail`, whose text lint logs. `python -m tests.deploy.chart` writes deploy/kubernetes/base/vectord.yaml and
-the chart's values.schema.json.
+and told by `fail`, whose text lint logs. `python -m tests.deploy.chart` writes deploy/kubernetes/base/vectord.yaml.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from typing import Any
 
 import yaml
 
-from vectord.config.settings import SETTINGS
-
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/vectord"
-SCHEMA = CHART / "values.schema.json"
 PLAIN = ROOT / "deploy/kubernetes/base/vectord.yaml"
 LIBRARY = ROOT / ".venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so"
 # Runs in a separate process, because a Go runtime cannot be unloaded.
@@ -90,58 +86,7 @@ def plain() -> list[dict[str, Any]]:
     return render(yaml.safe_load((ROOT / "deploy/kubernetes/base/values.yaml").read_text()))
 
 
-# --- values.schema.json ---------------------------------------------------------------------------------------
-
-SCALAR = {"type": ["string", "number", "boolean", "null"]}
-AMOUNT = {"type": ["string", "integer"]}  # of a percentage, or in Kubernetes' units
-PORT = {"type": "integer", "minimum": 1, "maximum": 65_535}
-# What the default value does not show: limits, choices, and values that may have several types.
-REFINED: Mapping[str, Any] = {
-    "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-    "replicas": {"type": "integer", "minimum": 0},
-    "startupPatienceSeconds": {"type": "integer", "minimum": 5},
-    "preStopSeconds": {"type": "integer", "minimum": 0},
-    "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
-    "service.port": PORT,
-    "networkPolicy.redis.port": PORT,
-    "ingress.hosts": {"type": "array", "items": {"type": "string"}},
-    "podDisruptionBudget.maxUnavailable": AMOUNT,
-    "keda.targetSaturation": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-}
-FREE = {
-    "resources",
-    "strategy",
-    "podAnnotations",
-    "nodeSelector",
-    "affinity",
-    "annotations",
-    "labels",
-}  # Kubernetes' own
-
-
-def schema() -> dict[str, Any]:
-    """Each value has the type of its default, and no other name is accepted; settings have the names of vectord's."""
-    own = yaml.safe_load((CHART / "values.yaml").read_text())
-    names = sorted(setting.name for setting in SETTINGS if setting.name != "host")  # the pod's address
-    items = {"anyOf": [SCALAR, {"type": "array", "items": SCALAR}]}
-    settings = {"type": "object", "propertyNames": {"enum": names}, "additionalProperties": items}
-    top = _schema_of(own, "")
-    top["properties"] |= {"settings": settings, "secretSettings": settings, "global": {"type": "object"}}
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart vectord", **top}
-
-
-def _schema_of(default: object, path: str) -> dict[str, Any]:
-    if path in REFINED:
-        return dict(REFINED[path])
-    if isinstance(default, dict) and path.rpartition(".")[2] not in FREE:
-        properties = {key: _schema_of(value, f"{path}.{key}".strip(".")) for key, value in default.items()}
-        return {"type": "object", "properties": properties, "additionalProperties": False}
-    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return {"type": kinds[type(default)]}
-
-
 if __name__ == "__main__":
-    SCHEMA.write_text(json.dumps(schema(), indent=2) + "\n")
     head = (
         "# Written by `python -m tests.deploy.chart` from deploy/helm/vectord and deploy/kubernetes/base/values.yaml.\n"
     )

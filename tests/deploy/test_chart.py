@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.config.start import load
-from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, SCHEMA, Refused, lint, merged, plain, render, schema
+from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, Refused, lint, merged, plain, render
 
 from vectord.config import Config
 from vectord.config.settings import SETTINGS
@@ -232,11 +231,6 @@ def test_the_schema_refuses_a_bad_value(values: Mapping[str, Any]) -> None:
     """Before anything is installed: a misspelt setting or value, and a value of another type."""
     with pytest.raises(Refused, match=r"values\.yaml"):
         render(values)
-
-
-def test_the_schema_is_current() -> None:
-    """`python -m tests.deploy.chart` writes it from the settings and the chart's values."""
-    assert json.loads(SCHEMA.read_text()) == schema()
 
 
 @helm

@@ -161,7 +161,7 @@ def _read_facts_or_error(
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of its memory while loaded: the weights in the computing dtype, 16 bits unless it is set."""
     held_bytes = {"float32": 4, "int8": 1}.get(dtype, 2)
-    if is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
+    if spec.weights and is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
         return held_bytes * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values())
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name
     saved_bytes = 2 if saved in ("bfloat16", "float16") else 4
