@@ -1,7 +1,7 @@
 """Every command in a console block of the documentation runs in a test.
 
-Bash runs those of docs/cli.md and docs/bulk.md here, literally except for ports and folders, and their output has the
-lines of the page. The other pages have tests of their own in this folder.
+Those of docs/cli.md, docs/bulk.md and docs/own-models.md run here. Bash runs docs/cli.md literally, except for ports,
+and the output has the lines of the page. The other pages have tests of their own in this folder.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.checkpoints.small_hub import small_hub
 from tests.docs.examples import BLOCK
@@ -29,7 +31,7 @@ ELSEWHERE = {
     "docs/apis": "test_apis.py",
     "docs/migrating": "test_migrating.py",
 }
-HERE = ("docs/cli.md", "docs/bulk.md")
+HERE = ("docs/cli.md", "docs/bulk.md", "docs/own-models.md")
 COMMAND = re.compile(r"^\$ (.+?)\n(.*?)(?=^\$ |\Z)", re.DOTALL | re.MULTILINE)
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -119,6 +121,28 @@ def test_the_first_command_of_bulk_embeds_the_file(home: Path) -> None:
     assert shlex.split(serve)[:3] == ["vectord", "serve", "--batch-dir"]
     with running(home / "log", "--backend", "fake", "--batch-dir", str(home / "batches")) as (url, _):
         assert url
+
+
+def test_the_commands_of_own_models_serve_gguf_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, and a model that Ollama has downloaded; the default model stands in for both."""
+    from tests.checkpoints.gguf.gguf_files import add_vocabulary, write_gguf
+    from tests.checkpoints.gguf.test_ollama import download
+
+    (install, _), *serves = commands("docs/own-models.md")
+    (file, ollama) = (shlex.split(command) for command, _ in serves)
+    assert install == "pip install -e '.[gguf]'"
+    folder = minilm_folder(home / "stand-in")
+    write_gguf(folder, home / file[-1], add=partial(add_vocabulary, tokenizer=folder / "tokenizer.json"))
+    content = (home / file[-1]).read_bytes()
+    name = ollama[-1].removeprefix("ollama:")
+    download(home / "ollama", f"registry.ollama.ai/library/{name}/latest", blob=content)
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
+    monkeypatch.chdir(home)
+    for words in (file, ollama):
+        assert words[:2] == ["vectord", "serve"]
+        with running(home / "log", *words[2:]) as (url, _):
+            answer = httpx.post(f"{url}/v1/embeddings", json={"input": "a"}, timeout=60)
+        assert len(answer.json()["data"][0]["embedding"]) == 384
 
 
 def test_every_console_block_is_run() -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from vectord.checkpoints.files.gguf_file import GgufFile, GgufTensor, read_gguf
 from vectord.checkpoints.files.weight import ComputedWeight, Dtype, Weight, array_over
 from vectord.checkpoints.gguf.model import Architecture, checkpoint_name, find_architecture, first_position
-from vectord.errors import ModelUnavailable
+from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
 
 Change = Callable[[Float32], Float32]
@@ -35,7 +35,7 @@ def read_weights(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     packed = next((tensor for tensor in file.tensors.values() if tensor.type.name not in _PLAIN), None)
     if packed is not None and find_spec("gguf") is None:
         raise ModelUnavailable(
-            f"{path}: tensor {packed.name[:100]!r} is quantized ({packed.type.name}); pip install 'vectord[gguf]'"
+            f"{path}: tensor {packed.name[:100]!r} is quantized ({packed.type.name}); run {installing('gguf')}"
         )
     weights: dict[str, Weight] = {}
     for tensor in file.tensors.values():
