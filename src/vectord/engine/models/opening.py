@@ -80,7 +80,8 @@ def open_models(config: Config) -> list[ModelSource]:
     texts = calibration_texts(device)
     unreadable: dict[str, UnreadableModel] = {}  # by fingerprint
     specs = [_read_facts_or_error(one, config.model, required_graphs(device), unreadable) for one in requested]
-    if unreadable and (len(unreadable) == len(specs) or config.engine.required_models == "all"):
+    is_fatal = len(unreadable) == len(specs) or config.engine.required_models == "all" or config.model.lora
+    if unreadable and is_fatal:  # adapters need the model that they were trained for
         raise next(iter(unreadable.values()))
     specs = with_adapters(requested, specs, config.model)
     names = served_names(requested, specs, config.model.served_model_name)
