@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 from safetensors.numpy import load_file, save_file
-from tests.checkpoints.gguf.gguf_files import add_value, add_words, write_gguf
+from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
 from tests.compute.networks.tiny_encoders import reference_states, write_tiny
+from tests.models import CORPUS, write_bert
 
+from vectord import Embedder
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.gguf_file import TENSOR_TYPES, TensorType
 from vectord.checkpoints.reader import read_spec
@@ -27,6 +29,7 @@ from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.errors import ModelUnavailable
 
 LENGTHS = (3, 17, 9)
+KINDS = (Type.F16, Type.BF16, Type.Q4_0)
 
 
 def read(path: Path, **options: Any) -> ModelSpec:
@@ -63,10 +66,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "quantization", [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0], ids=lambda kind: kind.name
-)
-@pytest.mark.parametrize("name", CASES)
+STORED = [*((name, kind) for name in CASES for kind in (Type.F32, Type.Q8_0)), *(("bert", kind) for kind in KINDS)]
+
+
+@pytest.mark.parametrize(("name", "quantization"), STORED, ids=lambda value: getattr(value, "name", value))
 def test_states_are_those_of_transformers_with_the_stored_weights(
     name: str, quantization: Type, tmp_path: Path
 ) -> None:
@@ -273,3 +276,21 @@ def test_a_computed_array_is_kept_only_while_it_is_used(tmp_path: Path) -> None:
     held = weakref.ref(first)
     del first
     assert held() is None
+
+
+def test_a_file_gives_the_vectors_of_the_folder_that_it_was_made_from(tmp_path: Path) -> None:
+    """Through the whole engine: vocabulary, special tokens, truncation, pooling and normalization."""
+    folder, path = write_bert(tmp_path / "source"), tmp_path / "m.gguf"
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_vocabulary(writer, folder / "tokenizer.json", "bert-bge")
+        for token, i in {"pad": 0, "unk": 1, "bos": 2, "sep": 3, "mask": 4}.items():
+            getattr(writer, f"add_{token}_token_id")(i)
+
+    write_gguf(folder, path, add=add)
+    texts = [CORPUS, "A quick FOX", "zzz unknown", " ".join([CORPUS] * 40)]
+    vectors = []
+    for model in (folder, path):
+        with Embedder(str(model), dtype="float32", threads=1) as embedder:
+            vectors.append(np.array(embedder.encode(texts)))
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
