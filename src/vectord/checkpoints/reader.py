@@ -1,6 +1,6 @@
 """The facts of one model, read once from its folder: `read_spec(located) -> ModelSpec`.
 
-Called at start, in the loading thread; the tokenizer, the backend and the engine are created from the result. Parses
+Called at start, before models load; the tokenizer, the backend and the engine are created from the result. Parses
 the folder's JSON files, reads the shapes of BGE-M3's heads, and samples the weight files for the fingerprint. Nothing
 in the folder is executed or imported, not even code that `auto_map` names.
 
@@ -104,7 +104,8 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
         classify  one number per label, from a classifier's head; with one label, a cross-encoder
         yes-no    a language model that answers "no" or "yes" about a pair
 
-    modules.json decides, else the transformers class that the model was saved as, then the model's name.
+    `task` decides for a plain language model, and a static table is always static. Otherwise modules.json decides, else
+    the transformers class that the model was saved as, then the model's name.
     Raises ModelUnavailable for modules in an unsupported order, ConfigError for a task that the model cannot do.
     """
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
@@ -164,7 +165,7 @@ def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: ModelKind, pooling: Po
 # --- facts of every model -------------------------------------------------------------------------------------
 
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # bert and most; distilbert; t5; gpt2 and nomic
-_PROJECTED = frozenset({"embedding_gemma2", "embedding_gemma2_text"})  # their states are wider, by embedding_dim
+_PROJECTED = frozenset({"embedding_gemma2", "embedding_gemma2_text"})  # states of the width embedding_dim
 _WIDTH_LIMIT = 2**17
 _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made from vocab.txt alone (vocabulary.py)
 
@@ -206,7 +207,10 @@ _QUANTIZATIONS = ("quantization_config", "compression_config")  # the second is 
 
 
 def _refuse_quantized(folder: ModelFolder, weights: tuple[Path, ...]) -> None:
-    """Raise ModelUnavailable, naming the method, if config.json says that the weights are quantized. Graphs may be."""
+    """Raise ModelUnavailable, naming the method, if config.json says that the weights are quantized.
+
+    ONNX graphs may be.
+    """
     for key in _QUANTIZATIONS:
         config = folder.config.get(key)
         if config is None or key in folder.config.allowed or weights[0].suffix == ".onnx":

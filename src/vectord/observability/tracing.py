@@ -2,9 +2,9 @@
 
     POST /v1/embeddings ── parse ── tokenize ── queue ── forward ── render
 
-The step spans are created after the answer, from times that it carries anyway: without traces nothing is measured. A
-thread of the SDK sends spans from a bounded queue and drops what does not fit or cannot be delivered. Only
-`open_tracing` imports opentelemetry, which reads its own variables itself: OTEL_EXPORTER_OTLP_HEADERS and others.
+The step spans are created after the answer, from times that it carries anyway. A thread of the SDK
+sends spans from a bounded queue, and drops spans when the queue is full or delivery fails. Without a collector,
+opentelemetry is not imported. opentelemetry reads further variables itself, such as OTEL_EXPORTER_OTLP_HEADERS.
 
 `sampled_trace_id` reads W3C's traceparent (https://www.w3.org/TR/trace-context/) for the exemplars of /metrics, also
 without traces.
@@ -182,8 +182,8 @@ def _of_grpc(exchange: Exchange, code: int) -> Iterator[tuple[str, str | int]]:
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:
-    """(name, start, end) by time.perf_counter. Of the engine's steps only the durations are known: they follow one
-    another."""
+    """(name, start, end) by time.perf_counter. Only the durations of the engine's steps are known, so they follow
+    one another."""
     steps, timings = exchange.steps, exchange.timings
     if steps is None:
         return

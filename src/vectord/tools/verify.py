@@ -1,6 +1,6 @@
 """Compare a served embedding model with references: stored vectors, published numbers, and libraries, if installed.
 
-The server is asked over HTTP (probe.py), so that the whole path of a request is verified. Each reference is one
+Requests go over HTTP (probe.py), so that the whole path of a request is verified. Each reference is one
 finding; one that is not available is skipped, with the reason.
 """
 
@@ -81,8 +81,9 @@ def open_model(server: ProbedServer) -> VerifiedModel:
 
 
 def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) -> Iterator[Reference]:
-    """One finding for each reference. folder: of the model's files, for sentence-transformers; None: not here.
+    """One finding for each reference.
 
+    folder: of the model's files, for sentence-transformers; None if this machine has none.
     Raises ConfigError if the server does not embed the golden texts.
     """
     reply, vectors = subject.route.embed(GOLDEN_TEXTS)

@@ -220,7 +220,7 @@ _HARMLESS_OF_ARCHITECTURE: Mapping[str, Harmless] = {
     **harmless("the request decides", "normalize_embeddings"),
     **harmless("the tensors' shapes decide", "dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out"),
     **harmless("the usual rotation", "rope.scaling.type", "none"),
-    **harmless("only heads of words read it", "final_logit_softcapping"),
+    **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
 
 

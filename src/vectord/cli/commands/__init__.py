@@ -77,7 +77,7 @@ def server_here(
 
 JSON = flag("--json", "as_json", help="Print JSON.")
 URL = value("--url", "URL", "The server.  [default: this machine, at the port of the settings]")
-TOKEN = value("--token", "KEY", "Bearer token of the server at --url.")
+TOKEN = value("--token", "KEY", "Bearer token of the server.")
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from vectord.errors import ConfigError, ExitCode
 HELP = """\
 Remove each MODEL from the memory of a running server: the one at --url, or the one on this machine with the same
 options, such as --port or --profile. Running requests finish first, and the next request loads the model again. The
-server needs an --admin-key, which this command reads from ADMIN_KEY, .env or --token. Ctrl-C or SIGTERM stops the
-server itself.
+server needs an --admin-key, which this command reads from --token or, without --url, from ADMIN_KEY or .env.
+Ctrl-C or SIGTERM stops the server itself.
 
 \b
 Exit codes:

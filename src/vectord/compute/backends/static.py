@@ -1,6 +1,7 @@
 """Dense vectors of static models: the mean of a table's rows, one row per token. Serves nothing else.
 
-The table stays in the file's dtype, memory-mapped, so that only rows that occur are read. Sums are computed in float32.
+The table stays in the file's dtype (bfloat16 becomes float32), memory-mapped, so that only rows that occur are read.
+Sums are computed in float32.
 Source: model2vec's `StaticModel.encode`, sentence-transformers' `StaticEmbedding`.
 """
 

@@ -38,7 +38,7 @@ MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "pooler_hidden_act pooler_hidden_size"),
-    **harmless("only heads of words read it", "legacy"),
+    **harmless("only heads over the vocabulary read it", "legacy"),
     **harmless("only with conv_kernel_size", "conv_act"),
 }
 

@@ -24,8 +24,8 @@ HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("transformers reads hidden_activation only", "hidden_act"),
     **harmless("a copy of sliding_window, which transformers never reads", "sliding_window_size"),
-    **harmless("of layers that slide, which the model has none of", "sliding_window"),
-    **harmless("only heads of words read it", "final_logit_softcapping"),
+    **harmless("only layers with a window read it, and this model has none", "sliding_window"),
+    **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
 
 

@@ -26,7 +26,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("a copy of sliding_window_pattern, which transformers never reads", "_sliding_window_pattern"),
     **harmless("of layers that slide, which the model has none of", "sliding_window"),
-    **harmless("only heads of words read it", "final_logit_softcapping"),
+    **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
 
 

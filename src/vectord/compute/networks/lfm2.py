@@ -41,7 +41,7 @@ HARMLESS: Mapping[str, Harmless] = {
     ),
     **harmless("speed and memory only", "disable_flash_attention"),
     **harmless("of padding, which a packed batch has none of", "conv_zero_padding"),
-    **harmless("only heads of words read it", "tie_embedding"),
+    **harmless("only heads over the vocabulary read it", "tie_embedding"),
     **harmless("layer_types or block_ff_dim is read instead", "full_attn_idxs intermediate_size"),
     **harmless("of convolutions, which the model has none of", "conv_L_cache conv_bias"),
     **harmless("only with block_auto_adjust_ff_dim", "block_ffn_dim_multiplier block_multiple_of"),

@@ -32,7 +32,7 @@ THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, a
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_activation classifier_bias classifier_pooling"),
-    **harmless("only heads of words read it", "decoder_bias sparse_pred_ignore_index sparse_prediction"),
+    **harmless("only heads over the vocabulary read it", "decoder_bias sparse_pred_ignore_index sparse_prediction"),
     **harmless("training only", "initializer_cutoff_factor repad_logits_with_grad"),
     **harmless("speed only", "deterministic_flash_attn reference_compile"),
     **harmless("sliding_window replaces it", "local_attention"),

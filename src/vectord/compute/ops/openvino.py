@@ -2,7 +2,7 @@
 
 The ops make nodes and compute nothing: `build` calls a network once with symbolic tokens and returns an OpenvinoGraph.
 It has the model to compile and `pack`, which makes the model's inputs of one batch. Attention runs by length groups
-(ops/groups.py). backends/openvino.py calls it; `pack` runs on the thread that calls `forward`.
+(ops/groups.py). openvino_plans.py and openvino_int8.py call it; `pack` runs on the thread that calls `forward`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class GraphLayout:
 
     @property
     def parameters(self) -> list[ov.Node]:
-        """Those that the graph uses."""
+        """The parameters with at least one consumer."""
         return [node for node in self._parameters.values() if node.output(0).get_target_inputs()]
 
     def parameter(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.int32) -> ov.Node:
@@ -139,7 +139,7 @@ class GraphLayout:
     def sighted(self, causal: bool, window: int) -> list[ov.Node]:
         """For each group: (n, 1, Q, 1) 1, and 0 for a query without visible keys. All layers share it.
 
-        There are such queries if some rows of a text are not keys, and a window contains no others.
+        A window can contain only rows that are not keys.
         """
         if (causal, window) not in self._sighted:
             self._sighted[causal, window] = [
@@ -310,7 +310,7 @@ class OpenvinoOps:
     """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it alive as long as the compiled graph."""
 
     def __init__(self, *, bfloat16: bool = False) -> None:
-        """bfloat16: the plan computes in it, so matrices that are computed from their file are held in it."""
+        """bfloat16: the plan's type, in which matrices that are computed from their file are held."""
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
         self._bfloat16 = bfloat16
 

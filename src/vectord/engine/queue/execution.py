@@ -4,7 +4,7 @@
         │
         ├───────── any other Exception ──> text by text: one poison text fails alone
         │
-        └── answers ── a text whose numbers are not all finite ──> once more in float32, alone; then it fails
+        └── answers ── a text whose numbers are not all finite ──> alone in float32; fails if still not finite
 
 `pack` makes the arrays that the backend reads. A BaseException such as SystemExit passes through and ends the thread;
 worker.py handles it.
@@ -100,7 +100,7 @@ class Execution:
             logger.error("computing a text again in float32 failed", exc_info=cause)
             return _failure(InferenceFailed("The model's answer for this text is not finite."), cause)
         if not self._is_finite_for(item, packed, answers, 0):
-            logger.error("a text's answer is not finite, in float32 neither")
+            logger.error("a text's answer is not finite, not even in float32")
             return InferenceFailed("The model's answer for this text is not finite.")
         logger.warning("a text's answer was not finite: it was computed again in float32")
         return self._answer(item, packed, answers, 0)
@@ -113,7 +113,7 @@ class Execution:
         return {kind: self._own(item, packed.part(answers, self._outputs[kind], index), kind) for kind in item.kinds}
 
     def _own(self, item: Item, rows: Float32, kind: AnswerKind) -> Float32 | Sparse:
-        """A copy: a view would keep the whole batch in memory as long as the answer."""
+        """Returns a copy, because a view would keep the whole batch in memory as long as the answer."""
         if kind == "dense" and self._whole_numbers:
             return whole_numbers(rows)
         if kind != "sparse":

@@ -179,7 +179,7 @@ class _Response(msgspec.Struct):
 
 
 class ResultLine(msgspec.Struct):
-    """What this module reads of the lines that it writes."""
+    """The fields of a result line that `read_result_line` decodes."""
 
     custom_id: str
     response: _Response | None

@@ -7,7 +7,7 @@ models sees only those, and without a key `ServerConfig.public_model_names` deci
 `/ping`, `/`     as `/health`, without a body and with a small one; a browser gets the console at /
 
 Ready means `ready_models` is not empty (required_models can demand more than one) and the server is not shutting down.
-Statuses depend on all models, whoever asks.
+The status depends on all models, not on the key of the request.
 """
 
 from __future__ import annotations
