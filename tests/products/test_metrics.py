@@ -57,6 +57,7 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
         "HubUnreachable",
         "ConfigError",
         "ModelUnavailable",
+        "UnreadableModel",
         "VectordError",
     }
     assert error_names(VectordError) - elsewhere <= set(FAILURES)
