@@ -69,7 +69,9 @@ async def test_default_dtype_preserves_what_is_found(model: Callable[[], Path]) 
     want = dense_reference(model())
     result = await embed(model(), "auto")
     vectors = result.dense["float"]
-    assert cosines(vectors, want).min() > 0.999
+    near = cosines(vectors, want)
+    assert near.mean() > 0.9999
+    assert near.min() > 0.998  # mpnet amplifies one text's rounding: sentence-transformers in float16 has 0.9988 there
     assert overlap(vectors, want) > 0.98
 
 
