@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tests.engine.fakes import M3, FakeBackend, source, spec
 
+from vectord.checkpoints.spec import Adapter
 from vectord.engine.models.registry import CompositeSource, ModelSource, Registry
 from vectord.errors import ModelCannot, ModelNotFound, Unavailable
 
@@ -30,6 +32,22 @@ def test_an_alias_may_repeat_the_models_own_name():
     """A served name that is also the model's id is no conflict."""
     registry = Registry([served("a", "a", "b")])
     assert registry.named("b") is registry.named("a") is registry.models[0]
+
+
+def test_a_name_with_an_adapter_is_split_at_the_model():
+    """Under every name of the model; if two models fit, the shorter name counts."""
+    adapted = replace(DENSE, adapters=tuple(Adapter(name=name, scale=1.0, rank=4) for name in ("t", "b:t")))
+    registry = Registry([served("a", "alias", model=adapted), served("a:b", model=adapted), served("plain")])
+    names = ("a:t", "alias:t", "a:b:t", "a:b:b:t", "a", "a:b", "a:other", "plain:t", "t", None)
+    found = [registry.adapter_in(name) for name in names]
+    assert found[:4] == [("a", "t"), ("alias", "t"), ("a", "b:t"), ("a:b", "b:t")]
+    assert found[4:] == [None] * 6
+
+
+def test_a_name_of_colons_is_looked_up_once():
+    """A client's name may fill a body; cutting it at every colon would take minutes."""
+    adapted = replace(DENSE, adapters=(Adapter(name="t", scale=1.0, rank=4),))
+    assert Registry([served("a", model=adapted)]).adapter_in("a:" * 10**6) is None
 
 
 def test_without_a_name_the_first_that_can_answers():

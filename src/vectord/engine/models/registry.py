@@ -169,6 +169,16 @@ ModelOrComposite: TypeAlias = ServedModel | Composite
 Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
+def _adapter_names(models: Mapping[str, ModelOrComposite]) -> Mapping[str, tuple[str, str]]:
+    """MODEL:ADAPTER -> (MODEL, ADAPTER) for every adapter of every name; the shortest MODEL counts."""
+    found: dict[str, tuple[str, str]] = {}
+    for model in sorted(models, key=len):
+        target = models[model]
+        for adapter in target.spec.adapters if isinstance(target, ServedModel) else ():
+            found.setdefault(f"{model}:{adapter.name}", (model, adapter.name))
+    return found
+
+
 def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
     """Raises ModelCannot if the model does not compute all of these vectors."""
     if kinds <= target.kinds:
@@ -196,6 +206,7 @@ class Registry:
         for served in served_models:
             for name in (served.name, *served.source.aliases):
                 self._enter(name, served)
+        self._adapters = _adapter_names(self._by_name)
         self.targets: list[ModelOrComposite] = [*served_models]  # every model and composite, once, in order
         for composite in composites:
             target = Composite(composite.name, self._members(composite))
@@ -234,14 +245,7 @@ class Registry:
 
     def adapter_in(self, name: str | None) -> tuple[str, str] | None:
         """The model and the adapter in a name of the form MODEL:ADAPTER; None for any other name."""
-        if name is None or name in self._by_name:
-            return None
-        for at in (place for place, character in enumerate(name) if character == ":"):
-            model, adapter = name[:at], name[at + 1 :]
-            target = self._by_name.get(model)
-            if isinstance(target, ServedModel) and adapter in [one.name for one in target.spec.adapters]:
-                return model, adapter
-        return None
+        return None if name is None or name in self._by_name else self._adapters.get(name)
 
     def names(self) -> dict[str, str]:
         """Name or alias -> served name."""
