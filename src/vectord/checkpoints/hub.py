@@ -26,7 +26,7 @@ from pathlib import Path
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.files import gguf_file
 from vectord.checkpoints.gguf import ollama
-from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull
+from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull, repository_folder
 from vectord.checkpoints.snapshot import is_complete
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable, plain_reason
@@ -59,7 +59,7 @@ def resolve(
         return local
     entry = catalogue.find(name)
     cache = cache_folder(hf_home, os.environ)
-    is_cached_alias = entry is not None and "/" in name and _repository(name, cache).is_dir()
+    is_cached_alias = entry is not None and "/" in name and repository_folder(name, cache).is_dir()
     hub_id = name if entry is None or is_cached_alias else entry.hub_id
     check_names(hub_id, revision)
     package = entry.package if entry else None if "/" in name else re.sub(r"[-.]", "_", name).lower()
@@ -156,7 +156,7 @@ def check_names(name: str, revision: str | None) -> None:
 
 
 def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
-    if not _repository(hub_id, cache).is_dir():
+    if not repository_folder(hub_id, cache).is_dir():
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  0.15 s
 
@@ -165,10 +165,6 @@ def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
         if isinstance(found, str):
             return Path(found).parent
     return None
-
-
-def _repository(hub_id: str, cache: Path) -> Path:
-    return cache / f"models--{hub_id.replace('/', '--')}"
 
 
 def _package_folder(package: str) -> Path | None:

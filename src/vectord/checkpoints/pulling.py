@@ -68,6 +68,11 @@ class Pulled:
     fetched_bytes: int  # downloaded by this call
 
 
+def repository_folder(hub_id: str, cache: Path) -> Path:
+    """Return where the cache keeps all revisions of a repository."""
+    return cache / f"models--{hub_id.replace('/', '--')}"
+
+
 def pull(
     hub_id: str,
     *,
@@ -145,7 +150,7 @@ class _Puller:
         self._token = token
         self._progress = progress
         self._held_to = {} if held_to is None else {file.path: file for file in held_to.files}
-        self._root = cache / f"models--{hub_id.replace('/', '--')}"
+        self._root = repository_folder(hub_id, cache)
         self.snapshot = self._root / "snapshots" / commit
         try:
             for folder in (self._root / "blobs", self._root / "refs", self.snapshot):

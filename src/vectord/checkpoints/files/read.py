@@ -11,7 +11,7 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.errors import ModelUnavailable
+from vectord.errors import ConfigError, ModelUnavailable
 
 JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
 
@@ -76,6 +76,19 @@ def read_bytes(path: Path, limit_bytes: int) -> bytes:
         raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > limit_bytes:
         raise ModelUnavailable(f"{path}: more than {limit_bytes:,} bytes")
+    return data
+
+
+def read_operators_file(setting: str, value: str, limit_bytes: int) -> bytes:
+    """Return the file that a setting names. Raises ConfigError: unreadable, or more than `limit_bytes`."""
+    path = Path(value).expanduser()
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise ConfigError(f"{setting}: {path} cannot be read ({error.strerror})") from error
+    if len(data) > limit_bytes:
+        raise ConfigError(f"{setting}: {path} has more than {limit_bytes:,} bytes")
     return data
 
 

@@ -58,11 +58,12 @@ def _find(name: str, cache: Path) -> Removed:
     """Raises ConfigError for anything but a model in the cache."""
     from vectord.checkpoints import catalogue  # noqa: PLC0415
     from vectord.checkpoints.hub import check_names  # noqa: PLC0415
+    from vectord.checkpoints.pulling import repository_folder  # noqa: PLC0415
 
     entry = catalogue.find(name)
     hub_id = entry.hub_id if entry is not None else name
     check_names(hub_id, None)
-    folder = cache / f"models--{hub_id.replace('/', '--')}"
+    folder = repository_folder(hub_id, cache)
     if not folder.is_dir() or folder.is_symlink():
         raise ConfigError(f"model {hub_id} is not in {cache}; vectord list shows where it is")
     blobs = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

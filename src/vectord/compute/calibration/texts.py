@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from vectord.checkpoints.files.read import read_operators_file
 from vectord.errors import ConfigError
 from vectord.schema import Int32
 
@@ -48,20 +49,13 @@ def read_calibration_texts(path: str | None) -> CalibrationTexts:
         from importlib.resources import files  # noqa: PLC0415  only int8 needs it
 
         return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes())
-    file = Path(path).expanduser()
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(FILE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"calibration_file: {file} cannot be read ({error.strerror})") from error
-    if len(data) > FILE_LIMIT_BYTES:
-        raise ConfigError(f"calibration_file: {file} has more than {FILE_LIMIT_BYTES:,} bytes")
+    data = read_operators_file("calibration_file", path, FILE_LIMIT_BYTES)
     try:
         return _split("own", data)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"calibration_file: {file} is not UTF-8 at byte {error.start}") from error
+        raise ConfigError(f"calibration_file: {Path(path).expanduser()} is not UTF-8 at byte {error.start}") from error
     except ValueError as error:
-        raise ConfigError(f"calibration_file: {file}: {error}") from error
+        raise ConfigError(f"calibration_file: {Path(path).expanduser()}: {error}") from error
 
 
 def _split(source: str, data: bytes) -> CalibrationTexts:

@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
+from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
@@ -293,15 +294,7 @@ def _read_template(value: str) -> str:
     """The text of a chat template: a file's, or the value itself if it has braces or several lines."""
     if "{" in value or "\n" in value:
         return value
-    path = Path(value).expanduser()
-    try:
-        with path.open("rb") as file:
-            text = file.read(TEMPLATE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"chat_template: {path} cannot be read ({error.strerror})") from error
-    if len(text) > TEMPLATE_LIMIT_BYTES:
-        raise ConfigError(f"chat_template: {path} has more than {TEMPLATE_LIMIT_BYTES:,} bytes")
-    return text.decode("utf-8", "replace")
+    return read_operators_file("chat_template", value, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
 
 
 def _queries_alike(spec: ModelSpec, queries: ModelSpec, config: ModelConfig) -> ModelSpec:
