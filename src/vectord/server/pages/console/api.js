@@ -26,6 +26,29 @@ export function setKey(value) {
   for (const listener of admitted) listener();
 }
 
+/** Calls `ask` now, every `periodMs` while the page is visible, and when the key changes; `fail` with its errors.
+ *  Pauses after 401 and 404 until the page is shown again or the key changes. Returns a function that asks at once. */
+export function poll(periodMs, ask, fail) {
+  let timer = null;
+  const run = async () => {
+    clearTimeout(timer);
+    if (document.visibilityState !== "visible") return;
+    let again = true;
+    try {
+      await ask();
+    } catch (error) {
+      fail(error);
+      again = error.status !== 401 && error.status !== 404;
+    }
+    clearTimeout(timer);
+    if (again) timer = setTimeout(run, periodMs);
+  };
+  document.addEventListener("visibilitychange", run);
+  whenAdmitted(run);
+  run();
+  return run;
+}
+
 export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, JSON.stringify(body));
 

@@ -1,13 +1,13 @@
 // The models that this key may use: requested every few seconds, shown in a table, and passed to the playground.
 
-import { get, post, whenAdmitted } from "./api.js";
+import { get, poll, post } from "./api.js";
 import { el, find, tableParts } from "./dom.js";
 import { plural } from "./format.js";
 
 const PERIOD_MS = 5000;
 
 let shown = "";
-let timer = null;
+let refresh = () => {}; // asks at once, after startModels
 let manages = false; // whether this key may load and unload models
 let busy = ""; // the model that is being loaded or unloaded
 const listeners = new Set();
@@ -15,32 +15,23 @@ const listeners = new Set();
 /** whenChanged: called with the list after each change. */
 export function startModels(whenChanged) {
   listeners.add(whenChanged);
-  document.addEventListener("visibilitychange", ask);
-  whenAdmitted(ask);
-  ask();
+  refresh = poll(PERIOD_MS, ask, fail);
 }
 
 /** allowed: whether the server lets this key load and unload models. */
 export function allowManaging(allowed) {
   if (allowed === manages) return;
   manages = allowed;
-  ask();
+  refresh();
 }
 
 async function ask() {
-  clearTimeout(timer);
-  if (document.visibilityState !== "visible") return;
-  let again = true;
-  try {
-    const { json } = await get("vectord/models");
-    show(json);
-  } catch (error) {
-    find("models-note").textContent = error.message;
-    again = error.status !== 401 && error.status !== 404;
-    shown = "";
-  }
-  clearTimeout(timer);
-  if (again) timer = setTimeout(ask, PERIOD_MS);
+  show((await get("vectord/models")).json);
+}
+
+function fail(error) {
+  find("models-note").textContent = error.message;
+  shown = "";
 }
 
 function show({ models, limits }) {
@@ -75,7 +66,7 @@ function buttonOf({ name, state }) {
 async function manage(name, action) {
   const status = find("models-status");
   busy = name;
-  ask();
+  refresh();
   status.classList.remove("bad");
   status.textContent = `${name}: ${action}ing`;
   try {
@@ -86,7 +77,7 @@ async function manage(name, action) {
     status.textContent = `${name}: ${error.message}`;
   }
   busy = "";
-  ask();
+  refresh();
 }
 
 function gives(model) {

@@ -1,6 +1,6 @@
 // Recent requests that this key may see: requested every few seconds, with their outcome and without their text.
 
-import { get, whenAdmitted } from "./api.js";
+import { get, poll } from "./api.js";
 import { el, find, table } from "./dom.js";
 import { clockTime, count, milliseconds, plural } from "./format.js";
 
@@ -8,30 +8,21 @@ const PERIOD_MS = 3000;
 
 let requests = [];
 let shown = "";
-let timer = null;
 
 export function startRequests() {
   find("errors-only").addEventListener("change", show);
-  document.addEventListener("visibilitychange", ask);
-  whenAdmitted(ask);
-  ask();
+  poll(PERIOD_MS, ask, fail);
 }
 
 async function ask() {
-  clearTimeout(timer);
-  if (document.visibilityState !== "visible") return;
-  let again = true;
-  try {
-    requests = (await get("console/requests")).json.requests;
-    show();
-  } catch (error) {
-    requests = [];
-    show();
-    find("requests-note").textContent = error.message;
-    again = error.status !== 401 && error.status !== 404;
-  }
-  clearTimeout(timer);
-  if (again) timer = setTimeout(ask, PERIOD_MS);
+  requests = (await get("console/requests")).json.requests;
+  show();
+}
+
+function fail(error) {
+  requests = [];
+  show();
+  find("requests-note").textContent = error.message;
 }
 
 function show() {
