@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from vectord.checkpoints.files.gguf_file import GgufFile, GgufTensor, read_gguf
-from vectord.checkpoints.files.weight import ComputedWeight, Dtype, Weight, array_over
+from vectord.checkpoints.files.weight import DTYPES, ComputedWeight, Dtype, Weight, array_over
 from vectord.checkpoints.gguf.model import Architecture, checkpoint_name, find_architecture, first_position
 from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
@@ -105,18 +104,14 @@ def _apart(path: Path, metadata: Mapping[str, Any], key: str, tensor: GgufTensor
 
 def _float32(tensor: GgufTensor) -> Float32:
     """The tensor's numbers in its shape. Not finite where a block's scale is not: the model's self-test reports it."""
-    blocks: npt.NDArray[np.generic] = tensor.blocks
-    match tensor.type.name:
-        case "F32":
-            numbers = blocks.view(np.float32)
-        case "F16":
-            numbers = blocks.view(np.float16).astype(np.float32)
-        case "BF16":
-            numbers = (blocks.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        case quantized:
-            from gguf import GGMLQuantizationType  # noqa: PLC0415  an extra
-            from gguf.quants import dequantize  # noqa: PLC0415
+    dtype = tensor.type.name
+    if dtype in _PLAIN:
+        return Weight(
+            tensor.name, cast(Dtype, dtype), tensor.blocks.view(DTYPES[dtype]).reshape(tensor.shape)
+        ).as_float32()
+    from gguf import GGMLQuantizationType  # noqa: PLC0415  an extra
+    from gguf.quants import dequantize  # noqa: PLC0415
 
-            with np.errstate(all="ignore"):
-                numbers = dequantize(tensor.blocks, GGMLQuantizationType[quantized])
+    with np.errstate(all="ignore"):
+        numbers: Float32 = dequantize(tensor.blocks, GGMLQuantizationType[dtype])
     return numbers.reshape(tensor.shape)

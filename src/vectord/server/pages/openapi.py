@@ -186,16 +186,21 @@ def _has_own_prefix(endpoint: Endpoint) -> bool:
     return endpoint.path.startswith("/dialects/")
 
 
+def _place_of(rank: int | None) -> tuple[bool, int]:
+    """The sort key of a product: those without a rank are last."""
+    return rank is None, rank or 0
+
+
 def _ranked(endpoint: Endpoint) -> Endpoint:
     """With the ranked products first, whose example is the one that /docs shows."""
-    ranked = sorted(endpoint.choices, key=lambda choice: (choice.dialect.rank is None, choice.dialect.rank or 0))
+    ranked = sorted(endpoint.choices, key=lambda choice: _place_of(choice.dialect.rank))
     return replace(endpoint, choices=tuple(ranked))
 
 
 def _ranked_tags(endpoints: Sequence[Endpoint]) -> list[Json]:
     """x-open: for /docs, which shows the other products collapsed."""
     dialects = {choice.dialect.title: choice.dialect.rank for each in endpoints for choice in each.choices}
-    ranked = sorted(dialects, key=lambda title: (dialects[title] is None, dialects[title] or 0, title.lower()))
+    ranked = sorted(dialects, key=lambda title: (*_place_of(dialects[title]), title.lower()))
     return [{"name": title, "x-open": dialects[title] is not None} for title in ranked] + [{"name": "server"}]
 
 

@@ -165,15 +165,18 @@ def probe(backend: TorchBackend, spec: ModelSpec, peak_of: Callable[[Callable[[]
     """Run a batch of this many tokens and measure it. peak_of: runs a call and returns its peak bytes."""
     texts = sample_texts(tokens, min(WARMUP_LONGEST, spec.max_tokens), size(spec.config, "vocab_size"))
     batch = TokenBatch(texts=texts, outputs=spec.outputs - {"tokens"} or spec.outputs)
-    backend.forward(batch, 0)  # the first of its size chooses kernels and allocates memory
-    begun_s = time.monotonic()
-    peak_bytes = peak_of(lambda: backend.forward(batch, 0))
-    seconds = time.monotonic() - begun_s
-    for _ in range(REPEATS if seconds < NOISY_S else 0):
+    seconds: list[float] = []
+
+    def run() -> None:
         begun_s = time.monotonic()
         backend.forward(batch, 0)
-        seconds = min(seconds, time.monotonic() - begun_s)
-    return Point(tokens, seconds, peak_bytes)
+        seconds.append(time.monotonic() - begun_s)
+
+    backend.forward(batch, 0)  # the first of its size chooses kernels and allocates memory
+    peak_bytes = peak_of(run)
+    for _ in range(REPEATS if seconds[0] < NOISY_S else 0):
+        run()
+    return Point(tokens, min(seconds), peak_bytes)
 
 
 def _prepare(device: torch.device, options: BackendOptions) -> None:
