@@ -8,18 +8,19 @@ would give plausible but wrong vectors. Class paths in files are compared by the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
 from vectord.checkpoints import catalogue, router
+from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import OPTION, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
-from vectord.checkpoints.spec import DenseActivation, DenseModule, Located, Pooling
+from vectord.checkpoints.spec import DenseModule, Located, Pooling
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
@@ -47,14 +48,6 @@ _KINDS = (
     router.TABLE,
 )
 _TRAINING_ONLY = frozenset({"Dropout"})
-
-_ACTIVATIONS: Mapping[str, DenseActivation] = {
-    "Identity": "identity",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,18 +239,16 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         raise ModelUnavailable(
             f"{module.folder}: the weights of a Dense module must be in one file, not in {len(files)}"
         )
-    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]  # sentence-transformers' default
-    if activation not in _ACTIVATIONS:
-        raise ModelUnavailable(
-            f"{config.path}: activation {activation[:60]!r}; supported are {', '.join(_ACTIVATIONS)}"
-        )
+    activation = read_activation(
+        config, "activation_function", config.get("activation_function", "torch.nn.Tanh"), ACTIVATIONS
+    )
     dense = DenseModule(
         folder=module.folder,
         weights=files[0],
         in_features=_width(config, "in_features"),
         out_features=_width(config, "out_features"),
         bias=config.get("bias") is not False,
-        activation=_ACTIVATIONS[activation],
+        activation=activation,
     )
     refuse_unread(config, {})
     return dense

@@ -15,8 +15,27 @@ if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max"]
-DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu"]
-ScoreActivation = Literal["identity", "sigmoid", "softmax"]
+# torch.nn's activation functions of one number, with the values that they have without arguments.
+DenseActivation = Literal[
+    "identity",
+    "sigmoid",
+    "log_sigmoid",
+    "hardsigmoid",
+    "tanh",
+    "hardtanh",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "gelu",
+    "silu",
+    "hardswish",
+    "mish",
+    "softplus",
+    "softsign",
+]
+ScoreActivation = Literal[DenseActivation, "softmax", "log_softmax", "softmin"]
 
 # Architectures whose activations overflow float16.
 NEVER_FLOAT16 = frozenset({"embedding_gemma2", "embedding_gemma2_text", "gemma2", "gemma3_text", "mt5", "t5"})

@@ -131,7 +131,8 @@ def test_dense_modules_set_the_dimensions(folder: Path) -> None:
 
 
 BROKEN_DENSE: Mapping[str, Callable[[Path], object]] = {
-    "another activation": lambda folder: write_dense(folder, 8, 4, activation_function="torch.nn.ELU"),
+    "another activation": lambda folder: write_dense(folder, 8, 4, activation_function="torch.nn.PReLU"),
+    "an activation of another library": lambda folder: write_dense(folder, 8, 4, activation_function="mine.GELU"),
     "code for an activation": lambda folder: write_dense(folder, 8, 4, activation_function="os.system"),
     "widths that do not chain": lambda folder: write_dense(folder, 9, 4),
     "no width": lambda folder: write_dense(folder, 8, 4, out_features=None),
@@ -213,7 +214,9 @@ def test_dropout_is_ignored(folder: Path) -> None:
 def test_a_dense_module_before_pooling(pooling: str, activation: str, served: bool, folder: Path) -> None:
     """It runs after pooling if that gives the same numbers, and is refused otherwise."""
     write_sentence_model(folder, kinds=["Transformer", "Dense", "Pooling"])
-    write_dense(folder / "1_Dense", 8, 4, activation_function=activation, module_input_name="token_embeddings")
+    write_dense(
+        folder / "1_Dense", 8, 4, activation_function=f"torch.nn.{activation}", module_input_name="token_embeddings"
+    )
     write_json(folder / "2_Pooling" / "config.json", {"pooling_mode": pooling})
     if served:
         assert spec_of(folder).dimensions == 4

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import logging
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.checkpoints.folders import write_json, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import WIDTH, write_bert
 
+from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Located
+from vectord.engine.operations.postprocess import activate
+
 IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
+OLDER = "sbert_ce_default_activation_function"
 
 
 @pytest.fixture
@@ -86,6 +95,9 @@ def test_an_activation_saved_by_sentence_transformers_is_read(folder: Path) -> N
         ({"num_labels": 3, "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
         ({"num_labels": 3, "problem_type": "multi_label_classification"}, "sigmoid"),
         ({"num_labels": 3, "problem_type": "single_label_classification"}, "softmax"),
+        ({"num_labels": 1, "problem_type": "regression"}, "identity"),
+        ({"num_labels": 2, "problem_type": "regression"}, "identity"),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": None}, OLDER: "torch.nn.ReLU"}, "sigmoid"),
     ],
     ids=str,
 )
@@ -94,13 +106,57 @@ def test_the_score_activation(config: dict[str, Any], activation: str, folder: P
     assert spec_of(write_classifier(folder, **config)).score_activation == activation
 
 
-@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Hardtanh", 3, {"a": 1}], ids=str)
-def test_an_unknown_activation_is_not_imported(path: object, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in sentence-transformers without trust: a warning, and the default."""
-    write_classifier(folder, num_labels=1, sbert_ce_default_activation_function=path)
-    with caplog.at_level(logging.WARNING):
-        assert spec_of(folder).score_activation == "sigmoid"
-    assert "activation_fn is not known" in caplog.text
+REFUSED = (
+    "os.system",
+    "mine.Sigmoid",
+    "torch.nn.PReLU",
+    "torch.nn.Softshrink",
+    "torch.nn.functional.relu",
+    3,
+    {"a": 1},
+)
+PLACES: dict[str, Callable[[object], tuple[str, dict[str, Any]]]] = {  # file and content
+    "version 6": lambda path: ("config_sentence_transformers.json", {"activation_fn": path}),
+    "version 4": lambda path: ("config.json", {"sentence_transformers": {"activation_fn": path}}),
+    "version 3": lambda path: ("config.json", {"sbert_ce_default_activation_function": path}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("path", REFUSED, ids=str)
+def test_an_unknown_activation_is_refused(path: object, place: Callable[..., Any], folder: Path) -> None:
+    """By name, and never imported; the option that allows its key falls back to sigmoid."""
+    file, fields = place(path)
+    write_classifier(folder, num_labels=1)
+    saved = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    write_json(folder / file, {**saved, **fields})
+    key = "sbert_ce_default_activation_function" if "sbert" in next(iter(fields)) else "activation_fn"
+    assert re.search(rf"{file}: {key} {re.escape(repr(path))} is not supported; .* Sigmoid, ", refusal(folder))
+    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
+    assert read_spec(located, allow_unknown=[key]).score_activation == "sigmoid"
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("name", [*ACTIVATIONS, *SOFTMAXES])
+def test_each_activation_has_torchs_numbers(name: str, labels: int, folder: Path) -> None:
+    """For the rows of a batch, from large negative to large positive logits."""
+    import torch
+
+    path = f"torch.nn.{name}"
+    kind = spec_of(
+        write_classifier(folder, num_labels=labels, sbert_ce_default_activation_function=path)
+    ).score_activation
+    logits = np.linspace(-120, 120, 60 * labels, dtype=np.float32).reshape(-1, labels) / 7
+    expected = getattr(torch.nn, "Softmax" if (name, labels) == ("Identity", 3) else name)
+    softmax = {"dim": -1} if expected.__name__ in SOFTMAXES else {}
+    want = expected(**softmax)(torch.from_numpy(logits).double()).numpy()
+    np.testing.assert_allclose(activate(logits, kind)[0], want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("problem", ["regresion", 3, ["regression"], True])
+def test_an_unknown_problem_type_is_refused(problem: object, folder: Path) -> None:
+    """transformers refuses it too."""
+    assert "config.json: problem_type" in refusal(write_classifier(folder, num_labels=1, problem_type=problem))
 
 
 def test_labels_are_ordered_by_number(folder: Path) -> None:

@@ -23,7 +23,7 @@ from vectord.compute import ops
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.compute.ops.groups import PIECE_ROWS
-from vectord.compute.ops.numpy import NumpyOps
+from vectord.compute.ops.numpy import ACTIVATIONS, NumpyOps
 
 NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/compute/backends)
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
@@ -221,7 +221,7 @@ PROGRAMS: dict[str, Program] = {
     "rms_norm": partial(rms_norm, width=WIDTH),
     "rms_norm by head": partial(rms_norm, width=8),
     "normalize": normalize,
-    **{kind: partial(activation, kind=kind) for kind in ("gelu", "gelu_tanh", "relu", "silu", "tanh", "identity")},
+    **{kind: partial(activation, kind=kind) for kind in ACTIVATIONS},
     "rotate": rotate,
     "the next": lambda o, t: o.shift(states(o, t), 1, t),
     "the third before": lambda o, t: o.shift(states(o, t), -3, t),

@@ -74,6 +74,17 @@ async def test_a_cross_encoder_scores_each_pair(raw, kind):
     assert all(batch.texts.parents is None for batch in backend.batches)
 
 
+async def test_a_cross_encoder_s_own_activation_scores_each_pair():
+    """In place of logit and probability, as in sentence-transformers; `raw` returns the logits."""
+    clipped = replace(CROSS_ENCODER, score_activation="hardtanh")
+    async with serving_one(clipped) as (engine, _):
+        results = [await engine.answer(ask(raw=raw), ANYONE) for raw in (None, False, True)]
+    expected = np.clip(logits()[:, 0], -1, 1)
+    for result, scores in zip(results, (expected, expected, logits()[:, 0]), strict=True):
+        np.testing.assert_allclose(result.scores, scores, rtol=1e-5)
+        assert result.kind == "logit"
+
+
 @pytest.mark.parametrize(
     ("raw", "kind"),
     [(None, "probability"), (False, "probability"), (True, "logit")],

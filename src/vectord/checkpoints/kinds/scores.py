@@ -7,20 +7,18 @@ a model that needs other words is refused.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from vectord.checkpoints import catalogue
+from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
-
-log = logging.getLogger("vectord.checkpoints")
 
 LABELS_LIMIT = 2**16  # the largest known model has 21,000
 LABEL_LIMIT_CHARACTERS = 1000
@@ -31,13 +29,11 @@ _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
 
-_ACTIVATIONS: Mapping[str, ScoreActivation] = {
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.Identity": "identity",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-    "torch.nn.Sigmoid": "sigmoid",
-    "torch.nn.modules.activation.Softmax": "softmax",
-    "torch.nn.Softmax": "softmax",
+_ACTIVATIONS: Mapping[str, ScoreActivation] = {**ACTIVATIONS, **SOFTMAXES}
+_PROBLEMS: Mapping[object, ScoreActivation] = {
+    "regression": "identity",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
 }
 
 
@@ -79,29 +75,34 @@ def _labels(folder: ModelFolder) -> tuple[str, ...]:
 
 
 def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
-    """The folder's own, else sigmoid for one label and for independent labels, else softmax.
+    """The folder's own, else that of its problem_type, else sigmoid for one label and softmax for several.
 
     sentence-transformers writes a class path: next to the modules since version 6, in config.json under two names
-    before. The path is compared and never imported.
+    before. Raises ModelUnavailable for an unknown problem_type or a class that is not supported.
     """
-    default: ScoreActivation = "softmax"
-    if labels == 1 or folder.config.get("problem_type") == "multi_label_classification":
-        default = "sigmoid"
+    problem = folder.config.get("problem_type")
+    if problem is not None and (not isinstance(problem, str) or problem not in _PROBLEMS):
+        raise ModelUnavailable(
+            f"{folder.config.path}: problem_type {repr(problem)[:60]} is not supported; supported are "
+            f"{', '.join(map(str, _PROBLEMS))}"
+        )
+    if problem == "single_label_classification" and labels == 1:
+        raise ModelUnavailable(f"{folder.config.path}: problem_type {problem} needs more than one label")
+    default: ScoreActivation = _PROBLEMS.get(problem, "sigmoid" if labels == 1 else "softmax")
     inner = folder.config.get("sentence_transformers")
-    places: tuple[Any, ...] = (
-        folder.sentence.get("activation_fn"),
-        inner.get("activation_fn") if isinstance(inner, dict) else None,
-        folder.config.get("sbert_ce_default_activation_function"),
-    )
-    path = next((path for path in places if path is not None), None)
-    if path is None:
+    if isinstance(inner, dict) and "activation_fn" in inner:
+        older = (folder.config, "activation_fn", inner["activation_fn"])
+    else:
+        key = "sbert_ce_default_activation_function"
+        older = (folder.config, key, folder.config.get(key))
+    settings, key, path = older
+    if folder.sentence.get("activation_fn") is not None:
+        settings, key, path = folder.sentence, "activation_fn", folder.sentence["activation_fn"]
+    if path is None or key in settings.allowed:
         return default
-    known = _ACTIVATIONS.get(path) if isinstance(path, str) else None
-    if known is None:
-        log.warning("%s: its activation_fn is not known and never imported: using %s", folder.root, default)
-        return default
+    activation = read_activation(settings, key, path, _ACTIVATIONS)
     # For several labels, Identity only means that the author chose nothing.
-    return default if known == "identity" and labels > 1 else known
+    return default if activation == "identity" and labels > 1 else activation
 
 
 # --- yes or no ------------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.spec import DenseActivation
 from vectord.schema import Int32
 
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "identity"]
+Activation = Literal[DenseActivation, "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

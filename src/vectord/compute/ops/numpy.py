@@ -15,24 +15,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
 
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def _erf(x: Array) -> Array:
-    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
-
-
-# Formulas: torch.nn.functional. silu's sigmoid is written as a tanh because exp(-x) overflows.
-_ACTIVATIONS: Mapping[Activation, Callable[[Array], Array]] = {
-    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    **FORMULAS,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
-    "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x * (1 + np.tanh(x / 2)) / 2,
-    "tanh": np.tanh,
-    "identity": lambda x: x,
 }
 
 
@@ -128,7 +120,7 @@ class NumpyOps:
         return x / np.where(norms == 0, 1, norms)
 
     def activation(self, x: Array, kind: Activation) -> Array:
-        return _ACTIVATIONS[kind](x)
+        return ACTIVATIONS[kind](x)
 
     def rotate(self, x: Array, cos: Array, sin: Array, head_size: int) -> Array:
         heads = x.reshape(len(x), -1, head_size)

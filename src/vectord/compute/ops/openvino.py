@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.activations import LEAK, SELU_ALPHA, SELU_SCALE
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight, in_bfloat16
 from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
@@ -648,10 +649,22 @@ def _ints(*values: int) -> ov.Node:
 
 
 _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
+    "identity": lambda x: x,
+    "sigmoid": op.sigmoid,
+    "log_sigmoid": lambda x: op.negative(op.softplus(op.negative(x))),
+    "hardsigmoid": op.hsigmoid,
+    "tanh": op.tanh,
+    "hardtanh": lambda x: op.clamp(x, -1.0, 1.0),
+    "relu": op.relu,
+    "relu6": lambda x: op.clamp(x, 0.0, 6.0),
+    "leaky_relu": lambda x: op.prelu(x, op.constant(np.array([LEAK], np.float32))),
+    "elu": lambda x: op.elu(x, 1.0),
+    "selu": lambda x: op.selu(x, *(op.constant(np.array([value], np.float32)) for value in (SELU_ALPHA, SELU_SCALE))),
     "gelu": lambda x: op.gelu(x, "erf"),
     "gelu_tanh": lambda x: op.gelu(x, "tanh"),
-    "relu": op.relu,
     "silu": op.swish,
-    "tanh": op.tanh,
-    "identity": lambda x: x,
+    "hardswish": op.hswish,
+    "mish": op.mish,
+    "softplus": op.softplus,
+    "softsign": op.softsign,
 }

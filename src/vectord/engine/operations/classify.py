@@ -9,7 +9,7 @@ from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
-from vectord.schema import ClassifyRequest, ClassifyResult, Float32, ScoreKind
+from vectord.schema import ClassifyRequest, ClassifyResult
 from vectord.text.sequence import ReadRequest, TextOrPair
 
 MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB of response
@@ -34,7 +34,8 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
             read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
             sequences = await task.read(runner, read)
             ran = await task.run(runner, sequences, frozenset({"scores"}))
-    scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
+    activation = "identity" if request.raw else served.spec.score_activation
+    scores, kind = postprocess.activate(ran.rows("scores"), activation)
     return ClassifyResult(
         model=name,
         fingerprint=served.spec.fingerprint,
@@ -54,11 +55,3 @@ def _check_scores(inputs: int, labels: int) -> None:
             given=inputs,
             labels=labels,
         )
-
-
-def _activated(spec: ModelSpec, logits: Float32, raw: bool) -> tuple[Float32, ScoreKind]:
-    if raw or spec.score_activation == "identity":
-        return logits, "logit"
-    if spec.score_activation == "softmax":
-        return postprocess.softmax(logits), "probability"
-    return postprocess.sigmoid(logits), "probability"

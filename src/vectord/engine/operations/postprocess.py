@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vectord.schema import Float32, Precision, Sparse
+from vectord.checkpoints.activations import FORMULAS
+from vectord.checkpoints.spec import ScoreActivation
+from vectord.schema import Float32, Precision, ScoreKind, Sparse
 
+_PROBABILITIES = frozenset({"sigmoid", "hardsigmoid", "softmax", "softmin"})
 INT8_RANGE = 6.0  # int8 covers 6 times the spread of a unit vector's numbers, 1 / sqrt(D)
 
 
@@ -64,6 +67,23 @@ def softmax(logits: Float32) -> Float32:
     shares = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     scaled: Float32 = (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
     return scaled
+
+
+def activate(logits: Float32, kind: ScoreActivation) -> tuple[Float32, ScoreKind]:
+    """logits (N, L) after the activation function, with the kind of their scores. Softmax is over the labels."""
+    match kind:
+        case "identity":
+            return logits, "logit"
+        case "softmax":
+            scores = softmax(logits)
+        case "softmin":
+            scores = softmax(-logits)
+        case "log_softmax":
+            wide = logits.astype(np.float64)
+            scores = (wide - np.logaddexp.reduce(wide, axis=-1, keepdims=True)).astype(np.float32)
+        case _:
+            scores = FORMULAS[kind](logits.astype(np.float64)).astype(np.float32)
+    return scores, "probability" if kind in _PROBABILITIES else "logit"
 
 
 def max_sims(query: Float32, passages: Sequence[Float32]) -> Float32:

@@ -215,10 +215,16 @@ def _common(a: Int32, b: Int32) -> int:
 
 
 def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
-    """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability."""
+    """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability.
+
+    An activation function other than sigmoid is the author's choice, which replaces both.
+    """
     odds = logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]  # (N,) "yes" minus "no"
     if spec.scores_by_words and spec.yes_no is not None:
         odds = odds / np.float32(spec.yes_no.divisor)
+    if raw is not True and spec.score_activation not in ("identity", "sigmoid"):
+        scores, kind = postprocess.activate(odds[:, None], spec.score_activation)
+        return scores[:, 0], kind
     if raw is None:
         raw = spec.yes_no is None
     return (odds, "logit") if raw else (postprocess.sigmoid(odds), "probability")

@@ -26,12 +26,24 @@ WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 16,384 to
 Layout: TypeAlias = GroupedLayout | FlatLayout
 
 _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "sigmoid": torch.sigmoid,
+    "log_sigmoid": F.logsigmoid,
+    "hardsigmoid": F.hardsigmoid,
+    "tanh": torch.tanh,
+    "hardtanh": F.hardtanh,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "selu": F.selu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
     "silu": F.silu,
-    "tanh": torch.tanh,
-    "identity": lambda x: x,
+    "hardswish": F.hardswish,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
 }
 
 

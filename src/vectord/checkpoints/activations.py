@@ -1,0 +1,93 @@
+"""The activation functions that a model's files may name: classes of torch.nn, and their formulas.
+
+folder.py and kinds/scores.py read the names; compute/ops/numpy.py and the engine's scores use the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.spec import DenseActivation, ScoreActivation
+from vectord.errors import ModelUnavailable
+
+Array: TypeAlias = npt.NDArray[Any]
+LEAK = 0.01  # of leaky_relu
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # torch.nn.SELU's
+
+# Classes of torch.nn, which sentence-transformers constructs without arguments; CELU then equals ELU.
+ACTIVATIONS: Mapping[str, DenseActivation] = {
+    "Identity": "identity",
+    "Sigmoid": "sigmoid",
+    "LogSigmoid": "log_sigmoid",
+    "Hardsigmoid": "hardsigmoid",
+    "Tanh": "tanh",
+    "Hardtanh": "hardtanh",
+    "ReLU": "relu",
+    "ReLU6": "relu6",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "CELU": "elu",
+    "SELU": "selu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Hardswish": "hardswish",
+    "Mish": "mish",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+}
+SOFTMAXES: Mapping[str, ScoreActivation] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Softmin": "softmin"}
+_TORCH = re.compile(r"torch\.nn\.(modules\.((activation|linear)\.)?)?(?P<name>\w{1,40})")
+
+
+A = TypeVar("A", bound=str)
+
+
+def read_activation(settings: Settings, key: str, path: object, known: Mapping[str, A]) -> A:
+    """Return the activation function of a class path, which is compared and never imported.
+
+    key: of the path in `settings`. known: the supported classes of torch.nn. Raises ModelUnavailable for any other.
+    """
+    match = _TORCH.fullmatch(path) if isinstance(path, str) else None
+    if match is None or match["name"] not in known:
+        raise ModelUnavailable(
+            f"{settings.path}: {key} {repr(path)[:80]} is not supported; supported are the classes of torch.nn "
+            f"{', '.join(known)}"
+        )
+    return known[match["name"]]
+
+
+def _erf(x: Array) -> Array:
+    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+# By DenseActivation; torch.nn.functional has the formulas. A sigmoid is written as a tanh because exp(-x) overflows.
+FORMULAS: Mapping[str, Callable[[Array], Array]] = {
+    "identity": lambda x: x,
+    "sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "log_sigmoid": lambda x: -_softplus(-x),
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "tanh": np.tanh,
+    "hardtanh": lambda x: np.clip(x, -1, 1),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "leaky_relu": lambda x: np.where(x < 0, LEAK * x, x),
+    "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x),
+    "selu": lambda x: SELU_SCALE * np.where(x < 0, SELU_ALPHA * np.expm1(np.minimum(x, 0)), x),
+    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x * (1 + np.tanh(x / 2)) / 2,
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "softplus": _softplus,
+    "softsign": lambda x: x / (1 + np.abs(x)),
+}
