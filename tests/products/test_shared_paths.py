@@ -13,9 +13,11 @@ from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
 from vectord.config.sources import read_profile
+from vectord.errors import VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.products.common.profiles import profiles
+from vectord.schema import EmbedRequest, InputKind, Side
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.pipeline import Shutdown
@@ -301,6 +303,52 @@ def test_no_further_key_selects_another_product_in_a_profile(profile: str) -> No
             (key, other) for key in route.keys for other in EVERY_KEY if answering(endpoint, {key, other}) != name
         }
         assert strayed == set(), route.path
+
+
+@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+@pytest.mark.parametrize(
+    ("truncate", "input_type", "cut", "side", "kind"),
+    [
+        ("NONE", "query", False, "right", "query"),
+        ("START", "passage", True, "left", "document"),
+        ("END", "query", True, "right", "query"),
+    ],
+)
+def test_every_profile_reads_the_keys_of_nvidias_clients(
+    profile: str, path: str, truncate: str, input_type: str, cut: bool, side: Side, kind: InputKind
+) -> None:
+    """Whether and where an over-long text is cut, and the use of the texts."""
+    body = {"model": "m", "input": ["a"], "truncate": truncate, "input_type": input_type, "encoding_format": "float"}
+    if profile == "voyage":  # Voyage's vectors are numbers without it, and it knows no "float"
+        del body["encoding_format"]
+    request = parsed_in(profile, path, body)
+    assert isinstance(request, EmbedRequest)
+    assert (request.text.truncate, request.text.truncate_side, request.text.kind) == (cut, side, kind)
+
+
+@pytest.mark.parametrize(
+    ("profile", "own"),
+    [("vllm", {"truncate_prompt_tokens": 8}), ("voyage", {"truncation": True}), ("openai", {"truncation": False})],
+)
+def test_a_products_own_key_for_truncation_wins(profile: str, own: dict[str, object]) -> None:
+    """Over `truncate` of NVIDIA's clients, except in OpenAI's body, which has no such key of its own."""
+    request = parsed_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"], "truncate": "NONE", **own})
+    assert isinstance(request, EmbedRequest)
+    assert request.text.truncate is (profile != "openai")
+
+
+@pytest.mark.parametrize("profile", profiles())
+def test_no_profile_ignores_an_unknown_word_for_truncate(profile: str) -> None:
+    """A text that was cut at the wrong end would be a wrong answer."""
+    with pytest.raises(VectordError, match="truncate"):
+        parsed_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"], "truncate": "MIDDLE"})
+
+
+def parsed_in(profile: str, path: str, body: dict[str, object]) -> object:
+    """The request that a body becomes in a profile."""
+    endpoint = table_of(order_of(profile)).find("POST", path).endpoint
+    return endpoint.choose(json.dumps(body).encode()).route.parse(incoming(body)).request
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

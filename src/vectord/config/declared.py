@@ -277,7 +277,10 @@ class EngineConfig:
         limits=(0, 86_400),
     )
     rerank_timeout_s: float = setting(
-        0.0, "Seconds until an unfinished rerank request gets 504; 0: no limit.", limits=(0, 86_400)
+        0.0,
+        "Seconds until an unfinished rerank request gets 504, and until a forward of a reranker counts as hung, in "
+        "place of forward_timeout_s; 0: no limit.",
+        limits=(0, 86_400),
     )
     forward_timeout_s: float = setting(
         300.0,

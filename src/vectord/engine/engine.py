@@ -118,7 +118,7 @@ class Engine:
         )
         reranks = self._config.max_concurrent_reranks
         self._rerank_admission = (
-            self._admission if reranks is None else Admission(reranks, self._config.queue_timeout_s)
+            self._admission if reranks is None else Admission(reranks, self._config.queue_timeout_s, exact=True)
         )
         self._cache = AnswerCache(self._config.cache_bytes, self._config.cache_texts)
         self._shared = None if store is None else SharedCache(store, store_secret)

@@ -406,6 +406,44 @@ async def test_a_gpu_may_have_a_shorter_timeout(device, hangs):
         assert hangs or (await answer).dense
 
 
+@pytest.mark.parametrize(
+    ("spec_of", "hangs"), [(spec(("dense",)), True), (CROSS_ENCODER, False)], ids=["embed", "rerank"]
+)
+async def test_a_rerankers_forward_has_the_time_of_its_request(spec_of, hangs):
+    """Smart Embedder's GPU_PROCESS_TIMEOUT ends batches of embeddings only; RERANK_GPU_TIMEOUT is for reranks."""
+    async with serving_one(spec_of, forward_timeout_s=SOON_S, rerank_timeout_s=3600) as (engine, backend):
+        gate = backend.gate
+        close_gate(backend)
+        request = embed("a") if hangs else rank("a")
+        answer = asyncio.create_task(engine.answer(request, Caller()))
+        await entered(backend)
+        if hangs:
+            with pytest.raises(InferenceTimedOut):
+                await answer
+        else:
+            await asyncio.wait([answer], timeout=4 * SOON_S)
+            assert not answer.done()
+        gate.set()
+        assert hangs or len((await answer).scores) == 1
+
+
+async def test_a_limit_of_reranks_has_no_extra_place():
+    """Smart Embedder's RERANK_MAX_QUEUE is exact, whoever holds the places."""
+    admission = Admission(4, exact=True)
+    for _ in range(4):
+        await admission.enter("busy")
+    with pytest.raises(Overloaded):
+        await admission.enter("another")
+    async with serving_one(CROSS_ENCODER, max_concurrent_reranks=4) as (engine, backend):
+        close_gate(backend)
+        busy = [asyncio.create_task(engine.answer(rank(f"p{index}"), Caller(name="busy"))) for index in range(4)]
+        await entered(backend)
+        with pytest.raises(Overloaded):
+            await engine.answer(rank("other"), Caller(name="another"))
+        backend.gate.set()
+        await asyncio.gather(*busy)
+
+
 async def test_without_a_deadline_there_is_no_timer():
     """And a TimeoutError of the work itself passes through."""
 

@@ -44,16 +44,20 @@ class Admission:
         patience_s: float = 0.0,
         max_running_requests: int | None = None,
         running: Callable[[], int] | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         """queue_timeout_s: how long a request waits for a place; 0: not at all. No more wait than there are places:
         each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do, besides the others.
         max_running_requests: the places; further requests wait, and max_concurrent_requests bounds all of them.
-        running: returns how many active requests need no place any more; None: each needs one until it ends."""
+        running: returns how many active requests need no place any more; None: each needs one until it ends.
+        exact: no extra place for a client with few."""
         places = min(max_running_requests or max_concurrent_requests, max_concurrent_requests)
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
         self._few = max(1, places // FEW)
-        self._extra = places // EXTRA if max_running_requests is None else 0  # what runs at once is exact
+        exact = exact or max_running_requests is not None  # what runs at once is exact
+        self._extra = 0 if exact else places // EXTRA
         self._places_of: Counter[str] = Counter()  # by client
         self._most_waiting = self._room + (MAX_PATIENT if max_running_requests is None else 0)
         self.under_way = 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, TypeAlias, overload
 
 import msgspec
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
-from vectord.schema import Input, InputKind, Side, Span
+from vectord.schema import Input, InputKind, Side, Span, TextOptions
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
@@ -150,6 +151,21 @@ def read_truncate(value: Switch, field: str = "truncate") -> tuple[bool | None, 
     """Whether to truncate texts, None if unset, and the end to cut off. Raises InvalidField for an unknown word."""
     known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
     return known or (read_switch(value, field), "right")
+
+
+Use = Annotated[
+    str | None, msgspec.Meta(description='"query" or "passage": the prompt, or the part of the model, for such texts')
+]
+
+
+def with_nvidia_keys(text: TextOptions, truncate: Switch, input_type: str | None) -> TextOptions:
+    """`text` with the keys that NVIDIA's clients add to OpenAI's body, where the product's own keys leave them open.
+
+    Raises InvalidField for an unknown word of `truncate`; unknown uses are ignored.
+    """
+    text = replace(text, kind=text.kind or read_kind(input_type))
+    cut, side = read_truncate(truncate)
+    return text if cut is None or text.truncate is not None else replace(text, truncate=cut, truncate_side=side)
 
 
 OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]

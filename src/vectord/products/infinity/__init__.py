@@ -26,7 +26,16 @@ from vectord.errors import (
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
-from vectord.products.common.inputs import Force, Switch, Width, read_inputs, read_switch
+from vectord.products.common.inputs import (
+    Force,
+    Switch,
+    Truncate,
+    Use,
+    Width,
+    read_inputs,
+    read_switch,
+    with_nvidia_keys,
+)
 from vectord.products.common.models import ListedModels, listed_models, only_multivectors
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -96,6 +105,8 @@ class EmbeddingsBody(msgspec.Struct):
     output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's word for `dimensions`")] = None
     force_dimensions: Force = None
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
+    truncate: Truncate = None
+    input_type: Use = None
 
 
 class EmbeddingItem(msgspec.Struct):
@@ -133,7 +144,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         inputs=[one.strip() if isinstance(one, str) else one for one in read_inputs(body.input)],
         model=model,
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
-        text=TEXT,
+        text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
         dimensions=body.dimensions or body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )

@@ -22,12 +22,14 @@ from vectord.products.common.inputs import (
     OnSwitch,
     Switch,
     TopN,
+    Truncate,
     Width,
     check_count,
     join_chunks,
     read_inputs,
     read_kind,
     read_switch,
+    read_truncate,
 )
 from vectord.products.common.models import only_multivectors
 from vectord.products.common.ranking import EXAMPLE, RankedItem, TextDocument, as_object, ranked
@@ -81,7 +83,7 @@ class MultiVectorBody(msgspec.Struct):
     ] = None
     input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
     dimensions: Width = None
-    truncate: OnSwitch = None
+    truncate: Truncate = None
     prompt_name: str | None = None
 
 
@@ -254,10 +256,15 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
 
 
 def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
-    truncate = read_switch(body.truncate, "truncate")
+    truncate, side = read_truncate(body.truncate)
     task = body.task if isinstance(body, EmbeddingsBody) else None
     return TextOptions(
-        truncate=truncate, truncate_by_default=True, prompt_name=body.prompt_name, kind=kind, task=task or None
+        truncate=truncate,
+        truncate_by_default=True,
+        truncate_side=side,
+        prompt_name=body.prompt_name,
+        kind=kind,
+        task=task or None,
     )
 
 

@@ -29,6 +29,7 @@ from vectord.errors import (
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
+from vectord.products.common.inputs import Truncate, Use, with_nvidia_keys
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -124,6 +125,8 @@ class EmbeddingBody(msgspec.Struct):
     embd_normalize: Norm | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"; of OpenAI\'s answer')] = None
     model: Model = None
+    truncate: Truncate = None
+    input_type: Use = None
 
 
 class Embedded(msgspec.Struct):
@@ -188,7 +191,7 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
     request = EmbedRequest(
         inputs=_inputs(prompts, field),
         model=model,
-        text=TextOptions(own_ids=True),
+        text=with_nvidia_keys(TextOptions(own_ids=True), body.truncate, body.input_type),
         normalize=_norm(body) == norms.EUCLIDEAN,
     )
     if _without_pooling(model, incoming):

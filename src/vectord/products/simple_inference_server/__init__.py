@@ -17,7 +17,7 @@ from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordEr
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
-from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
+from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_characters, read_inputs, with_nvidia_keys
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import RankedItem, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -66,6 +66,8 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     user: str | None = None
+    truncate: Truncate = None
+    input_type: Use = None
 
 
 class EmbeddingsUsage(TokenUsage, kw_only=True):
@@ -97,7 +99,9 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         template = "Batch too large; max {limit} items"
         raise TooManyInputs(template, field="inputs", limit=limit, given=len(inputs))
     check_characters(inputs, incoming.guards.max_text_chars)
-    request = EmbedRequest(inputs=inputs, model=body.model or None, text=TEXT)
+    request = EmbedRequest(
+        inputs=inputs, model=body.model or None, text=with_nvidia_keys(TEXT, body.truncate, body.input_type)
+    )
     return Call(request, partial(render_embeddings, "base64" if body.encoding_format == "base64" else "float"))
 
 

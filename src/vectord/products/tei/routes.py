@@ -16,7 +16,16 @@ import numpy as np
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId, decode
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
-from vectord.products.common.inputs import Direction, TextsOrIds, check_count, read_inputs, read_side
+from vectord.products.common.inputs import (
+    Direction,
+    TextsOrIds,
+    Truncate,
+    Use,
+    check_count,
+    read_inputs,
+    read_side,
+    with_nvidia_keys,
+)
 from vectord.products.common.models import Info, render_info
 from vectord.products.common.usage import compute_headers
 from vectord.products.common.vectors import (
@@ -515,6 +524,8 @@ class OpenAIBody(msgspec.Struct):
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
     dimensions: Count | None = None
     force_dimensions: Force = False
+    truncate: Truncate = None
+    input_type: Use = None
 
 
 @ROUTES.post(
@@ -532,7 +543,9 @@ def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=_inputs(body.input),
         # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
-        text=replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids),
+        text=with_nvidia_keys(
+            replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type
+        ),
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )

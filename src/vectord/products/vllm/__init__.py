@@ -25,7 +25,7 @@ from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField,
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
-from vectord.products.common.inputs import TextsOrIds, check_count, read_inputs
+from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_count, read_inputs, with_nvidia_keys
 from vectord.products.common.models import ModelItem, model_item
 from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -220,6 +220,8 @@ class EmbeddingBody(InputBody, kw_only=True):
     endianness: Annotated[str | None, msgspec.Meta(description='of base64 and bytes: "native", "little" or "big"')] = (
         None
     )
+    truncate: Truncate = None
+    input_type: Use = None
 
 
 class Embeddings(BaseAnswer):
@@ -334,7 +336,7 @@ def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) 
     return EmbedRequest(
         inputs=_inputs(body),
         model=body.model or None,
-        text=_input_options(body, incoming),
+        text=with_nvidia_keys(_input_options(body, incoming), body.truncate, body.input_type),
         conversation=_conversation(body),
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,

@@ -22,12 +22,14 @@ from vectord.products.common.inputs import (
     OnSwitch,
     Switch,
     TopN,
+    Truncate,
     Width,
     check_count,
     join_chunks,
     read_inputs,
     read_kind,
     read_switch,
+    with_nvidia_keys,
 )
 from vectord.products.common.ranking import EXAMPLE, best_first
 from vectord.products.common.usage import token_usage
@@ -77,6 +79,7 @@ class VectorFields(msgspec.Struct, kw_only=True):
 class EmbeddingsBody(VectorFields, kw_only=True):
     input: str | list[str]
     truncation: OnSwitch = None
+    truncate: Truncate = None  # read if `truncation` is not set
 
 
 class VoyageUsage(msgspec.Struct):
@@ -111,9 +114,8 @@ class Embeddings(BaseAnswer):
     names={"inputs": "input", "dimensions": "output_dimension"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    text = TextOptions(
-        truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True, kind=read_kind(body.input_type)
-    )
+    own = TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True)
+    text = with_nvidia_keys(own, body.truncate, body.input_type)
     return _embed(body, read_inputs(body.input), text, render_embeddings)
 
 
