@@ -380,7 +380,8 @@ class ServerConfig:
     port: int = setting(8000, "Port to listen on; 0: any free one.", flags=("-p",), limits=(0, 65_535))
     front_ends: int = setting(
         0,
-        "HTTP processes in front of the engine's process, for loads above one event loop; 0 and 1: one process in all.",
+        "HTTP processes in front of the engine's process, for loads above one event loop; 1: one process in all; 0: 2 "
+        "or 4 with an NVIDIA GPU and at least 4 cores, else 1.",
         limits=(0, 64),
     )
     grpc_port: int | None = setting(
