@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.models import read_tiny_spec, write_bert, write_sentence_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -17,10 +19,12 @@ from vectord.checkpoints.files.weight import Weight
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends import transformers as transformers_backend
 from vectord.compute.backends.base import BackendOptions
-from vectord.compute.networks.network import Network
+from vectord.compute.networks.network import ALIASES, Network, architectures
 from vectord.compute.networks.weights import check_all_read
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.errors import ModelUnavailable
+
+CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 
 
 @pytest.fixture(scope="module")
@@ -52,67 +56,121 @@ def test_the_error_names_the_first_tensors_and_their_number(folder: Path) -> Non
         make_network(folder, {f"a{i}": np.zeros(2, np.float32) for i in range(9)})
 
 
-HARMLESS = (
-    "bert.embeddings.position_ids",
-    "embeddings.token_type_ids",
-    "layers.3.self_attn.rotary_emb.inv_freq",
-    "bert.pooler.dense.weight",
-    "pooler.dense.bias",
-    "cls.predictions.decoder.weight",
-    "cls.seq_relationship.bias",
-    "lm_head.weight",
-    "lm_head.dense.bias",
-    "vocab_projector.bias",
-    "deberta.embeddings.word_embeddings._weight",
-    "mask_predictions.dense.weight",
-    "classifier.weight",
-    "classifier.out_proj.bias",
-    "pre_classifier.weight",
-    "score.weight",
-    "head.dense.weight",
-    "decoder.bias",
-)
+# Tensors that published checkpoints of an architecture have and a vector does not need.
+KNOWN: dict[str, tuple[str, ...]] = {
+    "albert": ("albert.pooler.weight", "predictions.decoder.weight", "sop_classifier.classifier.bias"),
+    "bert": (
+        "bert.embeddings.position_ids",
+        "bert.pooler.dense.weight",
+        "cls.predictions.transform.dense.weight",
+        "cls.seq_relationship.bias",
+        "classifier.weight",
+        "qa_outputs.bias",
+    ),
+    "deberta_v2": (
+        "deberta.embeddings.word_embeddings._weight",
+        "lm_predictions.lm_head.dense.weight",
+        "mask_predictions.dense.weight",
+        "pooler.dense.bias",
+    ),
+    "distilbert": ("vocab_projector.bias", "vocab_transform.weight", "pre_classifier.weight"),
+    "electra": ("discriminator_predictions.dense.weight", "generator_lm_head.bias", "classifier.out_proj.bias"),
+    "embedding_gemma2": ("vision_tower.layers.0.weight", "embed_audio.weight", "lm_head.weight"),
+    "eurobert": ("lm_head.weight", "classifier.weight", "dense.bias"),
+    "gte": ("lm_head.dense.weight", "new.pooler.dense.weight", "classifier.bias"),
+    "jina_bert_v2": ("cls.predictions.decoder.weight", "pooler.dense.weight"),
+    "llama": ("lm_head.weight", "score.weight", "model.layers.3.self_attn.rotary_emb.inv_freq"),
+    "mobilebert": ("cls.predictions.dense.weight", "mobilebert.pooler.dense.weight"),
+    "modernbert": ("head.dense.weight", "decoder.bias", "classifier.bias"),
+    "mpnet": ("lm_head.layer_norm.weight", "mpnet.pooler.dense.bias"),
+    "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
+    "qwen3": ("lm_head.weight", "score.weight"),
+    "t5": ("decoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight", "lm_head.weight"),
+    "xlm_roberta": ("roberta.pooler.dense.weight", "lm_head.bias", "classifier.out_proj.weight"),
+}
+FOREIGN: dict[str, tuple[str, ...]] = {  # harmless in another architecture
+    "albert": ("cls.predictions.bias", "pooler.dense.weight", "lm_head.weight"),
+    "bert": ("lm_head.weight", "vocab_projector.weight", "head.dense.weight", "pooler.weight", "score.dense.weight"),
+    "distilbert": ("distilbert.pooler.dense.weight", "cls.predictions.bias"),
+    "electra": ("electra.pooler.dense.weight_g", "vocab_projector.weight"),
+    "llama": ("cls.predictions.bias", "pooler.dense.weight", "vision_tower.layers.0.weight", "decoder.weight"),
+    "modernbert": ("lm_head.weight", "cls.predictions.bias", "mask_predictions.dense.weight"),
+    "qwen3": ("linear.weight", "model.embeddings.position_ids", "vision_tower.layers.0.weight"),
+    "t5": ("encoder.pooler.dense.weight", "head.dense.weight", "cls.predictions.bias"),
+    "xlm_roberta": ("cls.predictions.bias", "decoder.weight", "vocab_transform.bias"),
+}
 
 
-def test_tensors_without_effect_on_a_vector_are_ignored(folder: Path) -> None:
+def network_of(name: str, folder: Path, extra: Collection[str]) -> Network[np.ndarray]:
+    """The tiny model of an architecture, with further tensors."""
+    case = CASES[name]
+    spec = case.spec(case.write(folder))
+    weights = {tensor: Weight(tensor, "F32", np.zeros((2, 2), np.float32)) for tensor in extra}
+    return Network(spec, {**weights, **open_checkpoint(spec.weights)}, NumpyOps())
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_tensors_without_effect_on_a_vector_are_ignored(name: str, tmp_path: Path) -> None:
     """Buffers, poolers, and heads of pretraining and other tasks: the reference libraries load only the body too."""
-    make_network(folder, dict.fromkeys(HARMLESS, np.zeros(2, np.float32)))
+    network_of(name, tmp_path, KNOWN[name])
+
+
+@pytest.mark.parametrize(("name", "tensor"), [(name, tensor) for name in FOREIGN for tensor in FOREIGN[name]])
+def test_a_tensor_of_another_architecture_is_refused(name: str, tensor: str, tmp_path: Path) -> None:
+    """It is harmless there; here the checkpoint was trained as another network than the one that would be computed."""
+    with pytest.raises(ModelUnavailable, match=f"tensors {tensor} .1 in all. have no place"):
+        network_of(name, tmp_path, [tensor])
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_each_architecture_describes_its_harmless_tensors(name: str) -> None:
+    """With a reason, and never a layer's tensor."""
+    described = import_module(f"vectord.compute.networks.{ALIASES.get(name, name)}").HARMLESS_TENSORS
+    assert all(known.reason for known in described)
+    assert not any(known.includes("encoder.layer.0.output.dense.weight", ()) for known in described)
 
 
 @pytest.mark.parametrize(
-    ("output", "name"),
+    ("architecture", "output", "name"),
     [
-        ("scores", "classifier.gate.weight"),
-        ("scores", "score.bias"),
-        ("splade", "cls.predictions.transform.gate.weight"),
-        ("splade", "vocab_transform.scale"),
+        ("bert", "scores", "classifier.weight"),
+        ("llama", "scores", "score.bias"),
+        ("roberta", "scores", "classifier.dense.weight"),
+        ("bert", "splade", "cls.predictions.transform.gate.weight"),
+        ("distilbert", "splade", "vocab_transform.bias"),
+        ("modernbert", "splade", "head.dense.bias"),
     ],
 )
-def test_a_served_head_is_read_completely(output: Output, name: str) -> None:
+def test_a_served_head_is_read_completely(architecture: str, output: Output, name: str) -> None:
     """Tensors of a head are harmless only while another output is served."""
-    check_all_read({name}, {"dense"}, "bert")
+    harmless = import_module(f"vectord.compute.networks.{architecture}").HARMLESS_TENSORS
+    check_all_read({name}, harmless, {"dense"}, architecture)
     with pytest.raises(ModelUnavailable, match=name):
-        check_all_read({name}, {output}, "bert")
+        check_all_read({name}, harmless, {output}, architecture)
 
 
 @pytest.mark.parametrize(
-    "unread",
+    ("architecture", "unread"),
     [
-        {
-            "cls.predictions.decoder.weight",
-            "cls.predictions.bias",
-            "cls.seq_relationship.weight",
-            "bert.pooler.dense.bias",
-        },
-        {"lm_head.decoder.weight", "lm_head.bias"},
-        {"vocab_projector.weight"},
-        {"decoder.weight"},
+        (
+            "bert",
+            {
+                "cls.predictions.decoder.weight",
+                "cls.predictions.bias",
+                "cls.seq_relationship.weight",
+                "bert.pooler.dense.bias",
+            },
+        ),
+        ("roberta", {"lm_head.decoder.weight", "lm_head.bias"}),
+        ("distilbert", {"vocab_projector.weight"}),
+        ("modernbert", {"decoder.weight"}),
+        ("deberta_v2", {"mask_predictions.dense.weight", "cls.predictions.decoder.bias"}),
     ],
-    ids=["bert", "roberta", "distilbert", "modernbert"],
 )
-def test_second_names_of_the_word_head_are_ignored(unread: Collection[str]) -> None:
+def test_second_names_of_the_word_head_are_ignored(architecture: str, unread: Collection[str]) -> None:
     """The matrix may be the tied word vectors, and the bias may be stored twice."""
-    check_all_read(unread, {"splade"}, "bert")
+    harmless = import_module(f"vectord.compute.networks.{architecture}").HARMLESS_TENSORS
+    check_all_read(unread, harmless, {"splade"}, architecture)
 
 
 def test_a_tensor_of_integers_is_not_a_weight(folder: Path) -> None:

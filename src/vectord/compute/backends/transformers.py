@@ -39,7 +39,8 @@ from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of
-from vectord.compute.networks.weights import check_all_read
+from vectord.compute.networks.network import harmless_tensors
+from vectord.compute.networks.weights import HarmlessTensors, check_all_read
 from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
@@ -80,6 +81,17 @@ _HARMLESS = {
     **harmless("the size of a buffer", "n_ctx"),
 }
 
+# Of architectures that only transformers has; of others, the modules in networks/ list their own.
+_HARMLESS_TENSORS = (
+    HarmlessTensors("buffers, which the config determines", r"(.+\.)?(position_ids|token_type_ids|inv_freq)"),
+    HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.(dense\.)?(weight|bias)"),
+    HarmlessTensors(
+        "heads of pretraining",
+        r"(cls|lm_head|lm_predictions|mask_predictions|vocab_\w+|decoder|lm_loss|pred_layer|embed_out|predictions"
+        r"|sop_classifier|generator_\w+|discriminator_predictions)\..+",
+    ),
+    HarmlessTensors("heads of classifiers", r"(classifier|pre_classifier|score|qa_outputs)\..+", unless="scores"),
+)
 ModelClass: TypeAlias = type[PreTrainedModel]
 
 
@@ -169,7 +181,7 @@ class TransformersModel:
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
         self._filler = int(config.pad_token_id or 0)
         self._device = device
-        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec.outputs)
+        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         if not getattr(config, "is_causal", True):
             _attend_both_ways(body, spec, device)
@@ -286,7 +298,7 @@ def _load_body(
     checkpoint: Checkpoint,
     ops: TorchOps,
     dtype: torch.dtype,
-    outputs: Collection[Output],
+    spec: ModelSpec,
 ) -> torch.nn.Module:
     _check_extent(model_class, config, checkpoint)
     state = {name: ops.constant(weight) for name, weight in checkpoint.items() if weight.dtype in NETWORK_DTYPES}
@@ -310,7 +322,9 @@ def _load_body(
     # transformers would continue with random numbers. The pooler may be missing, because its output is not used.
     if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
         raise ModelUnavailable(f"the checkpoint has no tensor {missing[0]}, and lacks {len(missing)} in all")
-    check_all_read(report["unexpected_keys"], outputs, config.model_type)
+    harmless = harmless_tensors(spec)
+    known = _HARMLESS_TENSORS if harmless is None else harmless
+    check_all_read(report["unexpected_keys"], known, spec.outputs, config.model_type)
     if wrong := sorted(report["mismatched_keys"]):
         name, found, expected = wrong[0]
         raise ModelUnavailable(f"the checkpoint's tensor {name} is {[*found]}; by config.json it is {[*expected]}")

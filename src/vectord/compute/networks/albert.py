@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 NAMES = encoder.LayerNames(
@@ -27,6 +27,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("the same", "down_scale_factor", 1),
     **harmless("the same", "layers_to_keep", []),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.(weight|bias)"),
+    HarmlessTensors("heads of pretraining", r"(predictions|sop_classifier)\..+"),
+)
 PREFIXES = ("", "albert.")  # of a bare model, and of one under a head
 
 

@@ -5,7 +5,7 @@ RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and tensor n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.transformer import Attention, Transformer, TransformerLayer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 _RELATIVE = ("absolute", "relative_key", "relative_key_query")
@@ -41,6 +41,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.BERT_WORDS_HEAD,
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -7,7 +7,7 @@ they are made once, with the constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import Linear, WeightReader
+from vectord.compute.networks.weights import POOLER, HarmlessTensors, Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -41,6 +41,14 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("only heads over the vocabulary read it", "legacy"),
     **harmless("only with conv_kernel_size", "conv_act"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.BERT_WORDS_HEAD,
+    HarmlessTensors("heads of pretraining", r"mask_predictions\..+"),
+    HarmlessTensors("the older name of that over the vocabulary", r"lm_predictions\..+", unless="splade"),
+    HarmlessTensors("a copy of the words that pretraining left", r"(\w+\.)?embeddings\.word_embeddings\._weight"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import Linear, Norm, WeightReader
+from vectord.compute.networks.weights import FREQUENCIES, LABELS, HarmlessTensors, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -43,6 +43,13 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("the usual order of rotated pairs", "rope_interleaved", False),
     **harmless("NVIDIA's classifiers read it; of embeddings, the usual pooling", "pooling", "avg"),
 }
+
+
+HARMLESS_TENSORS = (
+    HarmlessTensors("the head over the vocabulary; yes-or-no rerankers read its rows", r"(\w+\.)?lm_head\.weight"),
+    LABELS,
+    FREQUENCIES,
+)
 
 
 def read_spec(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 KEYS: Mapping[str, str] = {  # by BERT's keys
@@ -36,6 +36,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("training only", "qa_dropout seq_classif_dropout"),
     **harmless("the checkpoint has the table", "sinusoidal_pos_embds"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    *encoder.words_head(r"vocab_(transform|layer_norm|projector)\.(weight|bias)", r"vocab_projector\.weight"),
+    HarmlessTensors("the layer before the classifier", r"pre_classifier\.(weight|bias)", unless="scores"),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless
@@ -10,10 +10,17 @@ from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.heads import Classifier, classify_first
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    HarmlessTensors("heads of pretraining", r"(generator_predictions|generator_lm_head|discriminator_predictions)\..+"),
+    HarmlessTensors(
+        "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
+    ),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -7,7 +7,7 @@ that the token's word vector gates, and a projection of the last states. The tow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from vectord.compute.networks.transformer import (
     TransformerWeights,
     WordGate,
 )
-from vectord.compute.networks.weights import Norm, WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, Norm, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -47,6 +47,10 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("of layers that slide, which the model has none of", "sliding_window"),
     **harmless("per_layer_config is read instead", "global_head_dim num_global_key_value_heads"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *decoder.HARMLESS_TENSORS,
+    HarmlessTensors("towers of images and audio", r"(vision_tower|embed_vision|audio_tower|embed_audio)\..+"),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
@@ -67,7 +71,6 @@ def _text_config(config: Mapping[str, Any]) -> Settings:
 
 
 def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    weights.ignore("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
     spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
     width, gate_size = spec.hidden_size, facts.size(config, "hidden_size_per_layer_input", 512)
     kinds = _kinds(config, spec.layers)

@@ -19,7 +19,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import Norm, WeightReader
+from vectord.compute.networks.weights import LABELS, HarmlessTensors, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
 WORDS = "embeddings.word_embeddings.weight"
@@ -73,6 +73,27 @@ HARMLESS: Mapping[str, Harmless] = {
         "summary_last_dropout summary_proj_to_labels summary_type summary_use_proj training",
     ),
 }
+
+
+# Of all encoders but T5.
+HARMLESS_TENSORS = (
+    HarmlessTensors("buffers of older versions", r"(\w+\.)?embeddings\.(position_ids|token_type_ids)"),
+    LABELS,
+)
+
+
+def words_head(names: str, copies: str) -> tuple[HarmlessTensors, HarmlessTensors]:
+    """Return the tensors of heads over the vocabulary and other heads of pretraining. copies: second names of the
+    head's matrix and bias, or tensors that SPLADE does not need either. Both are regular expressions."""
+    return (
+        HarmlessTensors("heads of pretraining", names, unless="splade"),
+        HarmlessTensors("second names of the word vectors and the bias, and other heads", copies),
+    )
+
+
+BERT_WORDS_HEAD = words_head(
+    r"cls\..+", r"cls\.seq_relationship\.(weight|bias)|cls\.predictions\.(decoder\.(weight|bias)|bias)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("transformers reads hidden_act only", "hidden_activation", "gelu_pytorch_tanh"),
 }
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 # transformers reads "gelu" as the approximation too: released configurations have the wrong name.
 _ACTIVATIONS: Mapping[str, Activation] = {**facts.ACTIVATIONS, "gelu": "gelu_tanh"}
 

@@ -27,6 +27,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("only layers with a window read it, and this model has none", "sliding_window"),
     **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

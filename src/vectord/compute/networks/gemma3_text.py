@@ -28,6 +28,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("of layers that slide, which the model has none of", "sliding_window"),
     **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -5,7 +5,7 @@ Tensors under the models' own names, and under those of transformers/models/gte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
@@ -13,7 +13,7 @@ from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import FREQUENCIES, POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 ONLY: Mapping[str, object] = {  # other values would be another network
@@ -27,6 +27,12 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("speed only", "unpad_inputs use_memory_efficient_attention"),
     **harmless("only with logn_attention_scale", "logn_attention_clip1"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)"),
+    FREQUENCIES,
+)
 NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention="attention.qkv_proj",

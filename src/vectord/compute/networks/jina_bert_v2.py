@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.bert import NAMES, body, classifier, masked_lm
+from vectord.compute.networks.bert import HARMLESS_TENSORS, NAMES, body, classifier, masked_lm
 from vectord.compute.networks.encoder import LayerNames, read_encoder, read_spec
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
-__all__ = ["classifier", "load", "masked_lm", "slopes"]  # the heads are BERT's
+__all__ = ["HARMLESS_TENSORS", "classifier", "load", "masked_lm", "slopes"]  # the heads are BERT's
 
 GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_forward_type
 HARMLESS: Mapping[str, Harmless] = {

@@ -46,6 +46,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("of convolutions, which the model has none of", "conv_L_cache conv_bias"),
     **harmless("only with block_auto_adjust_ff_dim", "block_ffn_dim_multiplier block_multiple_of"),
 }
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -6,7 +6,7 @@ is NVIDIA's name of the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
@@ -15,7 +15,7 @@ from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import Linear, WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 head_rows = decoder.head_rows
@@ -27,6 +27,10 @@ HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_pooling clf_pooling"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *decoder.HARMLESS_TENSORS,
+    HarmlessTensors("the layer before EuroBERT's classifier", r"dense\.(weight|bias)", unless="scores"),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -27,6 +27,7 @@ _BETA = "llama_4_scaling_beta"
 
 
 HARMLESS: Mapping[str, Harmless] = decoder.HARMLESS
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

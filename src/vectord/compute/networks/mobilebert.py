@@ -7,7 +7,7 @@ computed without padding: transformers' results for the last token of a padded t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import Linear, Norm, WeightReader
+from vectord.compute.networks.weights import POOLER, HarmlessTensors, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 ONLY: Mapping[str, object] = {  # of every published model
@@ -41,6 +41,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("intra_bottleneck_size is read instead", "true_hidden_size"),
     **harmless("nothing is normalized", "layer_norm_eps"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    HarmlessTensors("heads of pretraining", r"cls\..+"),
+)
 PREFIXES = ("", "mobilebert.")
 _NEIGHBOURS = (1, 0, -1)  # in the order of the columns of embedding_transformation
 

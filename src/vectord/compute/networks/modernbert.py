@@ -6,7 +6,7 @@ first, and the MLP is gated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -18,7 +18,7 @@ from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import FREQUENCIES, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
 WORDS = "embeddings.tok_embeddings.weight"
@@ -39,6 +39,11 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("of layers that the model has none of", "global_rope_theta local_rope_theta"),
     **harmless("norm_eps is read instead", "layer_norm_eps"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    *encoder.words_head(r"(head|decoder)\..+", r"decoder\.(weight|bias)"),
+    FREQUENCIES,
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

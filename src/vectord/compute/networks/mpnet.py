@@ -6,7 +6,7 @@ Each attention score gets a bias that depends on the distance of query and key, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.roberta import HEAD
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -38,6 +38,14 @@ NAMES = encoder.LayerNames(
 
 
 HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)"),
+    HarmlessTensors(
+        "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
+    ),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

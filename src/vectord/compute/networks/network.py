@@ -23,7 +23,7 @@ from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import WeightReader, check_all_read
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader, check_all_read
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable, installing
 
@@ -109,8 +109,9 @@ class Network(Generic[T]):
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
         self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
-        check_all_read(reader.unread() - _read_by_modules(spec), spec.outputs, spec.model_type)
-        refuse_unread(config, {**CONFIG, **getattr(module, "HARMLESS", {})})
+        unread = reader.unread() - _read_by_modules(spec)
+        check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
+        refuse_unread(config, {**CONFIG, **module.HARMLESS})
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
@@ -121,6 +122,13 @@ class Network(Generic[T]):
 def architectures() -> tuple[str, ...]:
     """Return the supported architectures, sorted."""
     return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _SHARED_MODULES | ALIASES.keys()))
+
+
+def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
+    """Return the tensors that the architecture's network need not read; None: there is no such network."""
+    if spec.architecture.replace("-", "_") not in architectures():
+        return None
+    return cast("Collection[HarmlessTensors]", _architecture(spec).HARMLESS_TENSORS)
 
 
 def _architecture(spec: ModelSpec) -> ModuleType:

@@ -5,7 +5,7 @@ Reads the models' own config keys and tensor names, and those of transformers/mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Mixture, Mlp, Transformer, TransformerSpec
-from vectord.compute.networks.weights import Linear, WeightReader
+from vectord.compute.networks.weights import FREQUENCIES, POOLER, HarmlessTensors, Linear, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -54,6 +54,12 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("only with rotary_scaling_factor", "max_trained_positions"),
     **harmless("n_positions is read instead", "max_position_embeddings"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.BERT_WORDS_HEAD,
+    FREQUENCIES,
+)
 NAMES = encoder.LayerNames(
     prefix="encoder.layers",
     attention="attn.Wqkv",

@@ -26,6 +26,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("of layers that slide, which the model has none of", "max_window_layers sliding_window"),
     **harmless("Qwen2 has biases always", "attention_bias"),
 }
+HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

@@ -6,7 +6,7 @@ xlm-roberta-flash, the own code of some models, which has rotary positions in so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.rotary import read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import FREQUENCIES, POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -51,6 +51,15 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("no layer after the pooling", "emb_pooler", None),
     **harmless("only with rotary positions", "rotary_emb_base"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)"),
+    HarmlessTensors(
+        "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
+    ),
+    FREQUENCIES,
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:

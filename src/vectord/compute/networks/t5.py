@@ -6,7 +6,7 @@ of positions, so a text may be of any length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
 
@@ -43,6 +43,10 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("training only", "dropout_rate"),
     **harmless("there is no table of positions", "n_positions"),
 }
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    HarmlessTensors("one table under two names", r"shared\.weight|encoder\.embed_tokens\.weight"),
+    HarmlessTensors("the half that generates text", r"decoder\..+|lm_head\.weight"),
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
@@ -67,8 +71,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         attention_scale=1.0,
     )
     words = weights.first_of("encoder.embed_tokens.weight", "shared.weight")
-    # One table under two names, and the other half of a model that generates text.
-    weights.ignore("shared.weight", "encoder.embed_tokens.weight", "decoder.")
     return Transformer(
         spec,
         TransformerWeights(

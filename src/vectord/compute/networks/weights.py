@@ -63,10 +63,9 @@ class WeightReader(Generic[T]):
         """Return the full names of the tensors that neither this reader nor one made from it has read."""
         return (self._weights.keys() - self._read) | (set() if self._adapters is None else self._adapters.unread())
 
-    def ignore(self, *prefixes: str) -> None:
-        """Count the tensors whose names begin with one of `prefixes` as read."""
-        names = tuple(self._prefix + prefix for prefix in prefixes)
-        self._read.update(name for name in self._weights if name.startswith(names))
+    def ignore(self, name: str) -> None:
+        """Count the tensor as read."""
+        self._read.add(self._prefix + name)
 
     def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
         """Return a reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
@@ -164,35 +163,36 @@ class WeightReader(Generic[T]):
         return weight
 
 
-# Tensors without an effect on any output: buffers that config.json determines, and the pooler, which only classifiers
-# read. `_weight` is a copy that DeBERTa's pretraining left in its checkpoints.
-_HARMLESS = re.compile(
-    r"(.+\.)?(position_ids|token_type_ids|inv_freq|word_embeddings\._weight)|(\w+\.)?pooler\.(dense\.)?(weight|bias|lora)"
+@dataclass(frozen=True, slots=True)
+class HarmlessTensors:
+    """Tensors of an architecture's checkpoints that its network need not read, and the reason."""
+
+    reason: str
+    names: str  # a regular expression of whole names
+    unless: Output | None = None  # the output that needs them
+
+    def includes(self, name: str, outputs: Collection[Output]) -> bool:
+        return self.unless not in outputs and re.fullmatch(self.names, name) is not None
+
+
+# Reasons and names that several architectures share; each lists its own as HARMLESS_TENSORS.
+LABELS = HarmlessTensors(
+    "heads of classifiers and of answers in a text", r"(classifier|score|qa_outputs)\.(weight|bias)", unless="scores"
 )
-# Heads of pretraining and of other tasks. The matrix and bias of the words may have a second name, or be tied.
-_WORDS_HEAD = re.compile(
-    r"(cls|lm_head|lm_predictions|mask_predictions|vocab_\w+|head|decoder|lm_loss|pred_layer|embed_out"
-    r"|predictions|sop_classifier|generator_\w+|discriminator_predictions)\..+"
-)
-_WORDS_COPIES = re.compile(
-    r"(cls\.seq_relationship|mask_predictions)\..+|((cls\.predictions|lm_head)\.)?decoder\.(weight|bias)"
-    r"|vocab_projector\.weight|lm_head\.weight|(cls\.predictions|lm_head)\.bias"
-)
-_CLASSIFIER = re.compile(r"(classifier|pre_classifier|score|qa_outputs)\..+")
+POOLER = HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.dense\.(weight|bias|lora)")
+FREQUENCIES = HarmlessTensors("frequencies of rotary positions, which the config determines", r"(.+\.)?inv_freq")
 _NAMED_LIMIT = 3  # tensors in the message
 
 
-def check_all_read(unread: Collection[str], outputs: Collection[Output], model_type: str) -> None:
+def check_all_read(
+    unread: Collection[str], harmless: Collection[HarmlessTensors], outputs: Collection[Output], model_type: str
+) -> None:
     """Raises ModelUnavailable, with names and count, if a tensor that affects `outputs` was not read.
 
-    The reference libraries load such a checkpoint with a warning and compute another network than the one trained.
+    harmless: those of the architecture. The reference libraries load such a checkpoint with a warning and compute
+    another network than the one trained.
     """
-    harmless = (
-        _HARMLESS,
-        _WORDS_COPIES if "splade" in outputs else _WORDS_HEAD,
-        *(() if "scores" in outputs else (_CLASSIFIER,)),
-    )
-    unused = sorted(name for name in unread if not any(pattern.fullmatch(name) for pattern in harmless))
+    unused = sorted(name for name in unread if not any(known.includes(name, outputs) for known in harmless))
     if unused:
         names = ", ".join(name[:100] for name in unused[:_NAMED_LIMIT]) + ", ..." * (len(unused) > _NAMED_LIMIT)
         raise ModelUnavailable(
