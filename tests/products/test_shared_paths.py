@@ -320,8 +320,6 @@ def test_every_profile_reads_the_keys_of_nvidias_clients(
 ) -> None:
     """Whether and where an over-long text is cut, and the use of the texts."""
     body = {"model": "m", "input": ["a"], "truncate": truncate, "input_type": input_type, "encoding_format": "float"}
-    if profile == "voyage":  # Voyage's vectors are numbers without it, and it knows no "float"
-        del body["encoding_format"]
     request = parsed_in(profile, path, body)
     assert isinstance(request, EmbedRequest)
     assert (request.text.truncate, request.text.truncate_side, request.text.kind) == (cut, side, kind)

@@ -407,11 +407,11 @@ async def test_a_gpu_may_have_a_shorter_timeout(device, hangs):
 
 
 @pytest.mark.parametrize(
-    ("spec_of", "hangs"), [(spec(("dense",)), True), (CROSS_ENCODER, False)], ids=["embed", "rerank"]
+    ("model", "hangs"), [(spec(("dense",)), True), (CROSS_ENCODER, False)], ids=["embed", "rerank"]
 )
-async def test_a_rerankers_forward_has_the_time_of_its_request(spec_of, hangs):
+async def test_a_rerankers_forward_has_the_time_of_its_request(model, hangs):
     """Smart Embedder's GPU_PROCESS_TIMEOUT ends batches of embeddings only; RERANK_GPU_TIMEOUT is for reranks."""
-    async with serving_one(spec_of, forward_timeout_s=SOON_S, rerank_timeout_s=3600) as (engine, backend):
+    async with serving_one(model, forward_timeout_s=SOON_S, rerank_timeout_s=3600) as (engine, backend):
         gate = backend.gate
         close_gate(backend)
         request = embed("a") if hangs else rank("a")
@@ -436,10 +436,10 @@ async def test_a_limit_of_reranks_has_no_extra_place():
         await admission.enter("another")
     async with serving_one(CROSS_ENCODER, max_concurrent_reranks=4) as (engine, backend):
         close_gate(backend)
-        busy = [asyncio.create_task(engine.answer(rank(f"p{index}"), Caller(name="busy"))) for index in range(4)]
+        busy = [asyncio.create_task(engine.answer(rank(f"p{index}"), Caller(client="busy"))) for index in range(4)]
         await entered(backend)
         with pytest.raises(Overloaded):
-            await engine.answer(rank("other"), Caller(name="another"))
+            await engine.answer(rank("other"), Caller(client="another"))
         backend.gate.set()
         await asyncio.gather(*busy)
 
