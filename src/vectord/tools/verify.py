@@ -42,8 +42,22 @@ TASK_SCORES: Mapping[tuple[str, str], float] = {
 }
 TASK_TOLERANCE = 0.005
 # By dtype of the served model. Measured: make test-real, and python -m bench precision.
-LEAST_COSINES = {"float32": 0.99999, "float16": 0.9999, "bfloat16": 0.999, "int8": 0.97}
-NUMBER_TOLERANCES = {"float32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3, "int8": 2e-2}
+LEAST_COSINES = {
+    "float32": 0.99999,
+    "float16": 0.9999,
+    "bfloat16": 0.999,
+    "int8-weights": 0.99,
+    "int8": 0.97,
+    "int4-weights": 0.9,
+}
+NUMBER_TOLERANCES = {
+    "float32": 1e-3,
+    "float16": 1e-3,
+    "bfloat16": 5e-3,
+    "int8-weights": 1e-2,
+    "int8": 2e-2,
+    "int4-weights": 5e-2,
+}
 Verdict: TypeAlias = Literal["passed", "failed", "skipped"]
 
 

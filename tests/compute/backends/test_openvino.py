@@ -458,7 +458,9 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return cosine
 
 
-@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.99999), ("auto", 0.9999)])
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float32", 0.99999), ("auto", 0.9999), ("int8-weights", 0.999), ("int4-weights", 0.9)]
+)
 def test_the_real_vectors(
     minilm: ModelSpec, reference: SentenceTransformer, texts: list[list[int]], dtype: str, least: float
 ) -> None:
@@ -470,6 +472,7 @@ def test_the_real_vectors(
     together = dense(backend, batch_of(*texts), 1)
     alone = np.concatenate([dense(backend, batch_of(text, alone=True)) for text in texts])
     single = np.concatenate([dense(backend, batch_of(text)) for text in texts])
+    assert dtype in ("auto", backend.facts.dtype)
     for vectors in (early, together, alone, single):
         assert cosines(vectors, want).min() > least
         assert cosines(vectors, together).min() > least

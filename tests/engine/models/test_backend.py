@@ -87,10 +87,14 @@ def test_onnxruntime_finds_cuda_by_itself() -> None:
     assert backend.settle_device(config).device == "cuda"
 
 
-def test_int8_is_refused_by_backends_without_it() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [("int8", "onnxruntime, openvino, torch"), ("int8-weights", "openvino"), ("int4-weights", "openvino")],
+)
+def test_a_dtype_is_refused_by_backends_without_it(dtype: str, names: str) -> None:
     """The error names the backends that have it."""
-    with pytest.raises(ConfigError, match=r"dtype int8: the fake backend has none; .*onnxruntime, openvino, torch"):
-        open_models(Config(device=replace(FAKE, dtype="int8")))
+    with pytest.raises(ConfigError, match=rf"dtype {dtype}: the fake backend has none; those that have: {names}$"):
+        open_models(Config(device=replace(FAKE, dtype=dtype)))
 
 
 def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "U64": np.uint64,
     "I64": np.int64,
 }
+ROWS_AT_ONCE = 4096  # so that converting a table of words takes no further copy of it
 NETWORK_DTYPES = frozenset({"F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
@@ -56,14 +57,21 @@ class Weight:
             return (self.array.astype(np.uint32) << 16).view(np.float32)
         return self.array.astype(np.float32)
 
+    def parts(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Return the tensor's rows in float32, a few thousand at a time."""
+        for start in range(0, len(self.array), ROWS_AT_ONCE):
+            yield Weight(self.name, self.dtype, self.array[start : start + ROWS_AT_ONCE]).as_float32()
+
 
 class ComputedWeight(Weight):
     """A float32 tensor that is computed when its array is needed, and again if nothing holds that array any more."""
 
     __slots__ = ("_compute", "_held", "_shape")
 
-    def __init__(self, name: str, shape: Sequence[int], compute: Callable[[], npt.NDArray[np.float32]]) -> None:
-        """shape: of the array that `compute` returns, in C order."""
+    def __init__(
+        self, name: str, shape: Sequence[int], compute: Callable[[], Iterable[npt.NDArray[np.float32]]]
+    ) -> None:
+        """shape: of the arrays that `compute` returns, end to end, in C order."""
         self.name = name
         self.dtype = "F32"
         self._shape = tuple(shape)
@@ -74,28 +82,32 @@ class ComputedWeight(Weight):
     def array(self) -> npt.NDArray[np.generic]:
         array = None if self._held is None else self._held()
         if array is None:
-            array = self._compute()
+            array = np.empty(self._shape, np.float32)
+            fill_rows(array, self._compute())
             self._held = weakref.ref(array)
         return array
+
+    def parts(self) -> Iterator[npt.NDArray[np.float32]]:
+        return iter(self._compute())
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self._shape
 
 
-_ROWS_AT_ONCE = 4096  # so that rounding a table of words takes no further copy of it
+def fill_rows(array: npt.NDArray[np.generic], parts: Iterable[npt.NDArray[np.generic]]) -> None:
+    """Write the parts into the rows of the array, one after the other."""
+    start = 0
+    for part in parts:
+        array[start : start + len(part)] = part
+        start += len(part)
 
 
-def in_bfloat16(weight: Weight) -> Weight:
-    """Return the float32 weight rounded to bfloat16, half to even; NaN stays NaN."""
-    numbers = weight.array
-    rounded = np.empty(numbers.shape, np.uint16)
-    for start in range(0, len(numbers), _ROWS_AT_ONCE):
-        part = numbers[start : start + _ROWS_AT_ONCE]
-        bits = part.view(np.uint32)
-        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        rounded[start : start + _ROWS_AT_ONCE] = np.where(np.isnan(part), 0x7FC0, upper)
-    return Weight(weight.name, "BF16", rounded)
+def in_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Return the bits of the numbers rounded to bfloat16, half to even; NaN stays NaN."""
+    bits = numbers.view(np.uint32)
+    upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(numbers), 0x7FC0, upper).astype(np.uint16)
 
 
 def is_shape(sizes: Sequence[Any]) -> bool:

@@ -7,7 +7,7 @@ the conversion changed, are computed in float32 when a network reads them.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from vectord.checkpoints.files.gguf_file import GgufFile, GgufTensor, read_gguf
-from vectord.checkpoints.files.weight import DTYPES, ComputedWeight, Dtype, Weight, array_over
+from vectord.checkpoints.files.weight import DTYPES, ROWS_AT_ONCE, ComputedWeight, Dtype, Weight, array_over
 from vectord.checkpoints.gguf.model import Architecture, checkpoint_name, find_architecture, first_position
 from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
@@ -62,7 +62,7 @@ def _weight(
             raise ModelUnavailable(f"{path}: tensor {gate.name[:100]!r} has another shape than ffn_up")
         both = (gate, tensor)
         return ComputedWeight(
-            target, (2 * tensor.shape[0], tensor.shape[1]), lambda: np.concatenate([_float32(one) for one in both])
+            target, (2 * tensor.shape[0], tensor.shape[1]), lambda: (part for one in both for part in _parts(one))
         )
     shape, change = _change(path, file, name, architecture, tensor, target)
     if change is None and tensor.type.name in _PLAIN:
@@ -70,9 +70,11 @@ def _weight(
     return ComputedWeight(target, shape, partial(_computed, tensor, change))
 
 
-def _computed(tensor: GgufTensor, change: Change | None) -> Float32:
-    array = _float32(tensor)
-    return array if change is None else np.ascontiguousarray(change(array), np.float32)
+def _computed(tensor: GgufTensor, change: Change | None) -> Iterable[Float32]:
+    """The tensor's rows. A change needs them all at once: it affects no tensor that is larger than a layer."""
+    if change is None:
+        return _parts(tensor)
+    return (np.ascontiguousarray(change(np.concatenate(list(_parts(tensor)))), np.float32),)
 
 
 def _change(
@@ -102,16 +104,21 @@ def _apart(path: Path, metadata: Mapping[str, Any], key: str, tensor: GgufTensor
     )
 
 
-def _float32(tensor: GgufTensor) -> Float32:
-    """The tensor's numbers in its shape. Not finite where a block's scale is not: the model's self-test reports it."""
-    dtype = tensor.type.name
-    if dtype in _PLAIN:
-        return Weight(
-            tensor.name, cast(Dtype, dtype), tensor.blocks.view(DTYPES[dtype]).reshape(tensor.shape)
-        ).as_float32()
-    from gguf import GGMLQuantizationType  # noqa: PLC0415  an extra
-    from gguf.quants import dequantize  # noqa: PLC0415
+def _parts(tensor: GgufTensor) -> Iterator[Float32]:
+    """The tensor's rows in float32, a few thousand at a time.
 
-    with np.errstate(all="ignore"):
-        numbers: Float32 = dequantize(tensor.blocks, GGMLQuantizationType[dtype])
-    return numbers.reshape(tensor.shape)
+    Not finite where a block's scale is not: the model's self-test reports it.
+    """
+    dtype = tensor.type.name
+    for start in range(0, len(tensor.blocks), ROWS_AT_ONCE):
+        blocks = tensor.blocks[start : start + ROWS_AT_ONCE]
+        shape = (len(blocks), *tensor.shape[1:])
+        if dtype in _PLAIN:
+            array = blocks.view(DTYPES[dtype]).reshape(shape if len(tensor.shape) > 1 else -1)
+            yield Weight(tensor.name, cast(Dtype, dtype), array).as_float32()
+            continue
+        from gguf import GGMLQuantizationType  # noqa: PLC0415  an extra
+        from gguf.quants import dequantize  # noqa: PLC0415
+
+        with np.errstate(all="ignore"):
+            yield dequantize(blocks, GGMLQuantizationType[dtype]).reshape(shape)

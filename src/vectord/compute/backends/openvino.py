@@ -23,6 +23,7 @@ from vectord.compute.backends.openvino_int8 import find_recipe
 from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.openvino import ov
+from vectord.compute.ops.packed_weights import Bits
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 from vectord.errors import ConfigError
 
@@ -34,6 +35,7 @@ ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB
 NARROW_GROUPS = 4  # length groups of the narrow plan: 3 are 4 % slower; a 5th gains 1 % and costs 15 MB
 
 DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
+WEIGHT_BITS: Mapping[str, Bits] = {"int8-weights": 8, "int4-weights": 4}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedBackend:
@@ -46,6 +48,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
     precision = choose_precision(options.dtype, core)
     threads = options.threads or thread_budget()
     compiler = Compiler(spec, core, precision, threads)
+    compiler.weight_bits = WEIGHT_BITS.get(options.dtype)
     if options.dtype == "int8":
         compiler.recipe = find_recipe(compiler, options.sample)
     one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
@@ -53,7 +56,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
     facts = BackendFacts(
         name="openvino",
         device="cpu",
-        dtype=DTYPES[precision] if compiler.recipe is None else "int8",
+        dtype=_dtype_name(compiler, options.dtype),
         streams=streams,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
@@ -66,7 +69,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
 
     def make_plain() -> OpenvinoBackend:
         plain = Compiler(spec, core, precision, threads, adapted=False)
-        plain.recipe = compiler.recipe
+        plain.recipe, plain.weight_bits = compiler.recipe, compiler.weight_bits
         return OpenvinoBackend(facts, plain, _largest_batch(spec, facts))
 
     return AdaptedBackend(backend, make_plain)
@@ -95,11 +98,11 @@ def choose_wide_streams(threads: int) -> int:
 def choose_precision(dtype: str, core: ov.Core) -> Precision:
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
-    int8 applies to linear layers; the other ops compute as for auto. float16 computes as auto too, because no processor
-    supports it. Raises ConfigError for an unknown name.
+    int8 applies to linear layers; the other ops compute as for auto. So do all with packed weights. float16 computes as
+    auto too, because no processor supports it. Raises ConfigError for an unknown name.
     """
-    if dtype not in {"auto", "float32", "bfloat16", "float16", "int8"}:
-        raise ConfigError("dtype must be auto, float32, bfloat16, float16 or int8")
+    if dtype not in {"auto", "float32", "bfloat16", "float16", "int8", *WEIGHT_BITS}:
+        raise ConfigError(f"dtype must be auto, float32, bfloat16, float16, int8, {' or '.join(WEIGHT_BITS)}")
     if dtype == "float32":
         return "f32"
     has_bfloat16 = multiplies_bfloat16()
@@ -109,6 +112,12 @@ def choose_precision(dtype: str, core: ov.Core) -> Precision:
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
         logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
+
+
+def _dtype_name(compiler: Compiler, requested: str) -> str:
+    if compiler.recipe is not None:
+        return "int8"
+    return DTYPES[compiler.precision] if compiler.weight_bits is None else requested
 
 
 def _check_device(device: str) -> None:
@@ -187,7 +196,7 @@ class OpenvinoBackend:
 
     def _make_exact(self) -> Plan:
         plan = self._wide or self._narrow.result()
-        if plan is not None and self._compiler.precision == "f32" and self._compiler.recipe is None:
+        if plan is not None and self._compiler.is_exact:
             return plan.with_own_request()
         return self._compiler.compile(streams=1, groups=1, precision="f32")
 
@@ -195,7 +204,8 @@ class OpenvinoBackend:
         """The plan; None if it cannot be made or does not work: the model then serves on the wide plan and logs it."""
         try:
             plan = self._compiler.compile(self.facts.streams, self._groups)
-            plan.warm_up(self._largest_batch)
+            with self._compiler.releasing():
+                plan.warm_up(self._largest_batch)
         except Exception as problem:
             if self._wide is None:
                 raise

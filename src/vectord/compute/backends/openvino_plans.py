@@ -5,8 +5,12 @@ backends/openvino.py decides which plans there are; backends/openvino_int8.py co
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +23,11 @@ from vectord.compute.heap import trim_heap
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.int8 import Int8Ops
 from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
+from vectord.compute.ops.packed_weights import Bits, PackedWeightsOps
+from vectord.compute.scratch import Scratch
 from vectord.errors import ModelUnavailable
 
+RELEASE_S = 0.05  # the runtime lays out about 2 GB/s
 LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
 Precision = Literal["bf16", "f32"]  # OpenVINO's names
@@ -97,16 +104,40 @@ class Compiler:
         self._adapted = adapted
         self.precision = precision
         self.recipe: Recipe | None = None  # for int8; everything else is computed in `precision`
+        self.weight_bits: Bits | None = None  # of packed matrices; None: they are held in `precision`
         self._threads = threads
         self._core = core
         self._checkpoint = open_checkpoint(spec.weights)
+        self._scratches: WeakSet[Scratch] = WeakSet()  # of the graphs in use
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the plans compute in float32 with the checkpoint's own weights."""
+        return self.precision == "f32" and self.recipe is None and self.weight_bits is None
+
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Release pages every RELEASE_S while constants are made or laid out, so that they are not in memory twice."""
+        done = threading.Event()
+
+        def release() -> None:
+            while not done.wait(RELEASE_S):
+                self._release_pages()
+
+        thread = threading.Thread(target=release, name="openvino-release", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     @property
     def plan_bytes(self) -> int:
         """The approximate size of a plan's own copy of the weights, without the table of word vectors."""
         sizes = [prod(weight.shape) for weight in self._checkpoint.values()]
-        bytes_each = 1 if self.recipe is not None else {"bf16": 2, "f32": 4}[self.precision]
-        return (sum(sizes) - max(sizes, default=0)) * bytes_each
+        bits = 8 if self.recipe is not None else self.weight_bits or {"bf16": 16, "f32": 32}[self.precision]
+        return (sum(sizes) - max(sizes, default=0)) * bits // 8
 
     def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
         """Return a plan with all outputs of the model: computing all of them costs little more than the body.
@@ -114,12 +145,19 @@ class Compiler:
         precision: replaces the model's own precision and int8.
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
-        if self.recipe is None or precision is not None:
-            ops = OpenvinoOps(bfloat16=(precision or self.precision) == "bf16")
-        else:
-            ops = Int8Ops(self.recipe)
-        graph = self.graph(ops, self.spec, groups)
-        return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
+        ops = self._make_ops(precision)
+        self._scratches.add(ops.scratch)
+        with self.releasing():
+            graph = self.graph(ops, self.spec, groups)
+            return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
+
+    def _make_ops(self, precision: Precision | None) -> OpenvinoOps:
+        bfloat16 = (precision or self.precision) == "bf16"
+        if precision is None and self.recipe is not None:
+            return Int8Ops(self.recipe)
+        if precision is None and self.weight_bits is not None:
+            return PackedWeightsOps(self.weight_bits, bfloat16=bfloat16)
+        return OpenvinoOps(bfloat16=bfloat16)
 
     def graph(self, ops: OpenvinoOps, spec: ModelSpec, groups: int) -> OpenvinoGraph:
         """Return a graph of the spec's outputs, which may differ from the model's."""
@@ -135,6 +173,7 @@ class Compiler:
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": False,  # no faster here, and it would pin two servers to the same processors
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else inputs of layers with packed weights may be rounded to int8
         }
         compiled = self._core.compile_model(graph.model, "CPU", config)
         self.release()
@@ -145,8 +184,13 @@ class Compiler:
 
         Compiling reads all of the checkpoint, and a plan's first batch reads all matrices to lay them out.
         """
-        self._checkpoint.release()
+        self._release_pages()
         trim_heap()
+
+    def _release_pages(self) -> None:
+        self._checkpoint.release()
+        for scratch in list(self._scratches):
+            scratch.release()
 
     def close(self) -> None:
         self._checkpoint.close()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.activations import LEAK, SELU_ALPHA, SELU_SCALE
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.files.weight import ComputedWeight, in_bfloat16
+from vectord.checkpoints.files.weight import ComputedWeight, fill_rows, in_bfloat16
 from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.groups import (
     Group,
@@ -30,6 +30,7 @@ from vectord.compute.ops.groups import (
     positions,
     unpack_rows,
 )
+from vectord.compute.scratch import Scratch
 from vectord.schema import Float32, Int32
 
 
@@ -314,14 +315,15 @@ class OpenvinoOps:
         """bfloat16: the plan's type, in which matrices that are computed from their file are held."""
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
         self._bfloat16 = bfloat16
+        self.scratch = Scratch()
 
     @property
     def heads(self) -> OpenvinoOps:
         return self
 
     def constant(self, weight: Weight) -> ov.Node:
-        if self._bfloat16 and isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
-            weight = in_bfloat16(weight)
+        if isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
+            weight = self._written(weight)
         array = weight.array
         node = op.constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:
@@ -330,6 +332,15 @@ class OpenvinoOps:
                 node.get_rt_info()[KEEP_PACKED] = True
         self._weights[node.get_friendly_name()] = Weight(weight.name, weight.dtype, array)  # holds a computed array
         return node
+
+    def _written(self, weight: Weight) -> Weight:
+        if not self._bfloat16:
+            array = self.scratch.array(weight.shape, np.float32)
+            fill_rows(array, weight.parts())
+            return Weight(weight.name, "F32", array)
+        array = self.scratch.array(weight.shape, np.uint16)
+        fill_rows(array, (in_bfloat16(part) for part in weight.parts()))
+        return Weight(weight.name, "BF16", array)
 
     def matrix(self, weight: Weight) -> ov.Node:
         return self.constant(weight)

@@ -9,7 +9,7 @@ import logging
 import pkgutil
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,7 +30,11 @@ log = logging.getLogger("vectord")
 
 NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files of the folder
 ADAPTER_BACKENDS = ("fake", "openvino", "torch")
-INT8_BACKENDS = ("onnxruntime", "openvino", "torch")
+DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every backend has
+    "int8": ("onnxruntime", "openvino", "torch"),
+    "int8-weights": ("openvino",),
+    "int4-weights": ("openvino",),
+}
 SEVERAL_DEVICES = ("fake", "static", "torch", "transformers")  # backends that can run one model on several devices
 MAX_BACKENDS = 64  # per model; each holds the weights once more
 GRAPH_BACKENDS = frozenset({"onnx", "onnxruntime"})
@@ -50,9 +54,9 @@ def check_backend(name: str) -> str:
 
 
 def check_dtype(backend: str, dtype: str) -> str:
-    """`backend`. Raises ConfigError if dtype is int8 and the backend does not support it."""
-    if dtype == "int8" and backend not in INT8_BACKENDS:
-        raise ConfigError(f"dtype int8: the {backend} backend has none; those that have: {', '.join(INT8_BACKENDS)}")
+    """`backend`. Raises ConfigError if it does not support the dtype."""
+    if backend not in (backends_with := DTYPE_BACKENDS.get(dtype, (backend,))):
+        raise ConfigError(f"dtype {dtype}: the {backend} backend has none; those that have: {', '.join(backends_with)}")
     return backend
 
 

@@ -162,12 +162,12 @@ def _read_facts_or_error(
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of its memory while loaded: the weights in the computing dtype, 16 bits unless it is set."""
-    held_bytes = {"float32": 4, "int8": 1}.get(dtype, 2)
+    held_bits = {"float32": 32, "int8": 8, "int8-weights": 9, "int4-weights": 5}.get(dtype, 16)
     if spec.weights and is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
-        return held_bytes * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values())
+        return held_bits * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values()) // 8
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name
-    saved_bytes = 2 if saved in ("bfloat16", "float16") else 4
-    return sum(path.stat().st_size for path in spec.weights) * held_bytes // saved_bytes
+    saved_bits = 16 if saved in ("bfloat16", "float16") else 32
+    return sum(path.stat().st_size for path in spec.weights) * held_bits // saved_bits
 
 
 def _load(
