@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from vectord import __version__
 from vectord.compute.heap import trim_heap
-from vectord.compute.processor import thread_budget
+from vectord.compute.processor import lower_other_threads, thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.cache.shared import shared_secret
@@ -157,7 +157,7 @@ def serve(config: Config) -> int:
     composed = build(config)
     gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
     warn_if_open(config.server)
-    run.serve(composed.app, config.server, trim_memory=trim_heap)
+    run.serve(composed.app, config.server, trim_memory=trim_heap, every_second=lower_other_threads)
     return exit_code(composed.engine)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +16,19 @@ from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thre
 V1 = "4:memory:/elsewhere\n2:cpu,cpuacct:/docker/one\n0::/\n"
 V2 = "0::/kubepods/pod/container\n"
 HYBRID = "3:cpuset:/\n0::/user\n"
+
+
+LOWERED = """
+import json, os, threading, time
+from vectord.compute.processor import lower_other_threads
+other = threading.Thread(target=time.sleep, args=(30,), daemon=True)
+other.start()
+found = []
+for _ in range(2):
+    lower_other_threads()
+    found.append([os.getpriority(os.PRIO_PROCESS, each) for each in (threading.get_native_id(), other.native_id)])
+print(json.dumps(found))
+"""
 
 
 def write_tree(root: Path, files: Mapping[str, str]) -> Path:
@@ -142,3 +158,11 @@ def test_int8_follows_the_processors_flags(tmp_path: Path, flags: str, answer: b
     """Without sums of int8 products it is no faster than float32, and overflows."""
     assert multiplies_int8(write_tree(tmp_path, {"proc/cpuinfo": f"flags\t: fpu {flags} sse2\n"})) is answer
     assert multiplies_int8(tmp_path / "nowhere") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+def test_other_threads_yield_to_the_calling_one() -> None:
+    """The calling thread keeps its priority, and a second call changes nothing."""
+    printed = subprocess.run([sys.executable, "-c", LOWERED], capture_output=True, check=True, text=True).stdout
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert json.loads(printed) == [[own, min(19, own + 10)]] * 2

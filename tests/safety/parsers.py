@@ -193,7 +193,7 @@ def _check_key(keys: Keys, headers: Mapping[str, str], *, admin: bool) -> None:
 
 def _feed_compressed(given: tuple[str, bytes], folder: Path) -> None:
     encoding, content = given
-    whole = asyncio.run(decompress(content, encoding, 4096, lambda n_bytes: None))
+    whole = asyncio.run(decompress(content, encoding, 4096, lambda n_bytes: None, asyncio.Semaphore()))
     assert len(whole) <= 4096
 
 

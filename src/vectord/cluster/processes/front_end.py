@@ -18,6 +18,7 @@ from vectord.cluster.processes.start import on_supervisor_end, read_start_messag
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
 from vectord.compute.heap import trim_heap
+from vectord.compute.processor import lower_other_threads
 from vectord.config import Config
 from vectord.observability import logs
 from vectord.observability.tracing import open_tracing
@@ -35,7 +36,7 @@ def main() -> int:
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
     listener = socket.socket(fileno=start.listener)
-    run.serve(app, start.config.server, listener=listener, trim_memory=trim_heap)
+    run.serve(app, start.config.server, listener=listener, trim_memory=trim_heap, every_second=lower_other_threads)
     return 0
 
 

@@ -22,6 +22,7 @@ MIN_BYTES = 16_384  # of an unfinished body must arrive
 MIN_BYTES_S = 10.0  # within this time
 
 MAX_BODIES = 8  # body limits that all bodies may hold together
+INFLATED_AT_ONCE = 1  # large bodies; bombs of 16 clients in 7 threads delayed probes by 200 ms
 GRACE_S = 10.0  # age at which an upload may be aborted to make room
 
 NOT_JSON = "Bodies are read as JSON only; send Content-Type: application/json."
@@ -58,6 +59,7 @@ class BodyRoom:
         self.limit_bytes = limit_bytes
         self.room_bytes = MAX_BODIES * limit_bytes
         self.held_bytes = 0
+        self.inflating = asyncio.Semaphore(INFLATED_AT_ONCE)
         self._uploads: dict[Upload, None] = {}  # oldest first
         self._lock = threading.Lock()
 
@@ -128,7 +130,7 @@ class Body:
         self._room = room
         received = await self._received(room)
         if encoding is not None:
-            received = await decompress(received, encoding, room.limit_bytes, self._hold)
+            received = await decompress(received, encoding, room.limit_bytes, self._hold, room.inflating)
         self.content = received
         return received
 

@@ -34,8 +34,9 @@ TOO_MANY_MEMBERS = "The {encoding} body has more than {limit} members."
 INCOMPLETE = "The {encoding} body is incomplete."
 
 
-async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
-    """hold: called with the size of each part before it is kept, on any thread; may raise.
+async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold, inflating: asyncio.Semaphore) -> bytes:
+    """hold: called with the size of each part before it is kept, on any thread; may raise. inflating: bounds the
+    threads.
 
     Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
     """
@@ -45,7 +46,8 @@ async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -
         except PayloadTooLarge:
             if limit_bytes <= ON_LOOP_INFLATED_BYTES:
                 raise
-    return await asyncio.to_thread(_decompress, body, encoding, limit_bytes, hold)
+    async with inflating:
+        return await asyncio.to_thread(_decompress, body, encoding, limit_bytes, hold)
 
 
 def encoding_of(headers: Mapping[str, str]) -> str | None:
