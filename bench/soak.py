@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ class Soaked:
     texts: int = 0
     tokens: int = 0
     refused: int = 0  # any status but 200
+    statuses: Counter[int] = field(default_factory=Counter)
     unanswered: int = 0
     wrong: int = 0  # wrong vectors
     least_cosine: float = 1.0
@@ -52,36 +54,43 @@ class Soaked:
 
 def soak(server: Server, pool: Pool, minutes: float) -> tuple[list[Row], list[Soaked]]:
     """Load `server`, started with --auto-truncate, for `minutes`, and print a line on stderr every half minute."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(_soak(server, pool, minutes * 60))
+    found = load(server, pool, minutes * 60)
     return rows(found), [found]
 
 
-async def _soak(server: Server, pool: Pool, seconds: float) -> Soaked:
+def load(server: Server, pool: Pool, seconds: float, key: str | None = None) -> Soaked:
+    """key: of the API; None: none."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_soak(server, pool, seconds, key))
+
+
+async def _soak(server: Server, pool: Pool, seconds: float, key: str | None) -> Soaked:
     found = Soaked()
     began_s = time.perf_counter()
     chances = [random.Random(i) for i in range(CONNECTIONS)]
     watch = asyncio.create_task(_watch(server, found, began_s))
-    await asyncio.gather(*(_load(server.port, pool, found, chance, began_s + seconds) for chance in chances))
+    await asyncio.gather(*(_load(server.port, pool, found, chance, began_s + seconds, key) for chance in chances))
     watch.cancel()
     found.elapsed_s = time.perf_counter() - began_s
     found.resident.append((found.elapsed_s, server.resident_bytes()))
     return found
 
 
-async def _load(port: int, pool: Pool, found: Soaked, chance: random.Random, until_s: float) -> None:
+async def _load(port: int, pool: Pool, found: Soaked, chance: random.Random, until_s: float, key: str | None) -> None:
     connection = Connection(port, PATIENCE_S)
     while time.perf_counter() < until_s:
         some = chance.choices(range(len(pool.texts)), k=chance.randint(1, MOST_TEXTS))
-        answer = await connection.ask(request([pool.texts[i] for i in some]))
+        answer = await connection.ask(request([pool.texts[i] for i in some], key))
         count(found, pool, some, answer)
     connection.close()
 
 
-def request(texts: Sequence[str]) -> bytes:
+def request(texts: Sequence[str], key: str | None = None) -> bytes:
     """With base64, so that reading responses takes little CPU time from the server."""
     body = json.dumps({"model": DEFAULT_MODEL, "input": list(texts), "encoding_format": "base64"}).encode()
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+    if key is not None:
+        head += f"Authorization: Bearer {key}\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -90,6 +99,7 @@ def count(found: Soaked, pool: Pool, some: Sequence[int], answer: Answer) -> Non
         found.unanswered += 1
         return
     found.answered += 1
+    found.statuses[answer.status] += 1
     found.latencies_ms.append(answer.latency_s * 1e3)
     if answer.status != 200:
         found.refused += 1
