@@ -22,6 +22,7 @@ import pytest
 from vectord import __version__, compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig, TelemetryConfig
 from vectord.errors import ConfigError
+from vectord.observability.logs import FACTS
 from vectord.schema import Caller, ListModels, ModelList
 
 FAKE = DeviceConfig(backend="fake")
@@ -216,19 +217,21 @@ def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
 
 
 def test_the_settings_in_force_have_simple_inference_servers_names(caplog: pytest.LogCaptureFixture) -> None:
-    """In its form of the log only."""
+    """If `ready_of` names it: `runtime_config` and `warmup_ok` are its events."""
     engine = EngineConfig(max_running_requests=4, max_concurrent_requests=64, queue_timeout_s=2.0)
-    for log_format in ("json-message", "json"):
+    for ready_of in ("simple_inference_server", None):
         with caplog.at_level(logging.INFO):
-            compose._log_settings(Config(engine=engine, telemetry=TelemetryConfig(log_format=log_format)))  # type: ignore[arg-type]
-    first, second = (record.fields for record in caplog.records if record.message == "runtime_config")  # type: ignore[attr-defined]
+            compose._log_settings(Config(engine=engine, telemetry=TelemetryConfig(ready_of=ready_of)))
+            FACTS.info("warmup")
+    assert [record.message for record in caplog.records] == ["runtime_config", "warmup_ok", "settings", "warmup"]
+    first, second = (caplog.records[place].fields for place in (0, 2))  # type: ignore[attr-defined]
     assert [first[name] for name in ("max_concurrent", "max_queue_size", "queue_timeout_sec")] == [4, 64, 2.0]
     assert first["enable_batching"] is True
     assert "max_concurrent" not in second
 
 
 def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:
-    """Two events of Simple Inference Server; under its profile, the last line of text-embeddings-inference."""
+    """The settings and the warm-up of each model, and the last line of text-embeddings-inference."""
     command = ["vectord", "serve", "--profile", "tei", "--host", "127.0.0.1", "--port", "0", "--backend", "fake"]
     with process([*command, DEFAULT_MODEL], tmp_path) as running:
         assert running.stdout
@@ -239,8 +242,8 @@ def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_pat
                 break
         running.terminate()
     text = "".join(lines)
-    assert f"runtime_config models={DEFAULT_MODEL} device=auto" in text
-    assert f"warmup_ok model={DEFAULT_MODEL}" in text
+    assert f"settings models={DEFAULT_MODEL} device=auto" in text
+    assert f"warmup model={DEFAULT_MODEL}" in text
     assert f"vectord {__version__} serves {DEFAULT_MODEL} at http://127.0.0.1:" in lines[-2]
     assert "Server ready to accept requests" not in text
 

@@ -29,10 +29,10 @@ from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.errors import ConfigError, ExitCode, RateLimited, installing
 from vectord.observability.exchange import Exchange
-from vectord.observability.logs import START
+from vectord.observability.logs import FACTS, START, rename_events
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
-from vectord.products.common.dialect import all_dialects, load_dialects
+from vectord.products.common.dialect import Dialect, all_dialects, load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.batches.store import BatchStore
@@ -226,7 +226,7 @@ async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) 
 
 
 def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
-    """What is served and where; in some profiles also the words that another server's scripts wait for."""
+    """Logs what is served and where; in some profiles also the lines that scripts of another server wait for."""
     models = engine.models().models
     failed = [f"{one.name} failed: {engine.failure(one.name)}" for one in models if one.state == "failed"]
     served = ", ".join(one.name for one in models[:NAMED_MODELS] if one.state != "failed")
@@ -234,10 +234,10 @@ def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
         served = f"{len(models) - len(failed)} of {len(models)} models"
     where = "" if url is None else f" at {url} (console) and {url}/docs (API)"
     START.info("%s", "; ".join((f"vectord {__version__} serves {served}{where}", *failed)))
-    for dialect in all_dialects():
-        if dialect.name == config.telemetry.ready_of and dialect.ready_lines is not None:
-            for line in dialect.ready_lines(models):
-                START.info("%s", line)
+    dialect = _log_dialect(config)
+    if dialect is not None and dialect.ready_lines is not None:
+        for line in dialect.ready_lines(models):
+            START.info("%s", line)
 
 
 def _log_settings(config: Config) -> None:
@@ -251,21 +251,16 @@ def _log_settings(config: Config) -> None:
         "max_concurrent_requests": config.engine.max_concurrent_requests,
         "dialects": ",".join(config.server.dialects),
     }
-    if config.telemetry.log_format == "json-message":  # the names that readers of this form look for
-        fields |= {
-            "model_config": config.model.model_catalogue,
-            "model_device": config.device.device,
-            "model_allowlist": list(config.model.in_order),
-            "max_concurrent": config.engine.max_running_requests or config.engine.max_concurrent_requests,
-            "max_queue_size": config.engine.max_concurrent_requests,
-            "queue_timeout_sec": config.engine.queue_timeout_s,
-            "max_batch_size": config.engine.max_client_batch_size,
-            "max_text_chars": config.server.max_text_chars,
-            "enable_batching": config.engine.join_requests != "never",
-            "batch_window_ms": config.engine.batch_window_ms,
-            "batch_max_size": config.device.max_batch_requests,
-        }
-    log.info("runtime_config", extra={"fields": fields})
+    dialect = _log_dialect(config)
+    if dialect is not None and dialect.logged_settings is not None:
+        fields |= dialect.logged_settings(asdict(config), config.model.in_order)
+    rename_events({} if dialect is None else dialect.log_events)
+    FACTS.info("settings", extra={"fields": fields})
+
+
+def _log_dialect(config: Config) -> Dialect | None:
+    """The product whose words the log has at the start."""
+    return next((dialect for dialect in all_dialects() if dialect.name == config.telemetry.ready_of), None)
 
 
 def warn_if_open(config: ServerConfig) -> None:

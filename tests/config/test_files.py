@@ -13,6 +13,7 @@ from vectord.config import DEFAULT_MODEL, Config, sources
 from vectord.config.declared import DIALECTS
 from vectord.config.sources import Loaded
 from vectord.products.common.profiles import profiles
+from vectord.products.smart_embedder.metrics import LONG_SIZES, SHORT_SIZES, SHORT_TOKENS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,7 +177,9 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     assert (server.max_sentence_chars, server.max_rerank_total_chars) == (None, None)
     assert server.health_of == "smart_embedder"
     assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
-    assert config.device.batch_sizes == "smart-embedder"
+    short = [f"{SHORT_TOKENS}:{above_gb}:{texts}" for above_gb, texts, _ in SHORT_SIZES]
+    long = [f"1000000:{above_gb}:{texts}" for above_gb, texts, _ in LONG_SIZES]
+    assert list(config.device.batch_sizes) == short + long  # the sizes that its /health reports
 
 
 @pytest.mark.parametrize("name", profiles())

@@ -66,7 +66,7 @@ def test_a_line_on_a_terminal() -> None:
     stream = written(log_format="console")
     answered(texts=2)
     START.info("listening")
-    logging.getLogger("vectord").info("warmup_ok", extra={"fields": {"seconds": 1}})
+    logging.getLogger("vectord.facts").info("warmup", extra={"fields": {"seconds": 1}})
     logging.getLogger("vectord").warning("message")
     lines = [line[9:] for line in stream.getvalue().splitlines()]
     assert lines == ["200 POST /v1/embeddings m 2 texts 7 tokens 3.2 ms", "listening", "warning message"]

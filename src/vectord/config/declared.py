@@ -219,10 +219,11 @@ class DeviceConfig:
         "measurement.",
         limits=(0, 600),
     )
-    batch_sizes: Literal["measured", "smart-embedder"] = setting(
-        "measured",
-        "On CUDA: most texts in a forward, if max_batch_requests is unset; smart-embedder: from that product's table "
-        "of device memory and text length.",
+    batch_sizes: tuple[str, ...] = setting(
+        (),
+        "On CUDA: most texts in a forward, if max_batch_requests is unset, by text length and device memory, as "
+        "TOKENS:GIB:TEXTS. The first entry counts whose TOKENS the model's maximum does not exceed, on a device with "
+        "more than GIB of memory.",
     )
     num_threads: int | None = setting(
         None,
@@ -573,8 +574,8 @@ class TelemetryConfig:
     access_log: bool = setting(True, "Log a line for each request.")
     ready_of: str | None = setting(
         None,
-        "API whose words the log also prints when the models are ready, for scripts that wait for them.",
-        choices=("smart_embedder", "tei"),
+        "API whose words the log prints at the start, for scripts that wait for them.",
+        choices=("smart_embedder", "simple_inference_server", "tei"),
     )
     enable_metrics: bool = setting(True, "Serve /metrics.")
     otlp_endpoint: str | None = setting(

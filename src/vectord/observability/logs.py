@@ -27,7 +27,7 @@ _requests = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
 START = logging.getLogger("vectord.start")  # where the server listens and what it serves; printed at every level
 
-FOR_COLLECTORS = frozenset({"runtime_config", "warmup_ok"})  # events that the console leaves out
+FACTS = logging.getLogger("vectord.facts")  # the settings and the warm-up, for collectors; the console leaves them out
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -47,7 +47,7 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
         handler.addFilter(lambda record: not hasattr(record, "progress"))
     handler.setFormatter(ConsoleLines(process, colored=is_terminal) if form == "console" else FORMS[form](process))
     if form == "console":
-        handler.addFilter(lambda record: record.msg not in FOR_COLLECTORS)
+        handler.addFilter(lambda record: record.name != FACTS.name)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
@@ -56,6 +56,16 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
     _requests.setLevel(logging.NOTSET if config.access_log else logging.CRITICAL)
     for library in ("uvicorn", "asyncio", "httpx", "httpcore", "urllib3", "filelock", "huggingface_hub"):
         logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
+
+
+def rename_events(names: Mapping[str, str]) -> None:
+    """From now on the events of FACTS have these names."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg = names.get(record.msg, record.msg)
+        return True
+
+    FACTS.filters[:] = [rename]
 
 
 def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -> None:

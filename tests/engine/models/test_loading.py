@@ -141,7 +141,7 @@ async def test_closing_while_a_model_loads_does_not_wait_for_it():
 
 
 async def test_a_model_runs_the_configured_warm_up_before_it_is_ready(caplog):
-    """WARMUP_STEPS batches of WARMUP_BATCH_SIZE texts on each stream, each step logged as `warmup_ok`."""
+    """WARMUP_STEPS batches of WARMUP_BATCH_SIZE texts on each stream, each step logged as `warmup`."""
     caplog.set_level("INFO")
     backend = FakeBackend()
     config = EngineConfig(warmup_batches=2, warmup_batch_size=3)

@@ -26,6 +26,15 @@ POOLED: frozenset[Output] = frozenset(
 )  # one row per span; the others have one row per token
 
 
+@dataclass(frozen=True, slots=True)
+class TextLimit:
+    """The most texts in a forward, for models of at most `max_tokens` on a device with more than `above_gib` GiB."""
+
+    max_tokens: int
+    above_gib: int
+    texts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
     device: str = "auto"  # auto, cpu, cuda, cuda:N, mps; of several devices each has options of its own
@@ -39,7 +48,7 @@ class BackendOptions:
     device_memory_mib: int | None = None  # CUDA: limit for this process; None: all of it
     graph_memory_mib: int = 512  # CUDA: for the graphs of one model; 0: none
     capacity_s: float = 10.0  # CUDA: for the warm-up that finds max_batch_tokens; 0: none
-    texts_by_memory: bool = False  # CUDA: texts per forward from a table by device memory
+    text_limits: tuple[TextLimit, ...] = ()  # CUDA: the first one that applies limits the texts per forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

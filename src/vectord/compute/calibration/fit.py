@@ -14,7 +14,8 @@ import numpy as np
 from vectord.compute.calibration.recipe import QuantizedPlace
 from vectord.schema import Float32
 
-GOAL = 0.996  # mean of the held-out texts; other texts were up to 0.0005 lower, and 0.995 is documented
+DOCUMENTED_COSINE = 0.995  # mean cosine to float32 over an operator's texts
+GOAL = DOCUMENTED_COSINE + 0.001  # mean over the held-out texts; other texts were up to 0.0005 lower
 STRENGTHS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the smoothing; 0: none
 STEPS = 255  # between the lowest and the highest number
 LEAST = np.float32(1e-6)

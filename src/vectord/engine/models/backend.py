@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import pkgutil
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.graphs import find_graph, graph_patterns
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute import backends
-from vectord.compute.backends.base import BackendFacts, BackendOptions
+from vectord.compute.backends.base import BackendFacts, BackendOptions, TextLimit
 from vectord.compute.networks.network import architectures
 from vectord.compute.processor import multiplies_int8, thread_budget
 from vectord.config import DeviceConfig
@@ -158,10 +159,18 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
             device_memory_mib=device.device_memory_mib,
             graph_memory_mib=device.graph_memory_mib,
             capacity_s=device.capacity_s,
-            texts_by_memory=device.batch_sizes != "measured" and device.max_batch_requests is None,
+            text_limits=_text_limits(device.batch_sizes) if device.max_batch_requests is None else (),
         )
         for name in names
     ]
+
+
+def _text_limits(entries: Sequence[str]) -> tuple[TextLimit, ...]:
+    """Raises ConfigError."""
+    for entry in entries:
+        if not re.fullmatch(r"\d{1,7}:\d{1,4}:[1-9]\d{0,5}", entry):
+            raise ConfigError(f"batch_sizes: expected TOKENS:GIB:TEXTS such as 512:8:128, got {entry!r}")
+    return tuple(TextLimit(*map(int, entry.split(":"))) for entry in entries)
 
 
 def check_alike(facts: Sequence[BackendFacts]) -> None:

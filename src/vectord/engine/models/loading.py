@@ -26,6 +26,7 @@ from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
+facts_log = logging.getLogger("vectord.facts")  # for collectors; the console leaves it out
 progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ async def load(
     served.state = "ready"
     facts = served.runner.facts
     seconds = round(time.monotonic() - tested_s, 3)
-    logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
+    facts_log.info("warmup", extra={"fields": {"model": served.name, "seconds": seconds}})
     logger.info("%s is ready on %s (%s, %s) after %.2f s", served.name, facts.device, facts.name, facts.dtype, load_s)
     observer(ModelStateChanged(served.name, "ready", load_s))
 
@@ -105,7 +106,7 @@ async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int
             "batch_size": batch_size,
             "workers": streams,
         }
-        logger.info("warmup_ok", extra={"fields": fields})
+        facts_log.info("warmup", extra={"fields": fields})
 
 
 async def _run_together(runner: ModelRunner, text: TokenSequence) -> list[Answer]:

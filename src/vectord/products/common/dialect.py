@@ -250,6 +250,9 @@ class Dialect:
     # Keys of /health where the product's own values differ from the facts, for `ServerConfig.health_of`.
     original_health: Callable[[ModelList], Mapping[str, Any]] | None = None
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
+    log_events: Mapping[str, str] = field(default_factory=dict)  # its names of "settings" and "warmup" in the log
+    # Further fields of "settings". Takes the settings of each section by name, and the models in their order.
+    logged_settings: Callable[[Mapping[str, Mapping[str, Any]], Sequence[str]], Mapping[str, object]] | None = None
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
     rank: int | None = None  # in /docs, which opens ranked products and collapses the others
 

@@ -1,14 +1,14 @@
 """Simple Inference Server: OpenAI's embeddings with limits, and the rerank of its later versions.
 
 null is the same as absent; unknown keys are ignored. The dialect llamacpp has the routes of the product's wish list.
-metrics.py has its families. Its log lines `runtime_config`, `warmup_ok` and `embedding_request` are the server's own.
+metrics.py has its families. Its log line `embedding_request` is the server's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -158,6 +158,24 @@ def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankRe
 ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)
 
 
+def logged_settings(settings: Mapping[str, Mapping[str, Any]], models: Sequence[str]) -> Mapping[str, object]:
+    """The fields of its log line `runtime_config`."""
+    model, device, engine = settings["model"], settings["device"], settings["engine"]
+    return {
+        "model_config": model["model_catalogue"],
+        "model_device": device["device"],
+        "model_allowlist": list(models),
+        "max_concurrent": engine["max_running_requests"] or engine["max_concurrent_requests"],
+        "max_queue_size": engine["max_concurrent_requests"],
+        "queue_timeout_sec": engine["queue_timeout_s"],
+        "max_batch_size": engine["max_client_batch_size"],
+        "max_text_chars": settings["server"]["max_text_chars"],
+        "enable_batching": engine["join_requests"] != "never",
+        "batch_window_ms": engine["batch_window_ms"],
+        "batch_max_size": device["max_batch_requests"],
+    }
+
+
 DIALECT = Dialect(
     name="simple_inference_server",
     title="Simple Inference Server",
@@ -165,5 +183,7 @@ DIALECT = Dialect(
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
     original_health=lambda served: {"status": "ok"} if ready_models(served) else {},
+    log_events={"settings": "runtime_config", "warmup": "warmup_ok"},
+    logged_settings=logged_settings,
     metrics=lambda settings: SimpleInferenceServerMetrics(),
 )

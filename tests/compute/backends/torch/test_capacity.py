@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vectord.compute.backends.base import TextLimit
 from vectord.compute.backends.torch.capacity import (
     FIRST_TOKENS,
     GIB,
@@ -111,12 +112,13 @@ def test_a_sample_has_the_requested_tokens(tokens: int, longest: int) -> None:
     assert (sample_texts(tokens, longest, 7).cu_seqlens == texts.cu_seqlens).all()
 
 
-@pytest.mark.parametrize(
-    ("gib", "short", "long"), [(4, 16, 3), (5, 32, 6), (6, 32, 6), (7, 64, 6), (8, 64, 6), (24, 128, 12)]
-)
-def test_texts_by_memory(gib: int, short: int, long: int) -> None:
-    """The tables have one row for each step of memory."""
-    assert (texts_by_memory(gib * GIB, 512), texts_by_memory(gib * GIB, 8192)) == (short, long)
+@pytest.mark.parametrize(("gib", "short", "long"), [(4, None, 3), (5, 32, 3), (8, 32, 3), (9, 128, 12)])
+def test_texts_by_memory(gib: int, short: int | None, long: int) -> None:
+    """The first entry applies whose length is enough for the model on a device with more memory than the entry's."""
+    table = [TextLimit(512, 8, 128), TextLimit(512, 4, 32), TextLimit(8192, 8, 12), TextLimit(8192, 0, 3)]
+    found = texts_by_memory(table[:2], gib * GIB, 512), texts_by_memory(table, gib * GIB, 513)
+    assert found == (short, long)
+    assert texts_by_memory(table, gib * GIB, 8193) is None
 
 
 @pytest.mark.parametrize(("full_at", "tokens"), [(0, 1024), (3000, 2048), (4096, 4096), (9000, 8192)])

@@ -16,7 +16,7 @@ from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spe
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import BackendOptions
+from vectord.compute.backends.base import BackendOptions, TextLimit
 from vectord.compute.backends.torch import load, loading
 from vectord.compute.backends.torch.capacity import GIB, choose_budget, measure
 from vectord.compute.backends.torch.loading import probe, runs_flat
@@ -72,10 +72,12 @@ def test_the_flat_form_of_a_network_is_detected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by_memory", "own_limit", "texts"), [(False, 7, 7), (False, None, None), (True, None, 64), (True, 7, 7)]
+    ("limits", "own_limit", "texts"),
+    [((), 7, 7), ((), None, None), ((TextLimit(512, 6, 64),), None, 64), ((TextLimit(512, 6, 64),), 7, 7)],
+    ids=str,
 )
 def test_the_table_by_memory_limits_a_forward_when_enabled(
-    by_memory: bool,
+    limits: tuple[TextLimit, ...],
     own_limit: int | None,
     texts: int | None,
     tmp_path: Path,
@@ -86,7 +88,7 @@ def test_the_table_by_memory_limits_a_forward_when_enabled(
     monkeypatch.setattr(loading, "memory_of", lambda device: memory)
     spec = write_plain(tmp_path)
     facts = replace(load(spec, BackendOptions(device="cpu", threads=1)).facts, max_batch_texts=own_limit)
-    options = BackendOptions(device="cuda", texts_by_memory=by_memory)
+    options = BackendOptions(device="cuda", text_limits=limits)
     assert loading._by_table(facts, spec, options, torch.device("cuda")).max_batch_texts == texts
 
 

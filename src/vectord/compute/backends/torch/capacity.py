@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from vectord.compute.backends.base import TextLimit
 from vectord.compute.ops.base import PackedTexts
 
 FIRST_TOKENS = 1024
@@ -20,10 +21,6 @@ MOST_TOKENS = 131_072
 LEAST_GAIN = 1.05  # gain in tokens per second for twice the tokens: less does not justify twice the latency
 SAME_TIME = 1.25  # batches within this factor of the fastest take the time of their launches
 GIB = 2**30
-
-# Texts per forward by device memory: (GiB exceeded, texts), for models of at most 512 tokens and for longer ones.
-SHORT_TEXTS = ((8, 128), (6, 64), (4, 32), (0, 16))
-LONG_TEXTS = ((8, 12), (4, 6), (0, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def sample_texts(tokens: int, longest: int, vocabulary: int) -> PackedTexts:
     return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=np.append(0, ends).astype(np.int32))
 
 
-def texts_by_memory(memory_bytes: int, longest_tokens: int) -> int:
-    """Texts per forward from the tables above."""
-    table = SHORT_TEXTS if longest_tokens <= 512 else LONG_TEXTS
-    return next(texts for above_gib, texts in table if memory_bytes > above_gib * GIB)
+def texts_by_memory(table: Sequence[TextLimit], memory_bytes: int, longest_tokens: int) -> int | None:
+    """Texts per forward from the first entry that applies to this device and model, if there is one."""
+    fitting = (one for one in table if longest_tokens <= one.max_tokens and memory_bytes > one.above_gib * GIB)
+    return next((one.texts for one in fitting), None)

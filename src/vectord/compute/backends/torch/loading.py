@@ -189,9 +189,11 @@ def _prepare(device: torch.device, options: BackendOptions) -> None:
 
 
 def _by_table(facts: BackendFacts, spec: ModelSpec, options: BackendOptions, device: torch.device) -> BackendFacts:
-    if not options.texts_by_memory:
+    if not options.text_limits:
         return facts
-    texts = texts_by_memory(memory_of(device).total, spec.max_tokens)
+    texts = texts_by_memory(options.text_limits, memory_of(device).total, spec.max_tokens)
+    if texts is None:
+        return facts
     return replace(facts, max_batch_texts=min(texts, facts.max_batch_texts or texts))
 
 
