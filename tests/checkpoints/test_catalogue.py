@@ -18,8 +18,6 @@ from vectord.schema import AnswerKind
 # model_type of every architecture with a network, and of static models
 ARCHITECTURES = {*architectures(), "model2vec", "static"}
 
-every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.hub_id)
-
 
 def known(name: str) -> Entry:
     entry = find(name)
@@ -36,19 +34,19 @@ def test_names_are_unique() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@every_entry
-def test_a_model_is_found_by_each_of_its_names(entry: Entry) -> None:
+def test_a_model_is_found_by_each_of_its_names() -> None:
     """In any case. Each name returns all others and not itself."""
-    for name in entry.names:
-        assert find(name) is find(name.upper()) is find(name.lower()) is entry
-        assert {name, *other_names(name)} == set(entry.names)
-        assert name not in other_names(name)
+    for entry in CATALOGUE:
+        for name in entry.names:
+            assert find(name) is find(name.upper()) is find(name.lower()) is entry, entry.hub_id
+            assert {name, *other_names(name)} == set(entry.names), entry.hub_id
+            assert name not in other_names(name), entry.hub_id
 
 
-@every_entry
-def test_a_hub_id_has_an_owner_and_a_name(entry: Entry) -> None:
+def test_a_hub_id_has_an_owner_and_a_name() -> None:
     """A typing error here would otherwise show at the first download."""
-    assert re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}", entry.hub_id)
+    for entry in CATALOGUE:
+        assert re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}", entry.hub_id), entry.hub_id
 
 
 @pytest.mark.parametrize(
@@ -88,46 +86,48 @@ def test_an_unknown_name_finds_nothing(name: str) -> None:
 # --- facts ----------------------------------------------------------------------------------------------------
 
 
-@every_entry
-def test_an_entrys_facts_are_consistent(entry: Entry) -> None:
+def test_an_entrys_facts_are_consistent() -> None:
     """ModelTask, outputs, dimensions and pooling fit each other."""
-    assert entry.model_type.replace("-", "_") in ARCHITECTURES
-    assert entry.task in get_args(ModelTask)
-    assert entry.kinds
-    assert set(entry.kinds) <= set(get_args(AnswerKind))
-    assert (entry.kinds == ("scores",)) == (entry.task != "embed")
-    assert (entry.pooling is not None) == ("dense" in entry.kinds)
-    assert entry.pooling in (None, *get_args(Pooling))
-    assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.kinds))
+    for entry in CATALOGUE:
+        assert entry.model_type.replace("-", "_") in ARCHITECTURES, entry.hub_id
+        assert entry.task in get_args(ModelTask), entry.hub_id
+        assert entry.kinds, entry.hub_id
+        assert set(entry.kinds) <= set(get_args(AnswerKind)), entry.hub_id
+        assert (entry.kinds == ("scores",)) == (entry.task != "embed"), entry.hub_id
+        assert (entry.pooling is not None) == ("dense" in entry.kinds), entry.hub_id
+        assert entry.pooling in (None, *get_args(Pooling)), entry.hub_id
+        assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.kinds)), entry.hub_id
 
 
-@every_entry
-def test_an_entrys_numbers_are_plausible(entry: Entry) -> None:
+def test_an_entrys_numbers_are_plausible() -> None:
     """Dimensions and lengths are within the range of text models."""
-    assert entry.dimensions is None or (64 <= entry.dimensions <= 4096 and entry.dimensions % 32 == 0)
-    assert entry.max_tokens in (None, 128, 256, 384, 512, 2048, 8192, 32_768)
+    for entry in CATALOGUE:
+        assert entry.dimensions is None or (64 <= entry.dimensions <= 4096 and entry.dimensions % 32 == 0), entry.hub_id
+        assert entry.max_tokens in (None, 128, 256, 384, 512, 2048, 8192, 32_768), entry.hub_id
 
 
-@every_entry
-def test_matryoshka_dimensions_end_at_the_full_length(entry: Entry) -> None:
+def test_matryoshka_dimensions_end_at_the_full_length() -> None:
     """They ascend to the full length, which every request may ask for; only dense vectors are cut."""
-    dimensions = list(entry.matryoshka or ())
-    assert dimensions == sorted(set(dimensions))
-    assert dimensions == [] or (dimensions[0] >= 32 and dimensions[-1] == entry.dimensions)
-    assert dimensions == [] or "dense" in entry.kinds
+    for entry in CATALOGUE:
+        dimensions = list(entry.matryoshka or ())
+        assert dimensions == sorted(set(dimensions)), entry.hub_id
+        assert dimensions == [] or (dimensions[0] >= 32 and dimensions[-1] == entry.dimensions), entry.hub_id
+        assert dimensions == [] or "dense" in entry.kinds, entry.hub_id
 
 
-@every_entry
-def test_an_entrys_texts_are_complete(entry: Entry) -> None:
+def test_an_entrys_texts_are_complete() -> None:
     """Only embedding models have prompts, and a yes-or-no template has each placeholder once."""
-    assert not entry.prompts or entry.task == "embed"
-    assert all(re.fullmatch("[a-z]+", kind) and text for kind, text in entry.prompts.items())
-    if entry.yes_no is not None:
-        assert entry.task == "rerank"
-        body = entry.yes_no.body
-        places = re.findall(r"{(\w+)}", body if isinstance(body, str) else " ".join(body))
-        assert [place for place in places if place != "instruction"] == ["query", "document"]
-        assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction)
+    for entry in CATALOGUE:
+        assert not entry.prompts or entry.task == "embed", entry.hub_id
+        assert all(re.fullmatch("[a-z]+", kind) and text for kind, text in entry.prompts.items()), entry.hub_id
+        if entry.yes_no is not None:
+            assert entry.task == "rerank", entry.hub_id
+            body = entry.yes_no.body
+            places = re.findall(r"{(\w+)}", body if isinstance(body, str) else " ".join(body))
+            assert [place for place in places if place != "instruction"] == ["query", "document"], entry.hub_id
+            assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction), (
+                entry.hub_id
+            )
 
 
 def test_well_known_models_have_their_published_facts() -> None:

@@ -203,11 +203,11 @@ def test_growth_is_stopped_by_its_limit(broken: str, why: str) -> None:
         read_tensors(FILE, BROKEN[broken])
 
 
-@pytest.mark.parametrize("cut", range(len(PICKLED_FLOATS)))
-def test_a_truncated_pickle_is_refused(cut: int) -> None:
+def test_a_truncated_pickle_is_refused() -> None:
     """The pickle must end at its STOP instruction."""
-    with pytest.raises(ModelUnavailable):
-        read_tensors(FILE, PICKLED_FLOATS[:cut])
+    for cut in range(len(PICKLED_FLOATS)):
+        with pytest.raises(ModelUnavailable):
+            read_tensors(FILE, PICKLED_FLOATS[:cut])
 
 
 # All kinds of instructions, so that random programs get past their first byte.

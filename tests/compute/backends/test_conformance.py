@@ -115,17 +115,15 @@ def test_outputs_as_wide_as_the_vocabulary_are_bounded(spec: ModelSpec, backend:
         assert backend.facts.max_batch_texts is None
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["among others", "alone"])
-@pytest.mark.parametrize("lengths", [LENGTHS, (1,), (500,), (1, 500, 3)], ids=str)
-def test_outputs_have_a_row_a_text_or_a_row_a_token(
-    backend: Backend, spec: ModelSpec, lengths: tuple[int, ...], alone: bool
-) -> None:
+def test_outputs_have_a_row_a_text_or_a_row_a_token(backend: Backend, spec: ModelSpec) -> None:
     """From one token to the model's maximum, finite float32, without rows of padding."""
-    answers = backend.forward(batch_of(*random_texts(lengths), outputs=spec.outputs, alone=alone), 0)
-    for output, rows in answers.items():
-        assert rows.shape == (len(lengths) if output in POOLED else sum(lengths), WIDTHS[output])
-        assert rows.dtype == np.float32
-        assert np.isfinite(rows).all()
+    for alone in [False, True]:
+        for lengths in [LENGTHS, (1,), (500,), (1, 500, 3)]:
+            answers = backend.forward(batch_of(*random_texts(lengths), outputs=spec.outputs, alone=alone), 0)
+            for output, rows in answers.items():
+                assert rows.shape == (len(lengths) if output in POOLED else sum(lengths), WIDTHS[output])
+                assert rows.dtype == np.float32
+                assert np.isfinite(rows).all()
 
 
 def test_only_requested_outputs_are_returned(backend: Backend, spec: ModelSpec) -> None:

@@ -29,8 +29,8 @@ def head_of(architecture: str, head: str) -> Any:
 
 
 @pytest.mark.parametrize("head", COMPARED)
-@pytest.mark.parametrize("architecture", architectures())
-def test_every_head_is_compared(architecture: str, head: str) -> None:
+def test_every_head_is_compared(head: str) -> None:
     """An architecture without the head has none; one that uses another's is compared there."""
-    made = head_of(architecture, head)
-    assert made is None or made in {head_of(compared, head) for compared in COMPARED[head]}
+    for architecture in architectures():
+        made = head_of(architecture, head)
+        assert made is None or made in {head_of(compared, head) for compared in COMPARED[head]}, architecture

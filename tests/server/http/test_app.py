@@ -38,15 +38,15 @@ async def test_by_default_there_are_no_cors_headers() -> None:
     assert not any(name.startswith("access-control") for name in (*preflight.headers, *answer.headers))
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if "{" not in path])
-async def test_a_preflight_needs_no_key(path: str) -> None:
+async def test_a_preflight_needs_no_key() -> None:
     """Browsers send none. Every route and header is allowed."""
-    reply = await ask("OPTIONS", (PAGE,), path, **PREFLIGHT)
-    assert reply.status == 200
-    assert reply.headers["access-control-allow-origin"] == PAGE
-    assert "POST" in reply.headers["access-control-allow-methods"]
-    assert "authorization" in reply.headers["access-control-allow-headers"]
-    assert "x-vectord-lane" in reply.headers["access-control-allow-headers"]
+    for path in [path for path in ROUTES if "{" not in path]:
+        reply = await ask("OPTIONS", (PAGE,), path, **PREFLIGHT)
+        assert reply.status == 200, path
+        assert reply.headers["access-control-allow-origin"] == PAGE, path
+        assert "POST" in reply.headers["access-control-allow-methods"], path
+        assert "authorization" in reply.headers["access-control-allow-headers"], path
+        assert "x-vectord-lane" in reply.headers["access-control-allow-headers"], path
 
 
 @pytest.mark.parametrize("status", [200, 401])
