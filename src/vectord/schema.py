@@ -209,6 +209,13 @@ class UnloadModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PullModel:
+    """Begin to fetch a model from the hub, or report how far it is; serves it at the end. For operators only."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowStatistics:
     """The engine's counts since its start."""
 
@@ -230,7 +237,7 @@ ModelRequest: TypeAlias = (
     | TokenizeRequest
     | DecodeRequest
 )
-Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | ShowStatistics | MultiRequest
+Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | PullModel | ShowStatistics | MultiRequest
 
 
 # --- results --------------------------------------------------------------------------------------------------
@@ -501,6 +508,15 @@ class MultiResult:
     usage: Usage  # of all together, lengths in order
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    model: str  # the requested name; the served one at the end
+    state: Literal["pulling", "served"]
+    file: str = ""  # of the repository, the one that is being fetched
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
 Result: TypeAlias = (
     EmbedResult
     | DocumentsResult
@@ -510,6 +526,7 @@ Result: TypeAlias = (
     | TokenizeResult
     | DecodeResult
     | ModelList
+    | PullResult
     | Statistics
     | MultiResult
 )

@@ -27,7 +27,7 @@ from vectord.products import vectord
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.vectors import to_base64
 from vectord.products.vectord.fields import render_error
-from vectord.products.vectord.models import ModelAnswer, ModelsAnswer
+from vectord.products.vectord.models import ModelAnswer, ModelsAnswer, PullAnswer
 from vectord.products.vectord.scores import ClassifyAnswer, RerankAnswer, SimilarityAnswer
 from vectord.products.vectord.tokens import DecodeAnswer, TokenizeAnswer
 from vectord.products.vectord.vectors import DocumentsAnswer, EmbedAnswer
@@ -44,6 +44,8 @@ from vectord.schema import (
     EmbedResult,
     ListModels,
     LoadModel,
+    PullModel,
+    PullResult,
     RerankRequest,
     SimilarityRequest,
     SimilarityResult,
@@ -656,6 +658,16 @@ def test_one_model_is_shown_loaded_or_unloaded(path, method, kind):
     sent = Incoming(path={"model": "org/served"})
     assert route(path, method).parse(sent).request == kind(model="org/served")
     assert answer(path, sent, model_list(), ModelAnswer, method=method)["name"] == "served"
+
+
+def test_a_pull_shows_its_bytes():
+    """The answer of a running pull has the file of the repository, and how much of it is there."""
+    sent = Incoming(path={"model": "org/model"})
+    pulled = route("models/{model:path}/pull")
+    assert pulled.admin
+    assert pulled.parse(sent).request == PullModel(model="org/model")
+    facts = {"model": "org/model", "state": "pulling", "file": "model.safetensors", "done_bytes": 3, "total_bytes": 9}
+    assert answer("models/{model:path}/pull", sent, PullResult(**facts), PullAnswer) == facts
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,11 +83,13 @@ def pull(
     progress: Progress = lambda path, done, total: None,
     graphs: Sequence[str] = (),
     held_to: LockedModel | None = None,
+    limit_bytes: int | None = None,
 ) -> Pulled:
     """Download the needed files of the model and return what was downloaded.
 
     revision: branch, tag or commit; graphs: patterns of ONNX files that are needed too; held_to: the required commit
-    and files. Raises ModelUnavailable: not on the hub, not the announced bytes, or HubUnreachable.
+    and files; limit_bytes: of all needed files. Raises ModelUnavailable: not on the hub, not the announced bytes, too
+    large for the limit or the disk, or HubUnreachable.
     """
     from huggingface_hub import HfApi, constants  # noqa: PLC0415  0.15 s
 
@@ -99,7 +102,7 @@ def pull(
     if held_to is not None and info.sha != held_to.commit:
         raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
     remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
-    puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to)
+    puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to, limit_bytes)
     if held_to is not None:
         if missing := [file.path for file in held_to.files if file.path not in remote]:
             raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
@@ -141,7 +144,14 @@ class _Puller:
     """Downloads files of one commit into its folder of the cache, in the layout of huggingface_hub."""
 
     def __init__(
-        self, cache: Path, hub_id: str, commit: str, token: str | None, progress: Progress, held_to: LockedModel | None
+        self,
+        cache: Path,
+        hub_id: str,
+        commit: str,
+        token: str | None,
+        progress: Progress,
+        held_to: LockedModel | None,
+        limit_bytes: int | None,
     ) -> None:
         self.commit = commit
         self.files: dict[str, LockedFile] = {}  # verified
@@ -150,6 +160,7 @@ class _Puller:
         self._token = token
         self._progress = progress
         self._held_to = {} if held_to is None else {file.path: file for file in held_to.files}
+        self._limit_bytes = limit_bytes
         self._root = repository_folder(hub_id, cache)
         self.snapshot = self._root / "snapshots" / commit
         try:
@@ -165,10 +176,11 @@ class _Puller:
             ref.write_text(self.commit)
 
     def fetch(self, remote: Iterable[_RemoteFile]) -> None:
-        """Raises ModelUnavailable for a file that differs from the listing or from the lock file."""
-        for file in remote:
-            if file.path in self.files:
-                continue
+        """Raises ModelUnavailable for a file that differs from the listing or from the lock file, and before the first
+        byte if the files are too large."""
+        files = [file for file in remote if file.path not in self.files]
+        self._check_size(files)
+        for file in files:
             blob = self._root / "blobs" / file.digest
             if not _matches(blob, file):
                 with _network_errors(self._hub_id, self.commit), self._lock_of(blob):
@@ -181,6 +193,21 @@ class _Puller:
             with _network_errors(self._hub_id, self.commit):
                 self._link(file.path, blob)
             self.files[file.path] = LockedFile(file.path, file.size_bytes, sha256)
+
+    def _check_size(self, files: Sequence[_RemoteFile]) -> None:
+        model_bytes = sum(file.size_bytes for file in files) + sum(file.size_bytes for file in self.files.values())
+        if self._limit_bytes is not None and model_bytes > self._limit_bytes:
+            raise ModelUnavailable(
+                f"{self._hub_id}: {model_bytes:,} bytes to fetch, and pull_limit is {self._limit_bytes:,} bytes"
+            )
+        blobs = self._root / "blobs"
+        missing_bytes = sum(file.size_bytes for file in files if not (blobs / file.digest).is_file())
+        missing_bytes -= sum(map(_size, (_part(blobs / file.digest) for file in files)))
+        free_bytes = _free_bytes(self._root)
+        if missing_bytes > free_bytes:
+            raise ModelUnavailable(
+                f"{self._hub_id}: {missing_bytes:,} bytes to fetch, and {self._root} has {free_bytes:,} bytes free"
+            )
 
     def _link(self, path: str, blob: Path) -> None:
         link = self.snapshot / path
@@ -201,7 +228,7 @@ class _Puller:
 
     def _download(self, file: _RemoteFile, blob: Path) -> None:
         """Over several connections if necessary; the digest decides at the end."""
-        part = blob.with_name(f"{blob.name}.vectord.part")
+        part = _part(blob)
         for attempt in range(ATTEMPTS):
             try:
                 self._resume(file, part)
@@ -222,7 +249,7 @@ class _Puller:
         from huggingface_hub import constants, get_session, get_token, hf_hub_url  # noqa: PLC0415
         from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined] # noqa: PLC0415
 
-        start = part.stat().st_size if part.exists() else 0
+        start = _size(part)
         if start > file.size_bytes:
             part.unlink()
             start = 0
@@ -256,6 +283,18 @@ class _Puller:
             self._progress(file.path, done, file.size_bytes)
         if done < file.size_bytes:
             raise OSError(f"{file.path}: the connection ended early")
+
+
+def _part(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.vectord.part")
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _matches(path: Path, file: _RemoteFile) -> bool:

@@ -107,6 +107,14 @@ class ModelConfig:
     hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.")
     hf_token: str | None = setting(None, "Token for gated models; sent only with downloads.", secret=True)
     offline: bool = setting(False, "Never contact the hub; use local files only.")
+    pull_allow: tuple[str, ...] = setting(
+        ("*",),
+        "Patterns of the hub ids that the admin key may pull while the server runs, such as BAAI/*. With lock_file, "
+        "only its models; with offline, none.",
+    )
+    pull_limit: int = setting(
+        50 * 2**30, "Most bytes of a model that the admin key pulls while the server runs.", limits=(2**20, 2**50)
+    )
     task: Literal["auto", "embed", "rerank", "classify"] = setting(
         "auto",
         "Task of models whose files do not state one; auto: the task that each was trained for.",
@@ -409,8 +417,8 @@ class ServerConfig:
     )
     admin_key: str | None = setting(
         None,
-        "Key for loading and unloading models. Without it, or a key with admin = true in api_keys_file, those routes "
-        "do not exist.",
+        "Key for loading, unloading and pulling models. Without it, or a key with admin = true in api_keys_file, those "
+        "routes do not exist.",
         secret=True,
     )
     metrics_key: str | None = setting(

@@ -8,6 +8,7 @@ model's runner (queue/runner).
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from vectord.engine.events import (
     discard,
 )
 from vectord.engine.models.lifecycle import Lifecycle
+from vectord.engine.models.pulls import ModelPuller, Pulls
 from vectord.engine.models.registry import (
     Allowed,
     CompositeSource,
@@ -49,7 +51,7 @@ from vectord.engine.operations.task import EncoderPool, Task
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission, before, earliest, passed, within
 from vectord.engine.queue.runner import ModelRunner
-from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
+from vectord.errors import FingerprintMismatch, Forbidden, ModelCannot, Overloaded, TimedOut, VectordError
 from vectord.schema import (
     ANYONE,
     VECTOR_KINDS,
@@ -70,6 +72,8 @@ from vectord.schema import (
     ModelRequest,
     MultiRequest,
     MultiResult,
+    PullModel,
+    PullResult,
     Request,
     RerankRequest,
     RerankResult,
@@ -85,6 +89,8 @@ from vectord.schema import (
 from vectord.text.chat import ChatTemplates
 from vectord.text.sequence import Encoder
 
+log = logging.getLogger("vectord.engine")
+
 
 class Engine:
     """Implements EngineClient. Every method is called on one event loop."""
@@ -98,16 +104,18 @@ class Engine:
         composites: Sequence[CompositeSource] = (),
         store: Store | None = None,
         store_secret: bytes = b"",
+        puller: ModelPuller | None = None,
     ) -> None:
         """models: earlier ones are preferred. max_batch_texts: the limit of one forward. Does not start anything.
 
         store: shared by replicas; the engine opens and closes it. store_secret: signs the stored answers.
+        puller: fetches models for operators; None: they get Forbidden.
         """
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
-        embedders = {served.name for served in self._registry.models if not VECTOR_KINDS.isdisjoint(served.kinds)}
-        self._counter = StatisticsCounter(embedders)
+        self._embedders = {served.name for served in self._registry.models if _has_vectors(served)}
+        self._counter = StatisticsCounter(self._embedders)
         self._observer = observer
         self._admission = Admission(
             self._config.max_concurrent_requests,
@@ -125,6 +133,7 @@ class Engine:
         self._chat_templates = ChatTemplates()
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         self._lifecycle = Lifecycle(self._registry.models, self._config, self._make_runner, self._observe)
+        self._pulls = Pulls(puller, self._add)
         self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
 
     # --- start and end ----------------------------------------------------------------------------------------
@@ -169,6 +178,7 @@ class Engine:
         """Fail waiting requests with Unavailable, end the threads, close the backends."""
         self._admission.refuse()
         self._rerank_admission.refuse()
+        await self._pulls.close()
         await self._lifecycle.close()
         if self._shared is not None:
             await self._shared.close()
@@ -278,6 +288,8 @@ class Engine:
             return self._counter.statistics(facts.device if facts else "unknown", facts.gpu if facts else None)
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request, caller)
+        if isinstance(request, PullModel):
+            return self._pull(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         async with AsyncExitStack() as places:
             try:
@@ -406,6 +418,22 @@ class Engine:
             await (self._lifecycle.load if isinstance(request, LoadModel) else self._lifecycle.unload)(each)
         return self._list_models(ListModels(model=request.model), caller)
 
+    def _pull(self, request: PullModel, caller: Caller) -> PullResult:
+        target = self._registry.served_as(request.model, caller.models)
+        if target is not None:
+            return PullResult(model=target.name, state="served")
+        if caller.models is not None and request.model not in caller.models:
+            raise Forbidden("This key may not use the model.", field="model")
+        return self._pulls.report(request.model)
+
+    def _add(self, source: ModelSource) -> str:
+        served = self._registry.add(source)
+        if _has_vectors(served):
+            self._embedders.add(served.name)
+        log.info("%s is served: pulled from the hub", served.name)
+        self._observe(ModelStateChanged(served.name, "unloaded"))
+        return served.name
+
     def _list_models(self, request: ListModels, caller: Caller) -> ModelList:
         targets = self._registry.seen_by(caller.models)
         if request.model is not None:
@@ -493,6 +521,10 @@ def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
 
 def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
     return outputs <= target.kinds if outputs else not VECTOR_KINDS.isdisjoint(target.kinds)
+
+
+def _has_vectors(served: ServedModel) -> bool:
+    return not VECTOR_KINDS.isdisjoint(served.kinds)
 
 
 def _classifies(target: ModelOrComposite) -> bool:

@@ -30,6 +30,7 @@ from vectord.schema import (
     EmbedResult,
     ModelList,
     MultiResult,
+    PullResult,
     RerankResult,
     Result,
     SimilarityResult,
@@ -69,7 +70,7 @@ def result_headers(result: Result | BatchResult) -> dict[str, str]:
 
 
 def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
-    if isinstance(result, ModelList | DecodeResult | Statistics | BatchResult):
+    if isinstance(result, ModelList | PullResult | DecodeResult | Statistics | BatchResult):
         return {}
     if isinstance(result, EmbedResult) and result.lengths:
         return length_headers(*result.lengths.values())

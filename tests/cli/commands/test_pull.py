@@ -18,8 +18,10 @@ import pytest
 from tests.checkpoints.folders import write_sentence_model
 from tests.checkpoints.small_hub import COMMIT, MODEL, Hub, small_hub
 from tests.config.start import load
+from tests.real_server import running
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
+from vectord.cli import main
 from vectord.config import ModelConfig
 from vectord.engine.models.opening import read_facts
 from vectord.engine.models.requested import RequestedModel
@@ -295,3 +297,39 @@ def test_a_bad_lock_file_is_refused(tmp_path: Path, changed: Mapping[str, Any], 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match=r"config\.json is in the lock file and not in"):
         check_folder(tmp_path, LockedModel("m", COMMIT, (LockedFile("config.json", 3, "0" * 64),)))
+
+
+def test_a_running_server_pulls_and_serves_a_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the admin key. An ordinary key is refused, and so is a model that is not on the hub."""
+    for name, text in environ_of(hub, tmp_path).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.chdir(tmp_path)
+    with running(tmp_path / "log", "--backend", "fake", "--api-key", "reader", "--admin-key", "boss") as (url, _):
+        assert main.run(["pull", MODEL, "--url", url, "--token", "reader"]) == 1
+        assert "may not load, unload or pull models" in capsys.readouterr().err
+        assert main.run(["pull", MODEL, "--url", url, "--token", "boss"]) == 0
+        assert capsys.readouterr().out == f"{MODEL} is served\n"
+        assert main.run(["ps", "--all", "--json", "--url", url, "--token", "reader"]) == 0
+        assert [model["name"] for model in json.loads(capsys.readouterr().out)][1:] == [MODEL]
+        assert main.run(["pull", "some/other", "--url", url, "--token", "boss"]) == 1
+        assert "not on the hub" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--url", "http://localhost:1"], "--url: name the models to pull"),
+        ([MODEL, "--url", "http://localhost:1", "--locked"], "--url: the server has its own settings"),
+        ([MODEL, "--url", "http://localhost:1", "--offline"], "--url: the server has its own settings"),
+        ([MODEL, "--token", "boss"], "--token: belongs to --url"),
+    ],
+    ids=["no model", "locked", "another option", "token alone"],
+)
+def test_options_that_a_running_server_does_not_obey_are_refused(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, before any request."""
+    assert main.run(["pull", *words]) == 2
+    assert line in capsys.readouterr().err

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vectord.cli.printing import printable
 from vectord.config.command_line import Command, flag, value
 from vectord.config.sources import CommandLine, Loaded, load
 from vectord.errors import ConfigError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from vectord.config import ServerConfig
-    from vectord.tools.probe import ProbedServer
+    from vectord.tools.probe import ProbedServer, ProbeReply
 
 ANSWER_TIMEOUT_S = 600.0  # unloading waits for running requests
 
@@ -97,6 +98,17 @@ def running_server(line: CommandLine, url: str | None, token: str | None) -> Ite
     with server:
         server.check_reachable("--url" if url else "--port")
         yield server
+
+
+def refusal(reply: ProbeReply) -> str:
+    """Why a server refused a request to one of the operator's routes."""
+    answer = reply.json()
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict):
+        return printable(reply.summary())
+    if error.get("type") == "no_such_route":
+        return "the server has no admin key; start it with --admin-key"
+    return printable(str(error.get("message")))
 
 
 def own_url(config: ServerConfig) -> str:

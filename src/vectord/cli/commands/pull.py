@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
-from vectord.cli.commands import command_with_settings, load_settings
-from vectord.cli.printing import console, print_json, print_table
+import click
+import msgspec
+
+from vectord.cli.commands import TOKEN, command_with_settings, load_settings, refusal, running_server
+from vectord.cli.printing import console, print_json, print_table, print_text, printable
 from vectord.config import ModelConfig
-from vectord.config.command_line import flag, pass_command_line
+from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine, export_hub
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.checkpoints.pulling import Progress
+    from vectord.tools.probe import ProbedServer, ProbeReply
+
+POLL_S = 0.5  # between two requests for the progress of a running server
 
 HELP = """\
 Fetch each MODEL (a hub id; default: the models of the settings) into the cache of `vectord serve`. Only the files that
@@ -28,12 +36,16 @@ where it stopped, also after kill -9. Every file is checked against the hub's ch
 The lock file vectord.lock gets each model's commit, and each file's size and sha256. `vectord serve --lock-file
 vectord.lock` serves these commits and refuses files that differ. --lock-file names another file.
 
+With --url, a running server fetches each MODEL and serves it until it ends. It needs an --admin-key, which --token
+passes; its settings pull_allow and pull_limit, lock_file and offline apply. Ctrl-C does not end its download.
+
 Accepts the options of `vectord serve`. These matter: --revision, --hf-home, --hub-cache, --hf-endpoint, --hf-token
 (HF_TOKEN), --model-catalogue, and --backend onnxruntime with --onnx-file.
 
 \b
 Exit codes:
-  0    every file is present and correct
+  0    every file is present and correct; with --url, the models are served
+  1    with --url: the server refused or failed; a line on standard error has its reason
   2    a model that is not on the hub, a wrong checksum, a model missing in the lock file
   130  Ctrl-C; the same command continues
 
@@ -41,6 +53,7 @@ Exit codes:
 Examples:
   vectord pull BAAI/bge-m3 BAAI/bge-reranker-v2-m3
   vectord pull BAAI/bge-m3 --locked --hub-cache /models
+  vectord pull BAAI/bge-m3 --url http://gpu-box:8000 --token "$ADMIN_KEY"
   HF_ENDPOINT=https://mirror.example vectord pull intfloat/multilingual-e5-small --json"""
 
 
@@ -53,11 +66,17 @@ Examples:
             "--frozen",
             help="Fetch the commits of the lock file, which must list every MODEL. A file that differs is refused.",
         ),
+        value("--url", "URL", "A running server that fetches and serves the models, instead of the cache here."),
+        TOKEN,
         flag("--json", "as_json", help="Print JSON, and no progress bar."),
     ],
 )
 @pass_command_line
-def command(line: CommandLine, locked: bool, as_json: bool) -> int:
+def command(line: CommandLine, locked: bool, url: str | None, token: str | None, as_json: bool) -> int:
+    if url is None and token is not None:
+        raise ConfigError("--token: belongs to --url")
+    if url is not None:
+        return _pull_onto(line, url, token, as_json, locked=locked)
     from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
     from vectord.checkpoints.pulling import pull  # noqa: PLC0415
@@ -106,6 +125,53 @@ def command(line: CommandLine, locked: bool, as_json: bool) -> int:
     caption = f"{'matches' if locked else 'written to'} {path}"
     headings = ("model", "commit", ">files", ">size", ">fetched", "where")
     return print_table(table, headings, caption=caption, caption_justify="left")
+
+
+class _Report(msgspec.Struct):
+    """A running server's answer to a pull."""
+
+    model: str
+    state: Literal["pulling", "served"]
+    file: str
+    done_bytes: int
+    total_bytes: int
+
+
+def _pull_onto(line: CommandLine, url: str, token: str | None, as_json: bool, *, locked: bool) -> int:
+    """Let the server at `url` pull the models of the command line."""
+    names, _ = line.layer.pop("models", ([], None))
+    if not names or not isinstance(names, list):
+        raise ConfigError("--url: name the models to pull")
+    if locked or line.layer:
+        raise ConfigError("--url: the server has its own settings; leave out the other options")
+    served = []
+    with running_server(line, url, token) as server, _progress(as_json) as progress:
+        for name in names:
+            reply = _await_pull(server, name, progress)
+            if isinstance(reply, _Report):
+                served.append(printable(reply.model))
+                continue
+            click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
+    if as_json:
+        print_json({"served": served})
+    else:
+        print_text("\n".join(f"{name} is served" for name in served))
+    return 0 if len(served) == len(names) else ExitCode.FAILED
+
+
+def _await_pull(server: ProbedServer, name: str, progress: Progress) -> _Report | ProbeReply:
+    """The report of the served model, or the refusal."""
+    while True:
+        reply = server.send("POST", f"/vectord/models/{quote(name.removesuffix(':latest'))}/pull", None)
+        try:
+            report = msgspec.convert(reply.json(), _Report)
+        except msgspec.ValidationError:
+            return reply
+        if reply.status != 200 or report.state == "served":
+            return report if reply.status == 200 else reply
+        if report.file:
+            progress(printable(report.file), report.done_bytes, report.total_bytes)
+        time.sleep(POLL_S)
 
 
 def _hub_ids(config: ModelConfig) -> list[str]:

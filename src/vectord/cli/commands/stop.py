@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import click
 
-from vectord.cli.commands import TOKEN, URL, command_with_settings, running_server
-from vectord.cli.printing import print_text, printable
+from vectord.cli.commands import TOKEN, URL, command_with_settings, refusal, running_server
+from vectord.cli.printing import print_text
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError, ExitCode
@@ -46,14 +46,5 @@ def command(line: CommandLine, url: str | None, token: str | None) -> int:
                 print_text(f"{name} is unloaded")
                 continue
             code = ExitCode.FAILED
-            click.echo(f"vectord: {name}: {_reason(reply.json(), reply.summary())}", file=sys.stderr)
+            click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
     return code
-
-
-def _reason(answer: object, summary: str) -> str:
-    error = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(error, dict):
-        return printable(summary)
-    if error.get("type") == "no_such_route":
-        return "the server has no admin key; start it with --admin-key"
-    return printable(str(error.get("message")))

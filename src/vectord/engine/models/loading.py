@@ -52,7 +52,7 @@ async def load(
     if served.source.memory_bytes >= LARGE_BYTES:
         progress.info(what, extra={"progress": (0, None)})
     try:
-        encoder, backends = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
+        encoder, backends = await in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
         served.runner = make_runner(served, encoder, backends)
         tested_s = time.monotonic()
         await self_test(served.runner)
@@ -164,7 +164,7 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
     )
 
 
-async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
+async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
     """Like asyncio.to_thread, but a hung call does not prevent the process from ending."""
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # a cancelled waiter does not cancel the call
@@ -175,7 +175,7 @@ async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
         except Exception as error:
             outcome.set_exception(error)
         except BaseException as error:  # asyncio would let a SystemExit end the server
-            outcome.set_exception(RuntimeError(f"loading ended with {type(error).__name__}"))
+            outcome.set_exception(RuntimeError(f"{name} ended with {type(error).__name__}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.wrap_future(outcome)

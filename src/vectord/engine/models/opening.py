@@ -26,7 +26,7 @@ from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, ModelSpec
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.compute.calibration.texts import CalibrationTexts, Sample, read_calibration_texts
@@ -91,12 +91,12 @@ def open_models(config: Config) -> list[ModelSource]:
     return [
         _failing_source(spec, name, aliases[name], unreadable[spec.fingerprint])
         if spec.fingerprint in unreadable
-        else _source(spec, name, aliases[name], device, texts, pinned=name in pinned)
+        else make_source(spec, name, aliases[name], device, texts, pinned=name in pinned)
         for name, spec in zip(names, specs, strict=True)
     ]
 
 
-def _source(
+def make_source(
     spec: ModelSpec,
     name: str,
     aliases: tuple[str, ...],
@@ -105,6 +105,7 @@ def _source(
     *,
     pinned: bool,
 ) -> ModelSource:
+    """The source of a model with these facts. Raises StartError for a backend or dtype that cannot compute it."""
     backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
     check_adapters(spec, backend)
     spec = with_graph(spec, backend, device)
@@ -113,7 +114,7 @@ def _source(
     options = backend_options(device, backend)
     queries = None
     if spec.query is not None:
-        queries = _source(spec.query, f"{name} (queries)", (), device, texts, pinned=pinned)
+        queries = make_source(spec.query, f"{name} (queries)", (), device, texts, pinned=pinned)
     return ModelSource(
         name=name,
         aliases=aliases,
@@ -237,14 +238,16 @@ _OTHER_DECODERS = frozenset(
 )
 
 
-def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
-    """graphs: patterns of ONNX files to download with the rest.
+def read_facts(
+    requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = (), located: Located | None = None
+) -> ModelSpec:
+    """graphs: patterns of ONNX files to download with the rest; located: where the model is, if it is known.
 
     Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
     """
-    lock = None if config.lock_file is None else _locked(requested, Path(config.lock_file).expanduser())
+    lock = None if config.lock_file is None else locked_model(requested, Path(config.lock_file).expanduser())
     is_folder = Path(requested.model).is_absolute()  # a folder has no revision, but a lock can list its files
-    located = resolve(
+    located = located or resolve(
         requested.model,
         revision=config.revision if lock is None or is_folder else lock.commit,
         offline=config.offline,
@@ -310,7 +313,8 @@ def _queries_alike(spec: ModelSpec, queries: ModelSpec, config: ModelConfig) -> 
     )
 
 
-def _locked(requested: RequestedModel, path: Path) -> LockedModel:
+def locked_model(requested: RequestedModel, path: Path) -> LockedModel:
+    """The model's entry in the lock file. Raises ModelUnavailable without one."""
     lock = read_lock(path)
     names = filter(None, (requested.model, requested.name))
     model = next((found for name in names if (found := locked(lock, name)) is not None), None)

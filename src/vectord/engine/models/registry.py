@@ -206,12 +206,30 @@ class Registry:
         for served in served_models:
             for name in (served.name, *served.source.aliases):
                 self._enter(name, served)
-        self._adapters = _adapter_names(self._by_name)
+        self._adapters = _adapter_names(self._by_name)  # of the models at start; a pulled one has none
         self.targets: list[ModelOrComposite] = [*served_models]  # every model and composite, once, in order
         for composite in composites:
             target = Composite(composite.name, self._members(composite))
             self._enter(target.name, target)
             self.targets.append(target)
+
+    def add(self, source: ModelSource) -> ServedModel:
+        """Serve one more model, after the others. Its aliases that are taken stay with their models.
+
+        Raises ValueError for a name that is taken.
+        """
+        served = ServedModel(source)
+        self._enter(served.name, served)
+        for alias in source.aliases:
+            self._by_name.setdefault(alias, served)
+        self.models += [served, *filter(None, [served.queries])]
+        self.targets.append(served)
+        return served
+
+    def served_as(self, name: str, allowed: Allowed) -> ModelOrComposite | None:
+        """The model of that name or alias, if there is one that a caller with these names may see."""
+        target = self._by_name.get(name)
+        return target if target is not None and target in self.seen_by(allowed) else None
 
     def resolve(
         self, name: str | None, can: Callable[[ModelOrComposite], bool], what: str, allowed: Allowed = None
@@ -236,10 +254,9 @@ class Registry:
 
     def named(self, name: str, allowed: Allowed = None) -> ModelOrComposite:
         """Raises ModelNotFound, which lists the served names."""
-        target = self._by_name.get(name)
-        seen = self.seen_by(allowed)
-        if target is None or (allowed is not None and target not in seen):
-            names = ", ".join(target.name for target in seen) or "none"
+        target = self.served_as(name, allowed)
+        if target is None:
+            names = ", ".join(target.name for target in self.seen_by(allowed)) or "none"
             raise ModelNotFound("No such model is served here. Served: {served}.", field="model", served=names)
         return target
 

@@ -9,7 +9,7 @@ import msgspec
 
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.vectors import json_answer
-from vectord.schema import DeviceState, LoadModel, ModelInfo, ModelList, UnloadModel, VectorKind
+from vectord.schema import DeviceState, LoadModel, ModelInfo, ModelList, PullModel, PullResult, UnloadModel, VectorKind
 
 ROUTES = Routes()
 
@@ -77,6 +77,24 @@ def _model(info: ModelInfo) -> dict[str, Any]:
     }
 
 
+class PullAnswer(msgspec.Struct):
+    """Of a model that is being fetched, the file and its bytes; repeat the request until the state is `served`."""
+
+    model: str
+    state: Literal["pulling", "served"]
+    file: str
+    done_bytes: int
+    total_bytes: int
+
+
+def parse_pull(incoming: Incoming) -> Call:
+    return Call(PullModel(model=incoming.path["model"]), render_pull)
+
+
+def render_pull(result: PullResult) -> Rendered:
+    return json_answer(**asdict(result))
+
+
 def parse_load(incoming: Incoming) -> Call:
     return Call(LoadModel(model=incoming.path["model"]), render_model)
 
@@ -85,8 +103,10 @@ def parse_unload(incoming: Incoming) -> Call:
     return Call(UnloadModel(model=incoming.path["model"]), render_model)
 
 
-for _path, _parse, _summary in (
-    ("/vectord/models/{model:path}/load", parse_load, "Load a model now"),
-    ("/vectord/models/{model:path}/unload", parse_unload, "Unload a model"),
+_PULL = "Begin to fetch a model from the hub, or show how far it is"
+for _path, _parse, _summary, _answer in (
+    ("/vectord/models/{model:path}/load", parse_load, "Load a model now", ModelAnswer),
+    ("/vectord/models/{model:path}/unload", parse_unload, "Unload a model", ModelAnswer),
+    ("/vectord/models/{model:path}/pull", parse_pull, _PULL, PullAnswer),
 ):
-    ROUTES.add(Route(method="POST", path=_path, parse=_parse, summary=_summary, answer=ModelAnswer, admin=True))
+    ROUTES.add(Route(method="POST", path=_path, parse=_parse, summary=_summary, answer=_answer, admin=True))

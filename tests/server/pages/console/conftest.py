@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from tests.checkpoints.folders import write_sentence_model
+from tests.checkpoints.small_hub import small_hub
 from tests.real_server import running
 from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit
 
@@ -36,11 +38,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a server with a key and an admin key, under a prefix."""
+    """The base URL of a server with a key, an admin key and a hub, under a prefix."""
     folder: Path = tmp_path_factory.mktemp("locked")
-    options = ("--api-key", KEY, "--admin-key", ADMIN_KEY, "--url-prefix", "/behind/proxy", "--offline")
-    with running(folder / "log", "all-MiniLM-L6-v2", *options) as (url, _):
-        yield f"{url}/behind/proxy"
+    options = ("--api-key", KEY, "--admin-key", ADMIN_KEY, "--url-prefix", "/behind/proxy")
+    with small_hub(write_sentence_model(folder / "repository")) as hub:
+        cache = ("--hf-endpoint", hub.url, "--hf-home", str(folder / "hf"))
+        with running(folder / "log", "all-MiniLM-L6-v2", *options, *cache) as (url, _):
+            yield f"{url}/behind/proxy"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
+from tests.checkpoints.small_hub import MODEL
 from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit, run, use_tool
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -130,7 +131,7 @@ def test_only_the_admin_key_offers_to_load_models(chromium: Browser, locked: str
         page.goto(f"{locked}/")
         page.get_by_label("API key").fill(KEY)
         page.keyboard.press("Enter")
-        state = page.locator(".model-state")
+        state = page.locator(".model-state").first
         expect(state).to_have_text("ready")
         expect(page.get_by_role("button", name="Unload")).to_have_count(0)
         page.get_by_role("button", name="Key").click()
@@ -140,6 +141,28 @@ def test_only_the_admin_key_offers_to_load_models(chromium: Browser, locked: str
         expect(state).to_have_text("unloaded")
         page.get_by_role("button", name="Load all-MiniLM-L6-v2").click()
         expect(state).to_have_text("ready")
+
+
+def test_only_the_admin_key_pulls_a_model(chromium: Browser, locked: str) -> None:
+    """The pulled model is listed and can be loaded; a name that is no hub id is refused with the reason."""
+    with Visit.begun(chromium, locked) as visit:
+        page = visit.page
+        page.goto(f"{locked}/")
+        page.get_by_label("API key").fill(KEY)
+        page.keyboard.press("Enter")
+        expect(page.locator(".model-state").first).to_be_visible()
+        expect(page.locator("#pull")).to_be_hidden()
+        page.get_by_role("button", name="Key").click()
+        page.get_by_label("API key").fill(ADMIN_KEY)
+        page.keyboard.press("Enter")
+        name = page.get_by_label("Pull a model from the hub")
+        name.fill("../../etc")
+        name.press("Enter")
+        expect(page.locator("#models-status")).to_contain_text("neither a folder nor a hub id")
+        name.fill(MODEL)
+        name.press("Enter")
+        expect(page.locator("#models-status")).to_contain_text(f"{MODEL}: served")
+        expect(page.get_by_role("button", name=f"Load {MODEL}")).to_be_enabled()
 
 
 def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, server: str) -> None:

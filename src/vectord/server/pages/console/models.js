@@ -5,6 +5,7 @@ import { el, find, tableParts } from "./dom.js";
 import { plural } from "./format.js";
 
 const PERIOD_MS = 5000;
+const PULL_PERIOD_MS = 500; // for the progress of a download
 
 let shown = "";
 let refresh = () => {}; // asks at once, after startModels
@@ -15,6 +16,10 @@ const listeners = new Set();
 /** whenChanged: called with the list after each change. */
 export function startModels(whenChanged) {
   listeners.add(whenChanged);
+  find("pull").addEventListener("submit", (event) => {
+    event.preventDefault();
+    pull(find("pull-name").value.trim());
+  });
   refresh = poll(PERIOD_MS, ask, fail);
 }
 
@@ -22,6 +27,7 @@ export function startModels(whenChanged) {
 export function allowManaging(allowed) {
   if (allowed === manages) return;
   manages = allowed;
+  find("pull").hidden = !allowed;
   refresh();
 }
 
@@ -63,15 +69,50 @@ function buttonOf({ name, state }) {
   }, words);
 }
 
+const order = async (name, action) =>
+  (await post(`vectord/models/${name.split("/").map(encodeURIComponent).join("/")}/${action}`, {})).json;
+
 async function manage(name, action) {
+  await run(name, `${action}ing`, async () => {
+    await order(name, action);
+    return `${action}ed`;
+  });
+}
+
+/** Begins the pull, then asks for its progress until the model is served. */
+async function pull(name) {
+  const bar = find("pull-bar");
+  const button = find("pull").querySelector("button");
+  button.disabled = true;
+  await run(name, "pulling", async () => {
+    for (;;) {
+      const report = await order(name, "pull");
+      if (report.state === "served") return "served; it loads on its first use";
+      bar.hidden = !report.total_bytes;
+      bar.max = report.total_bytes || 1;
+      bar.value = report.done_bytes;
+      if (report.file) {
+        find("models-status").textContent =
+          `${name}: ${report.file}, ${megabytes(report.done_bytes)} of ${megabytes(report.total_bytes)} MB`;
+      }
+      await new Promise((resolve) => setTimeout(resolve, PULL_PERIOD_MS));
+    }
+  });
+  bar.hidden = true;
+  button.disabled = false;
+}
+
+const megabytes = (bytes) => (bytes / 1e6).toLocaleString("en", { maximumFractionDigits: 1 });
+
+/** Shows what is done with the model, and the result of `work` or its error. */
+async function run(name, doing, work) {
   const status = find("models-status");
   busy = name;
   refresh();
   status.classList.remove("bad");
-  status.textContent = `${name}: ${action}ing`;
+  status.textContent = `${name}: ${doing}`;
   try {
-    await post(`vectord/models/${name.split("/").map(encodeURIComponent).join("/")}/${action}`, {});
-    status.textContent = `${name}: ${action}ed`;
+    status.textContent = `${name}: ${await work()}`;
   } catch (error) {
     status.classList.add("bad");
     status.textContent = `${name}: ${error.message}`;

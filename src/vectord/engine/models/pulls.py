@@ -1,0 +1,173 @@
+"""Models that the operator pulls from the hub while the server runs.
+
+`Pulls` belongs to the event loop: it runs one pull at a time and reports its progress. `ModelPuller` says what the
+settings allow, and fetches in a thread. A pulled model is served until the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from vectord.checkpoints.hub import cache_folder, check_names
+from vectord.checkpoints.lock import LockedModel
+from vectord.checkpoints.pulling import Progress, pull
+from vectord.checkpoints.spec import Located
+from vectord.config import Config
+from vectord.engine.models.backend import required_graphs, settle_device
+from vectord.engine.models.loading import in_daemon_thread
+from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
+from vectord.engine.models.registry import ModelSource
+from vectord.engine.models.requested import RequestedModel, further_names, hub_id_of, requested_models
+from vectord.errors import Forbidden, InvalidField, ModelUnavailable, ShuttingDown, StartError, Unavailable
+from vectord.schema import PullResult
+
+MAX_PULLED = 100  # models of one process; each keeps its facts in memory, and its name in the metrics
+FAILURE_KEPT_S = 60.0  # in which a further request gets the failure instead of a new attempt
+PULLING = PullResult(model="", state="pulling")
+
+
+class ModelPuller:
+    """Fetches models as the settings of the server say."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def check(self, name: str) -> None:
+        """Raises Forbidden and InvalidField if the settings exclude the model, without contacting the hub."""
+        config = self._config.model
+        if config.offline:
+            raise Forbidden("This server is offline: it fetches no model from the hub.")
+        try:
+            check_names(name, None)
+            requested = self._requested(name)
+            self._locked(requested)
+        except ModelUnavailable as error:
+            raise InvalidField("{reason}.", field="model", reason=error.message) from error
+        hub_id = hub_id_of(requested.model)
+        if not any(fnmatchcase(hub_id, pattern) for pattern in config.pull_allow):
+            raise Forbidden("The setting pull_allow of this server excludes the model.", field="model")
+
+    def fetch(self, name: str, progress: Progress) -> ModelSource:
+        """Blocks while it downloads. Raises StartError."""
+        config, device = self._config.model, settle_device(self._config.device)
+        requested, graphs = self._requested(name), required_graphs(device)
+        located = None
+        if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
+            hub_id = hub_id_of(requested.model)
+            check_names(hub_id, config.revision)
+            folder = pull(
+                hub_id,
+                revision=config.revision,
+                cache=cache_folder(config.hf_home, os.environ),
+                token=config.hf_token,
+                progress=progress,
+                graphs=graphs,
+                held_to=self._locked(requested),
+                limit_bytes=config.pull_limit,
+            ).folder
+            located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
+        spec = read_facts(requested, config, graphs, located)
+        served_name = requested.name or spec.model_id
+        aliases = further_names([requested], [spec], [served_name], ())[served_name]
+        return make_source(spec, served_name, aliases, device, calibration_texts(device), pinned=False)
+
+    def _requested(self, name: str) -> RequestedModel:
+        """The model with this name in the operator's catalogue and model_path, else on the hub."""
+        alone = replace(
+            self._config.model,
+            models=(name,),
+            default_embedding_model=None,
+            dense_embedding_model=None,
+            reranker_model=None,
+            rerankers=(),
+        )
+        return requested_models(alone)[0]
+
+    def _locked(self, requested: RequestedModel) -> LockedModel | None:
+        path = self._config.model.lock_file
+        return None if path is None else locked_model(requested, Path(path).expanduser())
+
+
+@dataclass(slots=True)
+class _Pull:
+    name: str
+    task: asyncio.Task[str]  # the served name
+    progress: PullResult = PULLING
+    ended_s: float = 0.0
+
+
+class Pulls:
+    def __init__(self, puller: ModelPuller | None, add: Callable[[ModelSource], str]) -> None:
+        """puller: None if this engine pulls no models. add: serves the model and returns its name, or raises."""
+        self._puller = puller
+        self._add = add
+        self._last: _Pull | None = None
+        self._pulled = 0
+        self._closed = False
+
+    def report(self, name: str) -> PullResult:
+        """Begin to pull the model, or say how far it is. Returns at once.
+
+        Raises Forbidden and InvalidField for a model that may not be pulled or could not be, Unavailable while another
+        one is pulled.
+        """
+        if self._closed:
+            raise ShuttingDown()
+        last = self._last
+        if last is not None and not last.task.done():
+            if last.name != name:
+                raise Unavailable("The server is pulling {model}, and pulls one at a time.", model=last.name)
+            return last.progress
+        if last is not None and last.name == name and time.monotonic() - last.ended_s < FAILURE_KEPT_S:
+            self._last = None  # a failure is reported once
+            last.task.result()
+        if self._puller is None:
+            raise Forbidden("This server pulls no models.")
+        self._puller.check(name)
+        if self._pulled >= MAX_PULLED:
+            raise Forbidden("This server has pulled {limit} models, which is the limit.", limit=MAX_PULLED)
+        progress = replace(PULLING, model=name)
+        self._last = pull_ = _Pull(name, asyncio.create_task(self._pull(self._puller, name)), progress)
+        pull_.task.add_done_callback(self._ended)
+        return progress
+
+    async def close(self) -> None:
+        """Ends the running pull; the thread ends at its next bytes."""
+        self._closed = True
+        if self._last is not None:
+            self._last.task.cancel()
+            with suppress(asyncio.CancelledError, InvalidField):
+                await self._last.task
+
+    async def _pull(self, puller: ModelPuller, name: str) -> str:
+        def show(path: str, done: int, total: int | None) -> None:
+            if self._closed:
+                raise SystemExit  # in_daemon_thread ends the thread; an Exception would be tried again
+            if self._last is not None:
+                shown = PullResult(model=name, state="pulling", file=path, done_bytes=done, total_bytes=total or 0)
+                self._last.progress = shown
+
+        try:
+            source = await in_daemon_thread(lambda: puller.fetch(name, show), f"vectord-pull-{name}")
+            served = self._add(source)
+        except StartError as error:
+            raise InvalidField(
+                "The model {model} could not be pulled: {reason}.", field="model", model=name, reason=error.message
+            ) from error
+        except ValueError as error:
+            raise InvalidField("A model is served as {model}.", field="model", model=name) from error
+        self._pulled += 1
+        return served
+
+    def _ended(self, task: asyncio.Task[str]) -> None:
+        if self._last is not None and self._last.task is task:
+            self._last.ended_s = time.monotonic()
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved, or asyncio would log a warning
