@@ -27,7 +27,7 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.engine.models.pulls import ModelPuller
+from vectord.engine.models.puller import ModelPuller
 from vectord.errors import ConfigError, ExitCode, RateLimited, installing
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import FACTS, START, rename_events

@@ -32,7 +32,7 @@ from vectord.engine.events import (
     discard,
 )
 from vectord.engine.models.lifecycle import Lifecycle
-from vectord.engine.models.pulls import ModelPuller, Pulls
+from vectord.engine.models.pulls import Puller, Pulls
 from vectord.engine.models.registry import (
     Allowed,
     CompositeSource,
@@ -104,7 +104,7 @@ class Engine:
         composites: Sequence[CompositeSource] = (),
         store: Store | None = None,
         store_secret: bytes = b"",
-        puller: ModelPuller | None = None,
+        puller: Puller | None = None,
     ) -> None:
         """models: earlier ones are preferred. max_batch_texts: the limit of one forward. Does not start anything.
 

@@ -18,7 +18,7 @@ from tests.reference.reference_models import write_bge_m3
 from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
-from vectord.engine.models.pulls import ModelPuller
+from vectord.engine.models.puller import ModelPuller
 from vectord.errors import Forbidden, InvalidField, Unavailable
 from vectord.schema import ANYONE, Caller, EmbedRequest, ListModels, PullModel, PullResult
 

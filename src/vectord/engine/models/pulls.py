@@ -1,31 +1,21 @@
-"""Models that the operator pulls from the hub while the server runs.
+"""Models that the operator pulls from the hub while the server runs: one at a time, with its progress.
 
-`Pulls` belongs to the event loop: it runs one pull at a time and reports its progress. `ModelPuller` says what the
-settings allow, and fetches in a thread. A pulled model is served until the process ends.
+On the event loop; puller.py fetches in a thread. A pulled model is served until the process ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
+from typing import Protocol
 
-from vectord.checkpoints.hub import cache_folder, check_names
-from vectord.checkpoints.lock import LockedModel
-from vectord.checkpoints.pulling import Progress, pull
-from vectord.checkpoints.spec import Located
-from vectord.config import Config
-from vectord.engine.models.backend import required_graphs, settle_device
+from vectord.checkpoints.pulling import Progress
 from vectord.engine.models.loading import in_daemon_thread
-from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import RequestedModel, further_names, hub_id_of, requested_models
-from vectord.errors import Forbidden, InvalidField, ModelUnavailable, ShuttingDown, StartError, Unavailable
+from vectord.errors import Forbidden, InvalidField, ShuttingDown, StartError, Unavailable
 from vectord.schema import PullResult
 
 MAX_PULLED = 100  # models of one process; each keeps its facts in memory, and its name in the metrics
@@ -33,66 +23,16 @@ FAILURE_KEPT_S = 60.0  # in which a further request gets the failure instead of 
 PULLING = PullResult(model="", state="pulling")
 
 
-class ModelPuller:
-    """Fetches models as the settings of the server say."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
+class Puller(Protocol):
+    """Implemented by puller.py."""
 
     def check(self, name: str) -> None:
         """Raises Forbidden and InvalidField if the settings exclude the model, without contacting the hub."""
-        config = self._config.model
-        if config.offline:
-            raise Forbidden("This server is offline: it fetches no model from the hub.")
-        try:
-            check_names(name, None)
-            requested = self._requested(name)
-            self._locked(requested)
-        except ModelUnavailable as error:
-            raise InvalidField("{reason}.", field="model", reason=error.message) from error
-        hub_id = hub_id_of(requested.model)
-        if not any(fnmatchcase(hub_id, pattern) for pattern in config.pull_allow):
-            raise Forbidden("The setting pull_allow of this server excludes the model.", field="model")
+        ...
 
     def fetch(self, name: str, progress: Progress) -> ModelSource:
         """Blocks while it downloads. Raises StartError."""
-        config, device = self._config.model, settle_device(self._config.device)
-        requested, graphs = self._requested(name), required_graphs(device)
-        located = None
-        if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
-            hub_id = hub_id_of(requested.model)
-            check_names(hub_id, config.revision)
-            folder = pull(
-                hub_id,
-                revision=config.revision,
-                cache=cache_folder(config.hf_home, os.environ),
-                token=config.hf_token,
-                progress=progress,
-                graphs=graphs,
-                held_to=self._locked(requested),
-                limit_bytes=config.pull_limit,
-            ).folder
-            located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
-        spec = read_facts(requested, config, graphs, located)
-        served_name = requested.name or spec.model_id
-        aliases = further_names([requested], [spec], [served_name], ())[served_name]
-        return make_source(spec, served_name, aliases, device, calibration_texts(device), pinned=False)
-
-    def _requested(self, name: str) -> RequestedModel:
-        """The model with this name in the operator's catalogue and model_path, else on the hub."""
-        alone = replace(
-            self._config.model,
-            models=(name,),
-            default_embedding_model=None,
-            dense_embedding_model=None,
-            reranker_model=None,
-            rerankers=(),
-        )
-        return requested_models(alone)[0]
-
-    def _locked(self, requested: RequestedModel) -> LockedModel | None:
-        path = self._config.model.lock_file
-        return None if path is None else locked_model(requested, Path(path).expanduser())
+        ...
 
 
 @dataclass(slots=True)
@@ -104,7 +44,7 @@ class _Pull:
 
 
 class Pulls:
-    def __init__(self, puller: ModelPuller | None, add: Callable[[ModelSource], str]) -> None:
+    def __init__(self, puller: Puller | None, add: Callable[[ModelSource], str]) -> None:
         """puller: None if this engine pulls no models. add: serves the model and returns its name, or raises."""
         self._puller = puller
         self._add = add
@@ -146,7 +86,7 @@ class Pulls:
             with suppress(asyncio.CancelledError, InvalidField):
                 await self._last.task
 
-    async def _pull(self, puller: ModelPuller, name: str) -> str:
+    async def _pull(self, puller: Puller, name: str) -> str:
         def show(path: str, done: int, total: int | None) -> None:
             if self._closed:
                 raise SystemExit  # in_daemon_thread ends the thread; an Exception would be tried again

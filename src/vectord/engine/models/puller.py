@@ -1,0 +1,81 @@
+"""Fetches a model from the hub for a running server, as its settings allow: the Puller of pulls.py."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from vectord.checkpoints.hub import cache_folder, check_names
+from vectord.checkpoints.lock import LockedModel
+from vectord.checkpoints.pulling import Progress, pull
+from vectord.checkpoints.spec import Located
+from vectord.config import Config
+from vectord.engine.models.backend import required_graphs, settle_device
+from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
+from vectord.engine.models.registry import ModelSource
+from vectord.engine.models.requested import RequestedModel, further_names, hub_id_of, requested_models
+from vectord.errors import Forbidden, InvalidField, ModelUnavailable
+
+
+class ModelPuller:
+    """Fetches models as the settings of the server say."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def check(self, name: str) -> None:
+        """Raises Forbidden and InvalidField if the settings exclude the model, without contacting the hub."""
+        config = self._config.model
+        if config.offline:
+            raise Forbidden("This server is offline: it fetches no model from the hub.")
+        try:
+            check_names(name, None)
+            requested = self._requested(name)
+            self._locked(requested)
+        except ModelUnavailable as error:
+            raise InvalidField("{reason}.", field="model", reason=error.message) from error
+        hub_id = hub_id_of(requested.model)
+        if not any(fnmatchcase(hub_id, pattern) for pattern in config.pull_allow):
+            raise Forbidden("The setting pull_allow of this server excludes the model.", field="model")
+
+    def fetch(self, name: str, progress: Progress) -> ModelSource:
+        """Blocks while it downloads. Raises StartError."""
+        config, device = self._config.model, settle_device(self._config.device)
+        requested, graphs = self._requested(name), required_graphs(device)
+        located = None
+        if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
+            hub_id = hub_id_of(requested.model)
+            check_names(hub_id, config.revision)
+            folder = pull(
+                hub_id,
+                revision=config.revision,
+                cache=cache_folder(config.hf_home, os.environ),
+                token=config.hf_token,
+                progress=progress,
+                graphs=graphs,
+                held_to=self._locked(requested),
+                limit_bytes=config.pull_limit,
+            ).folder
+            located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
+        spec = read_facts(requested, config, graphs, located)
+        served_name = requested.name or spec.model_id
+        aliases = further_names([requested], [spec], [served_name], ())[served_name]
+        return make_source(spec, served_name, aliases, device, calibration_texts(device), pinned=False)
+
+    def _requested(self, name: str) -> RequestedModel:
+        """The model with this name in the operator's catalogue and model_path, else on the hub."""
+        alone = replace(
+            self._config.model,
+            models=(name,),
+            default_embedding_model=None,
+            dense_embedding_model=None,
+            reranker_model=None,
+            rerankers=(),
+        )
+        return requested_models(alone)[0]
+
+    def _locked(self, requested: RequestedModel) -> LockedModel | None:
+        path = self._config.model.lock_file
+        return None if path is None else locked_model(requested, Path(path).expanduser())
