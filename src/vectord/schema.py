@@ -439,6 +439,7 @@ class ModelInfo:
     devices: Mapping[str, DeviceState] = field(default_factory=dict)  # each device or replica that runs it
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: the served model for each kind
     gpu: Gpu | None = None  # that runs it, the first of several; None: the processor, or unknown
+    adapters: Sequence[str] = ()  # each is served as MODEL:ADAPTER, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "mpnet": ("lm_head.layer_norm.weight", "mpnet.pooler.dense.bias"),
     "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
     "qwen3": ("lm_head.weight", "score.weight"),
+    "squeezebert": ("transformer.pooler.dense.weight", "cls.predictions.bias", "classifier.weight"),
     "t5": ("decoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight", "lm_head.weight"),
     "xlm_roberta": ("roberta.pooler.dense.weight", "lm_head.bias", "classifier.out_proj.weight"),
 }

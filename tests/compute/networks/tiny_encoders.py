@@ -137,6 +137,9 @@ MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 MOBILE: dict[str, Any] = {"embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
 
 
+SQUEEZE: dict[str, Any] = {"q_groups": 2, "v_groups": 1, "post_attention_groups": 2, "output_groups": 8}
+
+
 def mobile_states(folder: Path, texts: Texts) -> np.ndarray:
     """Each text alone: its last token sees the padding of a batch."""
     return np.concatenate([reference_states(folder, [text], "MobileBert") for text in texts])
@@ -162,6 +165,7 @@ CASES: dict[str, Case] = {
     "nomic_bert": _case("NomicBert"),
     "nomic_bert of experts": Case(write_experts, experts_states),
     "roberta": _case("Roberta", type_vocab_size=2),
+    "squeezebert": _case("SqueezeBert", embedding_size=32, **SQUEEZE),
     "t5": _case("T5", "EncoderModel"),
     "xlm_roberta": _case("XLMRoberta", type_vocab_size=1),
 }

@@ -122,3 +122,9 @@ def test_grpc_refuses_info_for_a_key_without_models():
     """Instead of an internal error."""
     with pytest.raises(Forbidden):
         answers.info(NONE_SERVED)
+
+
+def test_a_model_is_listed_with_each_of_its_adapters() -> None:
+    """By the names that requests give; clients that check a name against the list accept them."""
+    listed = listed_models(model_list(model_info("a", adapters=["query", "passage"]), model_info("b")))
+    assert [item["id"] for item in listed["data"]] == ["a", "a:query", "a:passage", "b"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.heads import Classifier, Projection
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import (
     Attention,
     Batch,
@@ -39,12 +39,12 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_activation"),
     **harmless("intra_bottleneck_size is read instead", "true_hidden_size"),
-    **harmless("nothing is normalized", "layer_norm_eps"),
+    **harmless("nothing is normalized but the input of a head, which reads it", "layer_norm_eps"),
 }
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
     POOLER,
-    HarmlessTensors("heads of pretraining", r"cls\..+"),
+    *encoder.BERT_WORDS_HEAD,
 )
 PREFIXES = ("", "mobilebert.")
 _NEIGHBOURS = (1, 0, -1)  # in the order of the columns of embedding_transformation
@@ -143,6 +143,24 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
         return Classifier("cls", (scores,))
     body = weights.after_prefix(PREFIXES, encoder.WORDS)
     return Classifier("cls", (Projection(body.linear("pooler.dense", width, width), "tanh"), scores))
+
+
+def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
+    """Return the head of MobileBertForMaskedLM: word vectors with further columns. Raises ModelUnavailable."""
+    vocabulary, size = facts.size(config, "vocab_size"), facts.size(config, "embedding_size")
+    width, eps = facts.size(config, "hidden_size"), facts.epsilon(config, "layer_norm_eps")
+    head, body = weights.under("cls.predictions."), weights.after_prefix(PREFIXES, encoder.WORDS)
+    dense = head.linear("transform.dense", width, width)
+    tied = facts.flag(config, "tie_word_embeddings", True) or "decoder.weight" not in head
+    words = body.array(encoder.WORDS, vocabulary, size) if tied else head.array("decoder.weight", vocabulary, size)
+    columns = [words, head.array("dense.weight", width - size, vocabulary).T] if width > size else [words]
+    return MaskedLM(
+        transform=Projection(
+            dense, facts.activation(config, "hidden_act", default="relu"), head.norm("transform.LayerNorm", width), eps
+        ),
+        words=head.constant("words", np.concatenate(columns, axis=1)),
+        bias=head.tensor(head.first_of("decoder.bias", "bias"), vocabulary),
+    )
 
 
 def _layer(spec: TransformerSpec, weights: WeightReader[T], narrow: int, mlps: int) -> _Layer[T]:

@@ -79,6 +79,7 @@ _CLASS_PREFIXES: Mapping[str, str] = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "roberta": "Roberta",
+    "squeezebert": "SqueezeBert",
     "t5": "T5",
     "xlm_roberta": "XLMRoberta",
 }

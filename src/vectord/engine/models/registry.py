@@ -120,6 +120,7 @@ class ServedModel:
             created_unix_s=self.created_unix_s,
             prompts=spec.prompts,
             gpu=facts.gpu if facts else None,
+            adapters=[adapter.name for adapter in spec.adapters],
         )
 
 

@@ -55,7 +55,9 @@ def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, An
     """A body of ListedModels."""
     return {
         "object": "list",
-        "data": [model_item(info, owned_by=owned_by) for info in result.models],
+        "data": [
+            {**model_item(info, owned_by=owned_by), "id": name} for info in result.models for name in served_names(info)
+        ],
         "embedding_models": [info.name for info in result.models if "dense" in info.outputs],
         "reranking_models": [info.name for info in result.models if info.reranks],
     }
@@ -63,6 +65,11 @@ def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, An
 
 def render_listed_models(result: ModelList) -> Rendered:
     return Rendered(body=dump_json(listed_models(result)))
+
+
+def served_names(info: ModelInfo) -> list[str]:
+    """The model's name, and those of the model with each of its adapters."""
+    return [info.name, *(f"{info.name}:{adapter}" for adapter in info.adapters)]
 
 
 def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:

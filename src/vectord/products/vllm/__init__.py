@@ -26,7 +26,7 @@ from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_count, read_inputs, with_nvidia_keys
-from vectord.products.common.models import ModelItem, model_item
+from vectord.products.common.models import ModelItem, model_item, served_names
 from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, dump_json
@@ -754,7 +754,7 @@ def render_version(result: ModelList) -> Rendered:
 
 class Model(ModelItem):
     root: str
-    parent: None
+    parent: str | None  # of an adapter: its model
     permission: list[Any]
 
 
@@ -765,7 +765,12 @@ class Models(msgspec.Struct):
 
 @ROUTES.get("/v1/models", summary="List served models", answer=Models)
 def render_models(result: ModelList) -> Rendered:
-    data = [model_item(info) | {"root": info.model_id, "parent": None, "permission": []} for info in result.models]
+    data = [
+        model_item(info)
+        | {"id": name, "root": info.model_id, "parent": None if name == info.name else info.name, "permission": []}
+        for info in result.models
+        for name in served_names(info)
+    ]
     return Rendered(body=dump_json({"object": "list", "data": data}))
 
 
