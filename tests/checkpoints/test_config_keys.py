@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
 from tests.checkpoints.reading import spec_of
+from tests.text.tokenizer_folders import FAMILIES, FURTHER, LAYOUTS, save
 
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Located
@@ -31,6 +32,8 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),
     "fewer dimensions": ("config_sentence_transformers.json", {"truncate_dim": 4}),
     "fewer weights": ("config_sentence_transformers.json", {"max_active_dims": 4}),
+    "another class of tokenizers": ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
+    "positional arguments of the tokenizer": ("tokenizer_config.json", {"init_inputs": ["vocab.txt"]}),
     "an unknown setting of the tokenizer": ("tokenizer_config.json", {"add_dummy_prefix": True}),
     "another pattern of words": ("tokenizer_config.json", {"fix_mistral_regex": True}),
     "pooling": ("1_Pooling/config.json", {"made_up": 1}),
@@ -166,6 +169,24 @@ TOKENIZERS: dict[str, dict[str, Any]] = {  # tokenizer_config.json of published 
         "tokenizer_class": "AlbertTokenizer",
     },
     "microsoft/deberta-v3-base": {"do_lower_case": False, "split_by_punct": False, "vocab_type": "spm"},
+    "sentence-transformers/sentence-t5-base": {
+        "additional_special_tokens": ["<extra_id_0>"],
+        "eos_token": "</s>",
+        "extra_ids": 1,
+        "model_max_length": 512,
+        "name_or_path": "models/sentence-t5-base",
+        "pad_token": "<pad>",
+        "sp_model_kwargs": {},
+        "special_tokens_map_file": "/home/someone/special_tokens_map.json",
+        "tokenizer_class": "T5Tokenizer",
+        "unk_token": "<unk>",
+    },
+    "dangvantuan/sentence-camembert-base": {
+        "additional_special_tokens": ["<s>NOTUSED", "</s>NOTUSED"],
+        "special_tokens_map_file": None,
+        "tokenizer_class": "CamembertTokenizer",
+        "tokenizer_file": "tokenizer.json",
+    },
     "written by transformers 5": {"backend": "tokenizers", "is_local": True, "model_specific_special_tokens": {}},
 }
 SENTENCES: dict[str, dict[str, Any]] = {  # config_sentence_transformers.json
@@ -178,6 +199,16 @@ SENTENCES: dict[str, dict[str, Any]] = {  # config_sentence_transformers.json
 @pytest.mark.parametrize("config", TOKENIZERS.values(), ids=TOKENIZERS)
 def test_settings_of_published_tokenizers_are_accepted(config: dict[str, Any], folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", config)
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", [*FAMILIES, *FURTHER])
+def test_settings_that_transformers_writes_are_accepted(name: str, layout: str, folder: Path) -> None:
+    """Of each tokenizer class, saved by this and by older versions."""
+    saved = save(folder / "saved", name, layout)
+    for file in saved.glob("*token*.json"):
+        file.rename(folder / file.name)
     assert spec_of(folder).outputs == {"dense", "tokens"}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.tokenizer_class import is_known
 from vectord.errors import ModelUnavailable
 
 OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
@@ -52,9 +53,10 @@ CONFIG: Mapping[str, Harmless] = {
     **harmless(
         "names, versions and dtypes of the files, which the reader of the folder uses",
         "_attn_implementation_autoset _commit_hash _name_or_path architectures auto_map dtype finetuning_task language "
-        "license model_type name_or_path task_specific_params tokenizer_class torch_dtype transformers_version "
+        "license model_type name_or_path task_specific_params torch_dtype transformers_version "
         "vocab_size_or_config_json_file",
     ),
+    "tokenizer_class": Harmless("text/tokenizer_settings.py follows it", is_known),
     **harmless(
         "training only",
         "attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout classifier_dropout_prob dropout "
@@ -155,15 +157,18 @@ SENTENCE: Mapping[str, Harmless] = {
 
 TOKENIZER: Mapping[str, Harmless] = {
     **harmless(
-        "text/tokenizer_settings.py follows it, or refuses a value that tokenizer.json contradicts",
-        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens auto_map "
-        "bos_token cls_token do_lower_case eos_token extra_special_tokens mask_token model_input_names pad_token "
-        "sep_token split_special_tokens strip_accents tokenize_chinese_chars tokenizer_class truncation_side unk_token",
+        "text/tokenizer_settings.py does as the tokenizer's class of transformers, or refuses the value",
+        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
+        "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
+        "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
+        "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars truncation_side unk_id "
+        "unk_token video_token vision_bos_token vision_eos_token",
     ),
+    "tokenizer_class": Harmless("the same", is_known),
     **harmless(
         "names, places and versions",
-        "_from_auto backend device_map full_tokenizer_file init_inputs is_local local_files_only merges_file "
-        "model_specific_special_tokens name_or_path processor_class revision special_tokens_map_file tokenizer_file "
+        "_from_auto backend device_map full_tokenizer_file is_local local_files_only merges_file name_or_path "
+        "processor_class revision special_tokens_map_file tokenizer_file "
         "trust_remote_code use_fast verbose vocab_file",
     ),
     **harmless(
@@ -172,21 +177,24 @@ TOKENIZER: Mapping[str, Harmless] = {
         "return_token_type_ids stride truncation truncation_strategy",
     ),
     **harmless(
-        "texts of tokens only", "clean_up_tokenization_spaces errors spaces_between_special_tokens trim_offsets"
+        "texts of tokens only",
+        "clean_up_tokenization_spaces clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output errors "
+        "spaces_between_special_tokens trim_offsets",
     ),
-    **harmless("conversations only", "chat_template default_chat_template response_schema use_default_system_prompt"),
+    **harmless(
+        "conversations only",
+        "chat_control_tokens chat_template default_chat_template response_schema response_template "
+        "use_default_system_prompt",
+    ),
     **harmless(
         "tokenizers without tokenizer.json only",
-        "basic_tokenizer_class do_basic_tokenize from_slow legacy legacy_behaviour never_split sp_model_kwargs "
+        "basic_tokenizer_class do_basic_tokenize from_slow legacy_behaviour never_split sp_model_kwargs "
         "vocab_type wordpieces_prefix",
     ),
-    **harmless(
-        "tokens of the vocabulary",
-        "audio_token boi_token bos_token_id eoi_token eos_token_id image_token pad_token_id video_token "
-        "vision_bos_token vision_eos_token",
-    ),
-    **harmless("the usual values, which tokenizer.json has", "fix_mistral_regex keep_accents split_by_punct", False),
-    **harmless("the same", "remove_space", True),
+    **harmless("ids of tokens that are named too", "bos_token_id eos_token_id pad_token_id"),
+    **harmless("arguments of the class: none", "init_inputs", []),
+    **harmless("the usual value", "fix_mistral_regex", False),
+    **harmless("the usual value", "remove_space", True),
 }
 
 # --- other modules --------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ DOWNLOADED = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.txt",
     "chat_template.jinja",
     "sentence_*_config.json",

@@ -19,7 +19,7 @@ from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
-from vectord.text.tokenizer_settings import end_token
+from vectord.text.tokenizer_settings import named_token
 from vectord.text.truncation import Limit, fit_tokens
 
 
@@ -126,7 +126,7 @@ def _marker(tokenizer: Tokenizer, prefix: str, path: Path) -> int | None:
 
 def _mask(tokenizer: Tokenizer, path: Path) -> int:
     """The token that fills up queries: pylate's choice is the mask token, else the end token."""
-    names = (*MASKS, end_token(path) or "")
+    names = (named_token(path, "mask_token") or "", *MASKS, named_token(path, "eos_token") or "")
     mask = next((id_ for id_ in map(tokenizer.token_to_id, names) if id_ is not None), None)
     if mask is None:
         raise ModelUnavailable(

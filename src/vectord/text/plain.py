@@ -46,8 +46,10 @@ class PlainTokenizer:
 
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
-        self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
-        if spec.static is not None:  # its libraries put no special tokens around a text
+        # The libraries of static tables read tokenizer.json alone, and put no special tokens around a text.
+        config = spec.config if spec.static is None else None
+        self.tokenizer = load_tokenizer(spec.tokenizer, config, lowercase=spec.lowercase)
+        if spec.static is not None:
             self.tokenizer.post_processor = None
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)

@@ -84,18 +84,19 @@ def library_failures_as_unavailable(path: Path) -> Iterator[None]:
 # --- loading --------------------------------------------------------------------------------------------------
 
 
-def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
+def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: bool) -> Tokenizer:
     """The tokenizer of the file, without truncation and padding. Raises ModelUnavailable if it cannot be read.
 
+    config: config.json's entries, to follow the files next to it as transformers does; None: read the file alone.
     lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
     """
     try:
         tokenizer: Tokenizer = _read(path)
+        check_growth(tokenizer, path)
+        if config is not None and not is_gguf(path):
+            tokenizer = apply_settings(tokenizer, path, config)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        check_growth(tokenizer, path)
-        if not is_gguf(path):
-            apply_settings(tokenizer, path)
     except ModelUnavailable:
         raise
     except Exception as error:  # tokenizers raises nothing more specific

@@ -165,7 +165,7 @@ def test_ids_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """Of texts, with the special tokens around them, and of pairs where the class joins them."""
     make, pre, kind, add = CASES[name]
     theirs = make()
-    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, pre, kind, add), lowercase=False)
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, pre, kind, add), None, lowercase=False)
     has_frame = name != "gemma"  # its class has no template of its own
     for text in texts():
         assert ours.encode(text, add_special_tokens=has_frame).ids == theirs.encode(text).ids, text
@@ -175,7 +175,7 @@ def test_ids_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 def test_gemma_begins_with_its_first_token(tmp_path: Path) -> None:
     """Which is the default of such files."""
-    ours = load_tokenizer(write(tmp_path / "m.gguf", gemma(), "default", "llama", add_gemma), lowercase=False)
+    ours = load_tokenizer(write(tmp_path / "m.gguf", gemma(), "default", "llama", add_gemma), None, lowercase=False)
     assert ours.encode("dog").tokens[0] == "<bos>"
 
 
@@ -187,7 +187,7 @@ def test_a_file_may_add_an_end_that_the_class_does_not(tmp_path: Path) -> None:
         writer.add_add_eos_token(True)
 
     theirs = qwen()
-    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, "qwen2", None, add), lowercase=False)
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, "qwen2", None, add), None, lowercase=False)
     assert ours.encode("dog").tokens == [*theirs.encode("dog").tokens, "<|endoftext|>"]
 
 
@@ -251,11 +251,11 @@ def test_a_vocabulary_that_is_not_known_gives_one_line(name: str, tmp_path: Path
     changes, why = REFUSED[name]
     path = vocabulary(tmp_path / "m.gguf", **changes)
     with pytest.raises(ModelUnavailable) as refused:
-        load_tokenizer(path, lowercase=False)
+        load_tokenizer(path, None, lowercase=False)
     assert why in refused.value.message
     assert refused.value.message.startswith(f"{path}: tokenizer.ggml.")
 
 
 def test_the_small_vocabulary_is_valid(tmp_path: Path) -> None:
     """So that each refusal above has the reason that it names."""
-    assert load_tokenizer(vocabulary(tmp_path / "m.gguf"), lowercase=False).encode("ab").ids == [2]
+    assert load_tokenizer(vocabulary(tmp_path / "m.gguf"), None, lowercase=False).encode("ab").ids == [2]
