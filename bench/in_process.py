@@ -65,11 +65,15 @@ class InProcess:
             thread.join()
         return {"tokens": sum(map(len, self.ids[:texts])), "elapsed_s": time.perf_counter() - start}
 
-    def latency(self, positions: Sequence[int]) -> dict[str, Any]:
-        """The texts at `positions`, one at a time on an idle device, LATENCY_RUNS forwards in all."""
+    def latency(self, positions: Sequence[int], rest_ms: float = 0.0) -> dict[str, Any]:
+        """The texts at `positions`, one at a time on an idle device, LATENCY_RUNS forwards in all.
+
+        rest_ms: the pause before each forward, in which the library's threads fall asleep.
+        """
         batches = [pack([self.ids[position]], alone=True) for position in positions]
         latencies_ms = []
         for run in range(LATENCY_RUNS):
+            time.sleep(rest_ms / 1e3)
             start = time.perf_counter()
             self.backend.forward(batches[run % len(batches)], 0)
             latencies_ms.append((time.perf_counter() - start) * 1e3)

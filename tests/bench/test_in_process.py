@@ -26,7 +26,7 @@ def test_a_child_measures_a_backend(tmp_path: Path) -> None:
         measured = child.ask(measure="throughput", texts=32)
         assert measured["tokens"] == 96
         assert measured["elapsed_s"] > 0
-        latency = child.ask(measure="latency", positions=[0, 1])
+        latency = child.ask(measure="latency", positions=[0, 1], rest_ms=1)
         assert 0 < latency["p50_ms"] <= latency["p99_ms"]
 
 
