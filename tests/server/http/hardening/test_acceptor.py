@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import trustme
 from tests.server.live import Client, ask, connected, get, live, post, until
 
 from vectord.server.http.hardening import acceptor
+from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot
+from vectord.server.http.listener import bind
 
 HELLO = {"input": "hello"}
 
@@ -29,6 +33,29 @@ async def test_queued_connections_are_answered_at_the_shutdown() -> None:
             client = Client(*await asyncio.open_connection(sock=each))
             assert (await client.reply()).status == 503
             client.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine")
+async def test_addresses_take_turns() -> None:
+    """A hundred connections of one address do not delay the connection of another that arrives after them."""
+    opened: list[str] = []
+    limits = ConnectionLimits(1000, 1000)
+
+    def create_protocol(slot: ConnectionSlot) -> asyncio.Protocol:
+        opened.append(slot.peer)
+        return asyncio.Protocol()
+
+    with contextlib.ExitStack() as clients:
+        listener = bind("127.0.0.1", 0)
+        listener.listen(200)
+        for address in ["127.0.0.2"] * 100 + ["127.0.0.1"]:
+            client = socket.create_connection(listener.getsockname(), source_address=(address, 0))
+            clients.enter_context(client)
+        one = acceptor.Acceptor(listener, create_protocol, limits, None)
+        assert not one.is_opening
+        await until(lambda: len(opened) == 101)
+        one.close()
+    assert opened.index("127.0.0.1") < 100
 
 
 async def test_a_request_that_arrives_during_the_shutdown_is_answered() -> None:

@@ -3,6 +3,9 @@
 Replaces `loop.create_server`, with which a connection cannot be refused before it has a transport, TLS handshakes are
 neither counted nor bounded, a lack of file descriptors closes the connections of probes without a log line, and the
 connections in the kernel's queue are reset when the server closes.
+
+The addresses take turns: an address that opens hundreds of connections at once does not delay the connection of a probe
+from another address.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -18,7 +22,8 @@ from vectord.server.http.hardening.connection_limits import ConnectionLimits, Co
 
 BACKLOG = 2048  # connections that the kernel queues until they are accepted
 HANDSHAKE_S = 10.0
-ACCEPTS_PER_ITERATION = 32  # before other callbacks of the event loop run
+ACCEPTS_PER_ITERATION = 32  # before other callbacks of the event loop run; as many as RESERVED
+OPENED_PER_ITERATION = 8  # each leads to a request, which takes the event loop 0.5 ms
 ATTEMPTS = 5  # iterations of the event loop, in which a reserved slot may become free
 PAUSE_S = 0.05  # after an accept without a free file descriptor
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -40,6 +45,7 @@ class Acceptor:
         self._create_protocol = create_protocol
         self._limits = limits
         self._tls = tls
+        self._queued: dict[str, deque[tuple[socket.socket, ConnectionSlot]]] = {}  # by address, the next one first
         self._opening: set[asyncio.Task[bool]] = set()
         self._waits: asyncio.Task[None] | None = None  # on systems without add_reader
         listener.setblocking(False)
@@ -49,7 +55,7 @@ class Acceptor:
     @property
     def is_opening(self) -> bool:
         """Whether accepted connections have no transport yet."""
-        return bool(self._opening)
+        return bool(self._opening or self._queued)
 
     def close(self) -> None:
         """Accept the connections that the kernel has queued, and no more."""
@@ -106,14 +112,31 @@ class Acceptor:
     def _admit(self, sock: socket.socket, peer: str, attempts: int) -> None:
         slot = self._limits.admit(peer, sock)
         if slot is not None:
-            opening = self._loop.create_task(self._open(sock, slot))
-            slot.close = opening.cancel
-            self._opening.add(opening)
-            opening.add_done_callback(partial(self._opened, sock, slot))
+            slot.close = sock.close
+            if not self._queued:
+                self._loop.call_soon(self._open_queued)
+            self._queued.setdefault(peer, deque()).append((sock, slot))
         elif attempts > 1:
             self._loop.call_soon(self._admit, sock, peer, attempts - 1)
         else:
             sock.close()
+
+    def _open_queued(self) -> None:
+        """Open some connections: of each address in turn, the oldest first."""
+        for _ in range(OPENED_PER_ITERATION):
+            peer, queued = next(iter(self._queued.items()))
+            del self._queued[peer]
+            sock, slot = queued.popleft()
+            if queued:
+                self._queued[peer] = queued
+            if not slot.released:  # else it was closed for another connection
+                opening = self._loop.create_task(self._open(sock, slot))
+                slot.close = opening.cancel
+                self._opening.add(opening)
+                opening.add_done_callback(partial(self._opened, sock, slot))
+            if not self._queued:
+                return
+        self._loop.call_soon(self._open_queued)
 
     async def _open(self, sock: socket.socket, slot: ConnectionSlot) -> bool:
         """Return whether the connection has a transport, which then reports the end of the connection."""
