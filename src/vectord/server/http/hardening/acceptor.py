@@ -110,6 +110,7 @@ class Acceptor:
         return True
 
     def _admit(self, sock: socket.socket, peer: str, attempts: int) -> None:
+        sock.setblocking(False)  # before a later connection looks for input here, see ConnectionLimits.admit
         slot = self._limits.admit(peer, sock)
         if slot is not None:
             slot.close = sock.close
@@ -143,7 +144,6 @@ class Acceptor:
         protocol = self._create_protocol(slot)
         handshake_s = None if self._tls is None else HANDSHAKE_S
         try:
-            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=handshake_s
