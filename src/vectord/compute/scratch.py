@@ -1,7 +1,7 @@
 """Memory for constants that are computed from a checkpoint: arrays in a temporary file without a name.
 
-A backend makes one for each graph, in the loading thread. The runtime lays matrices out anew and then hardly reads the
-constants again. Over a file, as those of a checkpoint, they need no memory of the process after that.
+A backend makes one for each graph, in the loading thread. The runtime copies matrices into its own layout and rarely
+reads the constants after that. In a file, their pages can be released, as those of a checkpoint.
 """
 
 from __future__ import annotations
