@@ -24,7 +24,7 @@ DeviceState: TypeAlias = Literal["ready", "stalled", "lost"]  # stalled: in part
 InputKind: TypeAlias = Literal["query", "document", "classification", "clustering"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # the vectors of a text
 VECTOR_KINDS: frozenset[VectorKind] = frozenset(get_args(VectorKind))
-AnswerKind: TypeAlias = Literal[VectorKind, "scores"]  # all that models compute
+AnswerKind: TypeAlias = Literal[VectorKind, "scores", "token_scores"]  # all that models compute
 Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
 # logit: any number; probability: 0 to 1; cosine: -1 to 1; maxsim: a sum or mean of cosines; dot: any number
 ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot", "weighted"]
@@ -158,6 +158,7 @@ class ClassifyRequest:
     model: str | None = None  # None: the first served model that classifies
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits
+    each_token: bool = False  # scores of every token, by a model that was trained for that
     conversation: Conversation | None = None  # the only input, in place of `inputs`
 
 
@@ -363,7 +364,8 @@ class ClassifyResult:
     model: str
     fingerprint: str
     labels: Sequence[str]
-    scores: Float32  # (N, labels)
+    scores: Float32  # (N, labels); with `each_token`, of all tokens of all inputs in order, specials included
+    tokens: Sequence[int] = ()  # with `each_token`: how many rows of `scores` each input has
     kind: ScoreKind
     usage: Usage
 
@@ -440,6 +442,7 @@ class ModelInfo:
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: the served model for each kind
     gpu: Gpu | None = None  # that runs it, the first of several; None: the processor, or unknown
     adapters: Sequence[str] = ()  # each is served as MODEL:ADAPTER, too
+    token_labels: Sequence[str] = ()  # of a classifier of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

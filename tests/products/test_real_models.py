@@ -173,6 +173,33 @@ async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
     assert found["score"] == pytest.approx(alone["score"], abs=2e-4)
 
 
+async def test_labels_of_tokens(tmp_path: Path, embedder: Path) -> None:
+    """transformers' probabilities and logits of every token, special tokens included, in vLLM's form. The model embeds,
+    too; another one is refused by name, and by default the first one with such a head answers."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForTokenClassification
+
+    folder, texts = write_bert(tmp_path / "tagger"), ["birds sing in green trees", "a lazy dog"]
+    model = BertForTokenClassification(BertConfig.from_pretrained(folder, num_labels=5)).eval()
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+    async with served(embedder, folder, dialects=("vllm",)) as ask:
+        found = await ask("/pooling", input=texts, task="token_classify")
+        raw = await ask("/pooling", input=texts, task="token_classify", use_activation=False)
+        usual = await ask("/pooling", input=texts, model="tagger")
+        embedded = await ask("/v1/embeddings", input=texts, model="tagger")
+        refused = await ask("/pooling", input=texts, task="token_classify", model=embedder.name)
+    for shown, each, rows in zip(found.json["data"], raw.json["data"], logits, strict=True):
+        np.testing.assert_allclose(shown["data"], torch.softmax(rows, dim=1).numpy(), atol=2e-4)
+        np.testing.assert_allclose(each["data"], rows.numpy(), atol=2e-4)
+    assert usual.json["data"] == found.json["data"]
+    assert len(embedded.json["data"][0]["embedding"]) == model.config.hidden_size
+    assert refused.status == 400
+    assert refused.json["error"]["message"].startswith("Unsupported task: 'token_classify'")
+
+
 async def test_labels_of_a_classifier(classifier: Path) -> None:
     """The probabilities of transformers for a text and a pair, in TEI's form, at its root, and in vectord's form."""
     import torch

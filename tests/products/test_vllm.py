@@ -534,9 +534,7 @@ def test_max_tokens_per_doc_is_positive(tokens):
         PARSE["/rerank"](incoming({**QUERY, "max_tokens_per_doc": tokens}))
 
 
-@pytest.mark.parametrize(
-    ("task", "shown"), [("token_classify", ": 'token_classify'"), ("plugin", ": 'plugin'"), ("other", ""), ("", "")]
-)
+@pytest.mark.parametrize(("task", "shown"), [("plugin", ": 'plugin'"), ("score", ": 'score'"), ("other", ""), ("", "")])
 def test_unknown_tasks_are_rejected(task, shown):
     """With vLLM's sentence for vLLM's tasks; an empty name counts as none."""
     if not task:
@@ -544,7 +542,8 @@ def test_unknown_tasks_are_rejected(task, shown):
         return
     with pytest.raises(InvalidField) as raised:
         PARSE["/pooling"](incoming({"input": "a", "task": task}))
-    assert raised.value.message == f"Unsupported task{shown}. `task` must be 'embed', 'classify' or 'token_embed'."
+    known = "'embed', 'classify', 'token_embed' or 'token_classify'"
+    assert raised.value.message == f"Unsupported task{shown}. `task` must be {known}."
 
 
 def test_the_pooled_answer_in_full():

@@ -25,7 +25,7 @@ from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
-from vectord.checkpoints.kinds.scores import add_classifier, add_yes_no, is_yes_no
+from vectord.checkpoints.kinds.scores import add_classifier, add_token_classifier, add_yes_no, is_yes_no
 from vectord.checkpoints.kinds.static import add_static
 from vectord.checkpoints.spec import (
     PAD_TOKEN_ID,
@@ -149,7 +149,7 @@ def _kind_by_config(folder: ModelFolder) -> ModelKind:
 def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: ModelKind, pooling: Pooling | None) -> ModelSpec:
     match kind:
         case "embed":
-            return add_embedding(folder, spec, pooling)
+            return add_token_classifier(folder, add_embedding(folder, spec, pooling))
         case "static":
             return add_static(folder, spec, pooling)
         case "colbert":

@@ -48,7 +48,8 @@ PROMPT_LIMIT_CHARACTERS = 20_000
 #   lexical  (T, 1)  the weight of each token, at least 0 (BGE-M3)
 #   splade   (M, V)  the largest logit of each word of the vocabulary
 #   scores   (M, L)  logits: one per label; for a yes-or-no model, one per answer
-Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores"]
+#   token_scores  (T, L)  logits of each token: one per label
+Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores", "token_scores"]
 _KINDS: Mapping[Output, AnswerKind] = {
     "dense": "dense",
     "tokens": "tokens",
@@ -56,6 +57,7 @@ _KINDS: Mapping[Output, AnswerKind] = {
     "lexical": "sparse",
     "splade": "sparse",
     "scores": "scores",
+    "token_scores": "token_scores",
 }
 
 
@@ -188,6 +190,7 @@ class ModelSpec:
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order
+    token_labels: tuple[str, ...] = ()  # one a score of a token, in order
     score_activation: ScoreActivation = "identity"  # that the model itself applies to its logits
     yes_no: YesNo | None = None
     # prompts

@@ -42,7 +42,7 @@ from vectord.engine.models.registry import (
     ServedModel,
 )
 from vectord.engine.operations import embed as embedding
-from vectord.engine.operations.classify import classifies, classify
+from vectord.engine.operations.classify import classifies, classifies_tokens, classify
 from vectord.engine.operations.documents import embed_documents
 from vectord.engine.operations.embed import DENSE
 from vectord.engine.operations.multi import check_multi, in_turns, lane_of, placed, usage_together
@@ -370,6 +370,8 @@ class Engine:
             case RerankRequest():
                 return self._reranker(request, allowed)
             case ClassifyRequest():
+                if request.each_token:
+                    return self._registry.resolve(request.model, _classifies_tokens, "classify tokens", allowed)
                 return self._registry.resolve(request.model, _classifies, "classify", allowed)
         return self._registry.resolve(
             request.model, lambda target: isinstance(target, ServedModel), "tokenize", allowed
@@ -529,6 +531,10 @@ def _has_vectors(served: ServedModel) -> bool:
 
 def _classifies(target: ModelOrComposite) -> bool:
     return isinstance(target, ServedModel) and classifies(target.spec)
+
+
+def _classifies_tokens(target: ModelOrComposite) -> bool:
+    return isinstance(target, ServedModel) and classifies_tokens(target.spec)
 
 
 def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:

@@ -94,6 +94,18 @@ def test_classes_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> N
     np.testing.assert_allclose(run(spec, pack_texts(*texts), "scores")["scores"], want, atol=1e-7)
 
 
+def test_classes_of_tokens_equal_transformers(tmp_path: Path) -> None:
+    """One number a label and token."""
+    head = "AutoModelForTokenClassification"
+    folder, texts = write(DEBERTA, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"token_scores"}), token_labels=("a", "b", "c"))
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        logits = load_reference(folder, head)(input_ids=ids, attention_mask=mask).logits.numpy()
+    want = np.concatenate([rows[: len(text)] for rows, text in zip(logits, texts, strict=True)])
+    np.testing.assert_allclose(run(spec, pack_texts(*texts), "token_scores")["token_scores"], want, atol=1e-7)
+
+
 @pytest.mark.parametrize("config", [{}, {"embedding_size": 20}, {"legacy": False}], ids=["old", "narrow", "new"])
 def test_words_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
     """Both masked-language heads: the largest logit of each word of a text."""

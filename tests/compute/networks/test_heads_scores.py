@@ -71,6 +71,31 @@ def test_logits_equal_transformers(
     np.testing.assert_allclose(got, reference_scores(folder, family), atol=1e-5)
 
 
+TOKEN_FAMILIES = {
+    name: FAMILIES[name]
+    for name in ("bert", "camembert", "distilbert", "electra", "ernie", "mpnet", "roberta", "xlm_roberta")
+}
+
+
+@pytest.mark.parametrize(("architecture", "family", "facts"), TOKEN_FAMILIES.values(), ids=TOKEN_FAMILIES)
+def test_logits_of_tokens_equal_transformers(
+    tmp_path: Path, architecture: str, family: str, facts: dict[str, Any]
+) -> None:
+    """One number a label and token, special tokens included."""
+    folder = write_tiny(tmp_path, family, "ForTokenClassification", num_labels=5, **facts)
+    labels = tuple(f"LABEL_{i}" for i in range(5))
+    spec = CASES[architecture].spec(
+        folder, architecture=architecture, outputs=frozenset({"token_scores"}), token_labels=labels, pooling=None
+    )
+    got = numpy_answer(spec, TEXTS, "token_scores")
+    ids, mask = pad(TEXTS, filler=FACTS["pad_token_id"])
+    with torch.no_grad():
+        logits = reference_model(folder, family, "ForTokenClassification")(input_ids=ids, attention_mask=mask).logits
+    wanted = np.concatenate([rows[: len(text)] for rows, text in zip(logits.numpy(), TEXTS, strict=True)])
+    assert got.shape == (sum(map(len, TEXTS)), 5)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
 def test_a_jina_reranker_is_read(tmp_path: Path) -> None:
     """A JinaBERT classifier is BERT's: the first token through pooler and tanh, then the classifier, in plain torch."""
     folder = write_jina_bert(tmp_path, prefix="bert.")

@@ -14,6 +14,7 @@ from typing import TypeGuard
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
 from vectord.checkpoints.chat_template import read_chat_template
+from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
@@ -103,6 +104,31 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
     activation = read_activation(settings, key, path, _ACTIVATIONS)
     # For several labels, Identity only means that the author chose nothing.
     return default if activation == "identity" and labels > 1 else activation
+
+
+# Architectures whose ...ForTokenClassification is one layer, `classifier`, over the last hidden states.
+_TOKEN_CLASSIFIERS = frozenset(
+    {"bert", "camembert", "distilbert", "electra", "ernie", "mpnet", "roberta", "xlm-roberta", "deberta-v2"}
+)
+
+
+def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Add the scores of each token if the model was saved with such a head. Raises ModelUnavailable as for texts."""
+    if folder.modules or not folder.is_saved_as("ForTokenClassification"):
+        return spec
+    labels = _labels(folder)
+    shape = (len(labels), spec.hidden_size)
+    files = [path for path in spec.weights if path.suffix != ".onnx"]
+    if spec.architecture not in _TOKEN_CLASSIFIERS or all(
+        tensor_shape(path, "classifier.weight") != shape for path in files
+    ):
+        return spec
+    return replace(
+        spec,
+        outputs=spec.outputs | {"token_scores"},
+        token_labels=labels,
+        score_activation=_score_activation(folder, labels=len(labels)),
+    )
 
 
 # --- yes or no ------------------------------------------------------------------------------------------------

@@ -125,6 +125,8 @@ def _width(spec: ModelSpec, output: Output) -> int:
             return size(spec.config, "vocab_size")
         case "scores":
             return spec.scores_width
+        case "token_scores":
+            return len(spec.token_labels)
 
 
 def _key(ids: Int32) -> int:

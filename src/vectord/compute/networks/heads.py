@@ -71,6 +71,10 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
         heads["colbert"] = colbert_head(layers, ops)
     if "lexical" in spec.outputs and spec.lexical is not None:
         heads["lexical"] = lexical_head(_bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu"), ops)
+    if "token_scores" in spec.outputs:
+        file = open_checkpoint(spec.weights)
+        linear = WeightReader(file, ops).linear("classifier", spec.hidden_size, len(spec.token_labels))
+        heads["token_scores"] = token_scores_head(Projection(linear, file=file), ops)
     return heads
 
 
@@ -89,6 +93,11 @@ def pooled_head(
 def colbert_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
     """(T, H) to (T, C), each row of length 1. Source: FlagEmbedding's colbert_linear, pylate's Dense."""
     return lambda x, tokens: ops.normalize(_in_sequence(projections, ops, x))
+
+
+def token_scores_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (T, L): the logits of each token. Source: transformers' ...ForTokenClassification."""
+    return lambda x, tokens: projection.apply(ops, x)
 
 
 def lexical_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:

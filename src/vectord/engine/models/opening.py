@@ -352,7 +352,7 @@ def _without_pooling(spec: ModelSpec) -> ModelSpec:
         raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
     spec = replace(
         spec,
-        outputs=frozenset({"tokens"}),
+        outputs=spec.outputs & {"tokens", "token_scores"},
         pooling=None,
         dense_modules=(),
         dimensions=0,

@@ -121,6 +121,7 @@ class ServedModel:
             prompts=spec.prompts,
             gpu=facts.gpu if facts else None,
             adapters=[adapter.name for adapter in spec.adapters],
+            token_labels=spec.token_labels,
         )
 
 

@@ -9,7 +9,7 @@ from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
-from vectord.schema import ClassifyRequest, ClassifyResult
+from vectord.schema import AnswerKind, ClassifyRequest, ClassifyResult
 from vectord.text.sequence import ReadRequest, TextOrPair
 
 MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB of response
@@ -20,38 +20,51 @@ def classifies(spec: ModelSpec) -> bool:
     return bool(spec.labels)
 
 
+def classifies_tokens(spec: ModelSpec) -> bool:
+    return bool(spec.token_labels)
+
+
 async def classify(served: ServedModel, name: str, request: ClassifyRequest, task: Task) -> ClassifyResult:
-    """A score for every label of every input. Raises ModelCannot for a model without labels."""
-    if not classifies(served.spec):
-        raise ModelCannot("The model {model} does not classify: it has no labels.", field="model", model=name)
+    """A score for every label of every input, or of its tokens. Raises ModelCannot for a model without labels."""
+    labels = served.spec.token_labels if request.each_token else served.spec.labels
+    if not labels:
+        template = "The model {model} does not classify: it has no labels."
+        if request.each_token:
+            template = "The model {model} does not classify tokens: it has no such head."
+        raise ModelCannot(template, field="model", model=name)
+    kind_of_answer: AnswerKind = "token_scores" if request.each_token else "scores"
     inputs: Sequence[TextOrPair] = request.ids or request.inputs
     with placing_errors("inputs", len(inputs)):
         task.check_count(len(inputs))
-        _check_scores(len(inputs), len(served.spec.labels))
+        _check_scores(len(inputs), len(labels))
         async with task.use(served) as runner:
             task.check_wait(runner)
             options = request.text
             read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
             sequences = await task.read(runner, read)
-            ran = await task.run(runner, sequences, frozenset({"scores"}))
+            if request.each_token:
+                _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
+            ran = await task.run(runner, sequences, frozenset({kind_of_answer}))
     activation = "identity" if request.raw else served.spec.score_activation
-    scores, kind = postprocess.activate(ran.rows("scores"), activation)
+    scores, kind = postprocess.activate(ran.rows(kind_of_answer), activation)
     return ClassifyResult(
         model=name,
         fingerprint=served.spec.fingerprint,
-        labels=served.spec.labels,
+        labels=labels,
         scores=scores,
+        tokens=[len(rows) for rows in ran.each(kind_of_answer)] if request.each_token else (),
         kind=kind,
         usage=usage_of(task, [sequence.length for sequence in sequences], inputs, ran),
     )
 
 
-def _check_scores(inputs: int, labels: int) -> None:
+def _check_scores(inputs: int, labels: int, what: str = "inputs") -> None:
     """Raises TooManyInputs if the scores of all labels would make a response that fills memory."""
     if inputs * labels > MAX_SCORES:
         raise TooManyInputs(
-            "{field} may hold at most {limit} inputs for a model of {labels} labels; got {given}.",
+            "{field} may hold at most {limit} {what} for a model of {labels} labels; got {given}.",
             limit=max(1, MAX_SCORES // labels),
             given=inputs,
             labels=labels,
+            what=what,
         )

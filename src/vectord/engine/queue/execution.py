@@ -131,6 +131,7 @@ def widths_of(spec: ModelSpec) -> dict[Output, int]:
         "colbert": spec.colbert.dimensions if spec.colbert is not None else 0,
         "lexical": 1,
         "scores": spec.scores_width,
+        "token_scores": len(spec.token_labels),
     }
 
 

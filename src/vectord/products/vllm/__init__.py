@@ -76,7 +76,7 @@ SIGNS = frozenset(
     }
 )
 
-OTHER_TASKS = ("token_classify", "plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
+OTHER_TASKS = ("plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
 
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
@@ -269,7 +269,8 @@ def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult
 
 class PoolingBody(EmbeddingBody, kw_only=True):
     task: Annotated[
-        str | None, msgspec.Meta(description='"embed", "classify" or "token_embed"; null: the model\'s purpose')
+        str | None,
+        msgspec.Meta(description='"embed", "classify", "token_embed" or "token_classify"; null: the model\'s purpose'),
     ] = None
 
 
@@ -310,8 +311,11 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
             return _token_call(body, incoming, numbers, model)
         case "classify":
             return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers), _names(body))
+        case "token_classify":
+            request = replace(_classify_request(body, incoming), each_token=True)
+            return Call(request, partial(render_pooled_classes, body, numbers), _names(body))
     known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
-    template = "Unsupported task{known}. {field} must be 'embed', 'classify' or 'token_embed'."
+    template = "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
     raise InvalidField(template, field="task", known=known)
 
 
@@ -360,14 +364,18 @@ NEEDED: Mapping[str, frozenset[str]] = {
     "embed": frozenset({"dense"}),
     "token_embed": frozenset({"tokens", "colbert"}),
     "classify": frozenset({"labels"}),
+    "token_classify": frozenset({"token_labels"}),
 }
 
 
 def _abilities(model: ModelInfo) -> Set[str]:
-    return model.outputs | ({"labels"} if model.labels else set())
+    named = {"labels": model.labels, "token_labels": model.token_labels}
+    return model.outputs | {name for name, labels in named.items() if labels}
 
 
 def _usual_task(model: ModelInfo | None) -> str:
+    if model is not None and model.token_labels:
+        return "token_classify"
     if model is None or "dense" in model.outputs:
         return "embed"
     return "classify" if model.labels else "token_embed"
@@ -386,6 +394,13 @@ def render_pooled_tokens(body: PoolingBody, numbers: Numbers, unit: bool, result
 
 def render_pooled_scores(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
     return _pooling(body, numbers, result.model, list(result.scores), result.usage)
+
+
+def render_pooled_classes(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
+    """For each input the scores of each token, special tokens included."""
+    ends = list(accumulate(result.tokens))
+    each = np.split(result.scores, ends[:-1])  # (n_i, L) each
+    return _pooling(body, numbers, result.model, each, result.usage)
 
 
 def _rows(result: EmbedResult) -> list[Float32]:
