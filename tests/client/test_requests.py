@@ -15,8 +15,8 @@ from vectord.client.errors import BadRequest
 from vectord.client.requests import (
     GZIP_MIN_BYTES,
     HttpReply,
-    Part,
     PartLimits,
+    RequestPart,
     RequestTemplate,
     get,
     ids_size,
@@ -93,20 +93,20 @@ def test_an_invalid_item_is_named_by_its_index(item, size):
 def test_the_body_has_the_options_and_the_items():
     """Strings and numbers of numpy become plain ones."""
     template = RequestTemplate(path="/", key="inputs", body={"dimensions": np.int64(3)})
-    body = Part(template, 0, [np.str_("a"), "ü"]).body()
+    body = RequestPart(template, 0, [np.str_("a"), "ü"]).body()
     assert json.loads(body) == {"dimensions": 3, "inputs": ["a", "ü"]}
 
 
 def test_a_value_without_a_json_form_is_a_type_error():
     """Such as an object as an option."""
     with pytest.raises(TypeError, match="cannot be sent: object"):
-        Part(RequestTemplate(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
+        RequestPart(RequestTemplate(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
 
 
 def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
     """UTF-8 cannot encode it. The message does not show the text."""
     with pytest.raises(BadRequest, match=r"^`inputs\[41\]`: half") as refused:
-        Part(TEMPLATE, 40, ["fine", "secret \ud800"]).body()
+        RequestPart(TEMPLATE, 40, ["fine", "secret \ud800"]).body()
     assert (refused.value.field, refused.value.index) == ("inputs", 41)
     assert "secret" not in str(refused.value)
 
@@ -114,7 +114,7 @@ def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
 def test_half_a_surrogate_pair_outside_the_list_is_refused():
     """Such as in a query."""
     with pytest.raises(BadRequest, match=r"^half of a surrogate"):
-        Part(RequestTemplate(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
+        RequestPart(RequestTemplate(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_error_refers_to_the_whole_list(message, shown):
     """The server knows only the index in its request."""
     error = BadRequest(message)
     error.field, error.index = "inputs", 2
-    Part(TEMPLATE, 64, ["a"] * 3).place(error)
+    RequestPart(TEMPLATE, 64, ["a"] * 3).place(error)
     assert (str(error), error.index) == (shown, 66)
 
 
@@ -139,7 +139,7 @@ def test_an_error_about_another_field_is_unchanged(field, index):
     """An index of `query` is not one of the list."""
     error = BadRequest("`query` is too long")
     error.field, error.index = field, index
-    Part(TEMPLATE, 64, ["a"]).place(error)
+    RequestPart(TEMPLATE, 64, ["a"]).place(error)
     assert (str(error), error.index) == ("`query` is too long", index)
 
 
@@ -151,7 +151,7 @@ POSTED = RequestTemplate(path="/vectord/embed", key="inputs", body={}, accept="a
 
 def test_a_part_is_posted_as_json():
     """With the accepted format. Responses are not compressed: numbers do not shrink."""
-    request = post(Part(POSTED, 0, ["a"]), None)
+    request = post(RequestPart(POSTED, 0, ["a"]), None)
     assert (request.method, request.path, request.content) == ("POST", "/vectord/embed", b'{"inputs":["a"]}')
     assert request.headers == {
         "accept": "application/x",
@@ -170,14 +170,14 @@ def test_the_server_accepts_the_request_id():
 def test_lane_and_expected_space_are_headers():
     """Every route reads them."""
     template = RequestTemplate(path="/", key="inputs", body={}, expect_fingerprint="f00d")
-    headers = post(Part(template, 0, ["a"]), "bulk").headers
+    headers = post(RequestPart(template, 0, ["a"]), "bulk").headers
     assert (headers["x-vectord-lane"], headers["x-vectord-expect-fingerprint"]) == ("bulk", "f00d")
 
 
 @pytest.mark.parametrize(("length", "packed"), [(GZIP_MIN_BYTES - 16, False), (GZIP_MIN_BYTES - 15, True)])
 def test_a_large_body_is_compressed(length, packed):
     """From 16 KiB."""
-    request = post(Part(POSTED, 0, ["a" * length]), None)
+    request = post(RequestPart(POSTED, 0, ["a" * length]), None)
     assert ("content-encoding" in request.headers) == packed
     content = gzip.decompress(request.content) if packed else request.content
     assert json.loads(content) == {"inputs": ["a" * length]}

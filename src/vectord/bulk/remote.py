@@ -19,7 +19,7 @@ from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
 from vectord.client.errors import ClientError, NotAcceptable, ServerFailed, TryLater
 from vectord.client.reading import ARROW, SparseRows, has_arrow, read_vectors
-from vectord.client.requests import JSON, HttpReply, Part, RequestTemplate, get, post
+from vectord.client.requests import JSON, HttpReply, RequestPart, RequestTemplate, get, post
 from vectord.client.transport import AsyncSender, ClientSettings
 from vectord.errors import ConfigError
 from vectord.schema import Sparse
@@ -106,7 +106,7 @@ class RemoteEmbedder:
             "partial_results": True,
         }
         template = RequestTemplate(path="/vectord/embed", key="inputs", body=body, accept=accept)
-        return await self._send(post(Part(template, 0, texts), "bulk"))
+        return await self._send(post(RequestPart(template, 0, texts), "bulk"))
 
     async def _send(self, request: Any) -> HttpReply:
         """Raises RetryLater, NotAcceptable, BulkFailed."""

@@ -34,8 +34,8 @@ from vectord.client.reading import (
 from vectord.client.requests import (
     JSON,
     HttpReply,
-    Part,
     PartLimits,
+    RequestPart,
     RequestTemplate,
     ids_size,
     pair_size,
@@ -54,7 +54,7 @@ BULK_REQUESTS = 8  # a call of more requests uses the bulk lane and shows a prog
 class Join(Protocol[Result_co]):
     """Joins the replies of a call, which are added in the order of its parts."""
 
-    def add(self, part: Part, reply: HttpReply) -> None: ...
+    def add(self, part: RequestPart, reply: HttpReply) -> None: ...
 
     def result(self) -> Result_co: ...
 
@@ -80,7 +80,7 @@ class VectorSpace:
 class ClientCall(Generic[A]):
     """The requests of one call, and the code that joins their replies. `take` each reply in the order of the parts."""
 
-    parts: Sequence[Part]
+    parts: Sequence[RequestPart]
     join: Join[A]
     progress: bool | None = None  # whether to show the bar; None: by size
     in_json: Callable[[], ClientCall[A]] | None = None  # the same call for a server that cannot reply in Arrow
@@ -98,7 +98,7 @@ class ClientCall(Generic[A]):
     def concurrency(self, most: int) -> int:
         return max(1, min(most, len(self.parts)))
 
-    def take(self, part: Part, reply: HttpReply) -> None:
+    def take(self, part: RequestPart, reply: HttpReply) -> None:
         """Raises FingerprintChanged, or ServerFailed for an invalid reply."""
         self.space.check(reply)
         self.join.add(part, reply)
@@ -108,7 +108,7 @@ class ClientCall(Generic[A]):
 class Stream:
     """As ClientCall, for a list that need not end or fit into memory: no reply is kept."""
 
-    parts: Iterator[Part]
+    parts: Iterator[RequestPart]
     dtype: Dtype
     lane: Lane = "bulk"
     space: VectorSpace = field(default_factory=VectorSpace)
@@ -116,7 +116,7 @@ class Stream:
     def concurrency(self, most: int) -> int:
         return most
 
-    def take(self, part: Part, reply: HttpReply) -> VectorBatch:
+    def take(self, part: RequestPart, reply: HttpReply) -> VectorBatch:
         self.space.check(reply)
         return VectorBatch(part.items, read_matrix(reply, self.dtype, len(part.items)).copy())
 
@@ -301,7 +301,7 @@ class _JoinMatrix:
         self._dtype = dtype
         self._single = single
 
-    def add(self, part: Part, reply: HttpReply) -> None:
+    def add(self, part: RequestPart, reply: HttpReply) -> None:
         with reading(reply):
             self._rows.put(part.start, read_matrix(reply, self._dtype, len(part.items)))
 
@@ -324,7 +324,7 @@ class _JoinKinds:
         self._truncated: list[int] = []
         self._tokens_read = 0
 
-    def add(self, part: Part, reply: HttpReply) -> None:
+    def add(self, part: RequestPart, reply: HttpReply) -> None:
         found = read_vectors(reply, self._outputs, len(part.items))
         self._model, self._fingerprint = found.model, reply.fingerprint
         self._truncated += [part.start + index for index in found.truncated]
@@ -361,7 +361,7 @@ class _JoinRanking:
         self._truncated: list[int] = []
         self._tokens_read = 0
 
-    def add(self, part: Part, reply: HttpReply) -> None:
+    def add(self, part: RequestPart, reply: HttpReply) -> None:
         answer = read_ranked(reply, len(part.items), self._top_n)
         self._model, self._fingerprint, self._score_kind = answer.model, reply.fingerprint, answer.score_kind
         self._query_truncated = answer.query_truncated
@@ -392,7 +392,7 @@ class _JoinItems(Generic[T, A]):
         self._whole = whole
         self._items: list[T] = []
 
-    def add(self, part: Part, reply: HttpReply) -> None:
+    def add(self, part: RequestPart, reply: HttpReply) -> None:
         with reading(reply):
             items = self._read(reply)
             if len(items) != len(part.items):

@@ -19,7 +19,7 @@ from vectord.client.in_order import in_order, in_order_async
 from vectord.client.options import Dtype, EmbedOptions, Lane
 from vectord.client.progress import progress_of
 from vectord.client.reading import read_health, read_models
-from vectord.client.requests import OK, HttpReply, Part, get, post
+from vectord.client.requests import OK, HttpReply, RequestPart, get, post
 from vectord.client.transport import MAX_ANSWER_BYTES, AsyncSender, ClientSettings, Sender
 
 A = TypeVar("A")
@@ -175,12 +175,12 @@ class Client(_BaseClient[httpx.Client]):
             for part, reply in replies:
                 yield stream.take(part, reply)
 
-    def _replies(self, call: ClientCall[Any] | Stream) -> Generator[tuple[Part, HttpReply]]:
+    def _replies(self, call: ClientCall[Any] | Stream) -> Generator[tuple[RequestPart, HttpReply]]:
         """Each part with its reply, in order. Closing the generator ends the pauses between attempts."""
         sender, lane = self._sender(), self._settings.lane or call.lane
         abandoned = threading.Event()
 
-        def send(part: Part) -> HttpReply:
+        def send(part: RequestPart) -> HttpReply:
             request = post(part, lane)
             try:
                 return sender.send(request, abandoned.wait)
@@ -257,10 +257,10 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
             async for part, reply in replies:
                 yield stream.take(part, reply)
 
-    def _replies(self, call: ClientCall[Any] | Stream) -> AsyncGenerator[tuple[Part, HttpReply]]:
+    def _replies(self, call: ClientCall[Any] | Stream) -> AsyncGenerator[tuple[RequestPart, HttpReply]]:
         sender, lane = self._sender(), self._settings.lane or call.lane
 
-        async def send(part: Part) -> HttpReply:
+        async def send(part: RequestPart) -> HttpReply:
             request = post(part, lane)
             try:
                 return await sender.send(request)

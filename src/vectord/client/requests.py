@@ -70,7 +70,7 @@ class RequestTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestPart:
     """One request of a call: `items`, which begin at index `start` of the caller's list."""
 
     template: RequestTemplate
@@ -106,19 +106,19 @@ class Part:
 
 def split(
     template: RequestTemplate, items: Iterable[Any], size: Callable[[Any, int], int], limits: PartLimits
-) -> Iterator[Part]:
+) -> Iterator[RequestPart]:
     """The requests for `items`, made lazily. size: (item, index) -> the item's number of characters."""
     start = characters = 0
     held: list[Any] = []
     for index, item in enumerate(items):
         more = size(item, index)
         if held and (len(held) == limits.texts or characters + more > limits.characters):
-            yield Part(template, start, held)
+            yield RequestPart(template, start, held)
             start, held, characters = index, [], 0
         held.append(item)
         characters += more
     if held:
-        yield Part(template, start, held)
+        yield RequestPart(template, start, held)
 
 
 def text_size(text: object, index: int) -> int:
@@ -144,7 +144,7 @@ def get(path: str, *, statuses: frozenset[int] = OK, retries: bool = True) -> Ht
     return HttpRequest(method="GET", path=path, headers=_headers(), statuses=statuses, retries=retries)
 
 
-def post(part: Part, lane: Lane | None) -> HttpRequest:
+def post(part: RequestPart, lane: Lane | None) -> HttpRequest:
     """Raises BadRequest for a text that cannot be sent."""
     headers = _headers() | {"accept": part.template.accept, "content-type": JSON}
     if lane is not None:

@@ -62,8 +62,12 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             # Also after a misspelt option: help is for a command line that does not work.
-            asked = {"-h", "--help", "--help-all"} & set(args)
-            args = ["--help-all" if "--help-all" in asked else "--help"] if asked else self._with_values(ctx, args)
+            help_options = {"-h", "--help", "--help-all"} & set(args)
+            args = (
+                ["--help-all" if "--help-all" in help_options else "--help"]
+                if help_options
+                else self._with_values(ctx, args)
+            )
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:

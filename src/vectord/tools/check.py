@@ -412,8 +412,8 @@ def descending(subject: CheckedServer) -> None:
 @check("the same pairs get the same scores")
 def same_scores(subject: CheckedServer) -> None:
     one, other = _scores(subject), _scores(subject)
-    apart = max(abs(one[index] - other[index]) for index in one)
-    demand(apart <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {apart:.4f}")
+    difference = max(abs(one[index] - other[index]) for index in one)
+    demand(difference <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {difference:.4f}")
 
 
 @check("no passages get 200 or a 4xx error")

@@ -66,15 +66,15 @@ class Figures:
 class Tally:
     """The requests to send, and the results of those that have ended."""
 
-    unsent: int
+    remaining: int
     latencies_ms: list[float] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
 
     def take(self) -> bool:
         """Reserve one request; False if none is left."""
-        if self.unsent == 0:
+        if self.remaining == 0:
             return False
-        self.unsent -= 1
+        self.remaining -= 1
         return True
 
     def fail(self, why: str) -> None:
@@ -163,7 +163,7 @@ async def _run(
             report(len(tally.latencies_ms) + sum(tally.failures.values()))
 
     workers = [
-        asyncio.create_task(_worker(at, payloads, tally, timeout_s)) for _ in range(min(concurrency, tally.unsent))
+        asyncio.create_task(_worker(at, payloads, tally, timeout_s)) for _ in range(min(concurrency, tally.remaining))
     ]
     watcher = asyncio.create_task(watch())
     try:

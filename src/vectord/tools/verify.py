@@ -62,12 +62,12 @@ Verdict: TypeAlias = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceResult:
     """The comparison with one reference."""
 
     name: str
     measured: str
-    demanded: str
+    required: str
     verdict: Verdict
 
 
@@ -94,7 +94,7 @@ def open_model(server: ProbedServer) -> VerifiedModel:
     return VerifiedModel(route, model_id if entry is None else entry.hub_id, str(facts.get("dtype") or "unknown"))
 
 
-def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) -> Iterator[Reference]:
+def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) -> Iterator[ReferenceResult]:
     """One finding for each reference.
 
     folder: of the model's files, for sentence-transformers; None if this machine has none.
@@ -107,36 +107,36 @@ def verify(subject: VerifiedModel, folder: Path | None, tasks: Sequence[str]) ->
         golden = stored.get(subject.hub_id)
     yield _compare("stored vectors", "none for this model", subject, vectors, golden)
     yield _compare_first_numbers(subject, vectors[0])
-    wanted, reason = _encode(folder)
-    yield _compare("sentence-transformers", reason, subject, vectors, wanted)
+    expected, reason = _encode(folder)
+    yield _compare("sentence-transformers", reason, subject, vectors, expected)
     for task in tasks:
         yield _run_task(subject, task)
 
 
 def _compare(
-    name: str, reason: str, subject: VerifiedModel, vectors: FloatArray, wanted: FloatArray | None
-) -> Reference:
-    """reason: why `wanted` is None."""
-    if wanted is None:
-        return Reference(name, reason, "", "skipped")
+    name: str, reason: str, subject: VerifiedModel, vectors: FloatArray, expected: FloatArray | None
+) -> ReferenceResult:
+    """reason: why `expected` is None."""
+    if expected is None:
+        return ReferenceResult(name, reason, "", "skipped")
     least = LEAST_COSINES.get(subject.dtype, LEAST_COSINES["bfloat16"])
-    demanded = f"at least {least}"
-    if vectors.shape != wanted.shape:
-        return Reference(name, f"{vectors.shape[1]} instead of {wanted.shape[1]} numbers", demanded, "failed")
-    found = row_cosines(vectors, wanted)
+    required = f"at least {least}"
+    if vectors.shape != expected.shape:
+        return ReferenceResult(name, f"{vectors.shape[1]} instead of {expected.shape[1]} numbers", required, "failed")
+    found = row_cosines(vectors, expected)
     measured = f"least cosine {found.min():.6f} of {len(found)} texts"
-    return Reference(name, measured, demanded, "passed" if found.min() >= least else "failed")
+    return ReferenceResult(name, measured, required, "passed" if found.min() >= least else "failed")
 
 
-def _compare_first_numbers(subject: VerifiedModel, vector: FloatArray) -> Reference:
-    wanted = FIRST_NUMBERS.get(subject.hub_id)
-    if wanted is None:
-        return Reference("FastEmbed's published numbers", "none for this model", "", "skipped")
+def _compare_first_numbers(subject: VerifiedModel, vector: FloatArray) -> ReferenceResult:
+    expected = FIRST_NUMBERS.get(subject.hub_id)
+    if expected is None:
+        return ReferenceResult("FastEmbed's published numbers", "none for this model", "", "skipped")
     most = NUMBER_TOLERANCES.get(subject.dtype, NUMBER_TOLERANCES["bfloat16"])
-    apart = float(np.abs(vector[: len(wanted)] - wanted).max())
-    measured = f"{len(wanted)} numbers, at most {apart:.6f} apart"
-    verdict: Verdict = "passed" if apart <= most else "failed"
-    return Reference("FastEmbed's published numbers", measured, f"at most {most}", verdict)
+    difference = float(np.abs(vector[: len(expected)] - expected).max())
+    measured = f"{len(expected)} numbers, at most {difference:.6f} apart"
+    verdict: Verdict = "passed" if difference <= most else "failed"
+    return ReferenceResult("FastEmbed's published numbers", measured, f"at most {most}", verdict)
 
 
 def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
@@ -159,11 +159,11 @@ def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
 # --- MTEB -----------------------------------------------------------------------------------------------------
 
 
-def _run_task(subject: VerifiedModel, name: str) -> Reference:
+def _run_task(subject: VerifiedModel, name: str) -> ReferenceResult:
     """The main score of a task through the server, compared with the published one."""
     shown = f"MTEB {name}"
     if importlib.util.find_spec("mteb") is None:
-        return Reference(shown, "the package mteb is not installed", "", "skipped")
+        return ReferenceResult(shown, "the package mteb is not installed", "", "skipped")
     import mteb  # noqa: PLC0415 - seconds
 
     try:
@@ -171,17 +171,17 @@ def _run_task(subject: VerifiedModel, name: str) -> Reference:
         task.load_data()
     except Exception as cause:  # datasets and huggingface_hub have many errors for missing data
         why = f"its data is neither on this machine nor can it be downloaded ({plain_reason(cause)})"
-        return Reference(shown, why, "", "skipped")
+        return ReferenceResult(shown, why, "", "skipped")
     from mteb.models import ModelMeta  # noqa: PLC0415
 
     model = TaskModel(subject.route, ModelMeta.create_empty({"name": f"vectord/{subject.hub_id.rpartition('/')[2]}"}))
     done = mteb.evaluate(model, task, cache=None, show_progress_bar=False)
     score = float(done.task_results[0].get_score())
-    wanted = TASK_SCORES.get((subject.hub_id, name))
-    if wanted is None:
-        return Reference(shown, f"score {score:.5f}", "no published score is stored", "skipped")
-    verdict: Verdict = "passed" if abs(score - wanted) <= TASK_TOLERANCE else "failed"
-    return Reference(shown, f"score {score:.5f}", f"{wanted} ± {TASK_TOLERANCE}", verdict)
+    expected = TASK_SCORES.get((subject.hub_id, name))
+    if expected is None:
+        return ReferenceResult(shown, f"score {score:.5f}", "no published score is stored", "skipped")
+    verdict: Verdict = "passed" if abs(score - expected) <= TASK_TOLERANCE else "failed"
+    return ReferenceResult(shown, f"score {score:.5f}", f"{expected} ± {TASK_TOLERANCE}", verdict)
 
 
 @dataclass(frozen=True, slots=True)

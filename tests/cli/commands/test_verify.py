@@ -44,7 +44,7 @@ def test_the_output_is_a_table_with_a_last_line(vectord_url: str, capsys: pytest
         pytest.skip("mteb is installed")
     assert run(["verify", "--url", vectord_url, "--tasks", "STS12"]) == 0
     heading, *_, task, _, last = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["reference", "measured", "demanded"]
+    assert heading.split() == ["reference", "measured", "required"]
     assert task.split() == ["MTEB", "STS12", "the", "package", "mteb", "is", "not", "installed", "skipped"]
     assert last.startswith("sentence-transformers/all-MiniLM-L6-v2, ")
     assert last.endswith(": 3 passed, 1 skipped.")

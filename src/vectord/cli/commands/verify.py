@@ -17,7 +17,7 @@ from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode, ModelUnavailable
 
 if TYPE_CHECKING:
-    from vectord.tools.verify import Reference, VerifiedModel
+    from vectord.tools.verify import ReferenceResult, VerifiedModel
 
 HELP = """\
 Serve MODEL on a free port, embed golden texts over HTTP, and compare the vectors with every reference that is
@@ -87,15 +87,15 @@ def _folder(name: str, config: ModelConfig) -> Path | None:
         return None
 
 
-def _print(subject: VerifiedModel, found: Sequence[Reference]) -> None:
+def _print(subject: VerifiedModel, found: Sequence[ReferenceResult]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     styles = {"passed": "green", "failed": "bold red", "skipped": "dim"}
     rows = [
-        (one.name, Text(printable(one.measured)), one.demanded, Text(one.verdict, style=styles[one.verdict]))
+        (one.name, Text(printable(one.measured)), one.required, Text(one.verdict, style=styles[one.verdict]))
         for one in found
     ]
-    print_table(rows, ("reference", "measured", "demanded", ""))
+    print_table(rows, ("reference", "measured", "required", ""))
     counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in styles}
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     print_text(f"\n{printable(subject.hub_id)}, {printable(subject.dtype)}: {summary}.")

@@ -56,11 +56,11 @@ class Plan:
                 raise MemoryError(f"no room for a batch of {batch.texts.ids.size} tokens") from error
             raise
         del arrays  # the request reads them in place
-        asked = {output: answers[self._graph.outputs.index(output)] for output in batch.outputs}
+        requested = {output: answers[self._graph.outputs.index(output)] for output in batch.outputs}
         if batch.texts.ids.size > LONG_TOKENS:
             self._forget(stream)
-            return asked  # the request's memory, which now belongs to them
-        return {name: rows.copy() for name, rows in asked.items()}
+            return requested  # the request's memory, which now belongs to them
+        return {name: rows.copy() for name, rows in requested.items()}
 
     def with_own_request(self) -> Plan:
         """Return the same graph with a separate request, for a stream that no worker uses."""

@@ -18,7 +18,7 @@ from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import (
     Attention,
-    Batch,
+    LayerInputs,
     Mlp,
     Transformer,
     TransformerLayer,
@@ -73,7 +73,7 @@ class _MobileBert(Transformer[T]):
         super().__init__(spec, weights, ops)
         self._neighbours = neighbours  # (H, E) each, in the order of _NEIGHBOURS
 
-    def _embed(self, batch: Batch[T]) -> T:
+    def _embed(self, batch: LayerInputs[T]) -> T:
         ops, weights, tokens = self._ops, self._weights, batch.tokens
         words = ops.embed(weights.words, tokens.ids)
         assert weights.positions is not None and weights.types is not None and weights.norm is not None
@@ -82,7 +82,7 @@ class _MobileBert(Transformer[T]):
             x = ops.add(x, self._linear(ops.shift(words, offset, tokens) if offset else words, linear, batch))
         return self._norm(x, weights.norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, batch: Batch[T]) -> T:
+    def _layer(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         assert isinstance(layer, _Layer) and isinstance(layer.attention, Attention)
         attended = self._attend(layer.attention, x, batch)
         h = self._norm(self._ops.add(attended, self._linear(x, layer.narrow, batch)), layer.attention_norm)

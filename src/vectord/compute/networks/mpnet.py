@@ -73,10 +73,10 @@ def buckets(distances: npt.NDArray[np.int64], count: int = BUCKETS, farthest: in
     transformers' order: with the defaults buckets begin at 16, 32 and 64, and another rounding would move these.
     """
     half, exact = count // 2, count // 4
-    apart = abs(distances)
-    octaves = np.log(np.maximum(apart, 1).astype(np.float32) / np.float32(exact))
+    distance = abs(distances)
+    octaves = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     wide = exact + (octaves / np.float32(math.log(farthest / exact)) * np.float32(half - exact)).astype(np.int64)
-    return np.where(distances > 0, half, 0) + np.where(apart < exact, apart, np.minimum(wide, half - 1))
+    return np.where(distances > 0, half, 0) + np.where(distance < exact, distance, np.minimum(wide, half - 1))
 
 
 def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:

@@ -153,7 +153,7 @@ class TransformerWeights(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
+class LayerInputs(Generic[T]):
     """A batch, and what all layers share in it."""
 
     tokens: Tokens[T]
@@ -179,7 +179,7 @@ class Transformer(Generic[T]):
         attentions = [each.attention for each in self._weights.layers if isinstance(each.attention, Attention)]
         tables = {id(table): table for each in attentions for table in (each.rotary, each.query_rotary)}
         turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
-        batch = Batch(tokens, turned, self._gates(tokens))
+        batch = LayerInputs(tokens, turned, self._gates(tokens))
         x = words = self._embed(batch)
         for layer in self._weights.layers:
             x = self._layer(layer, x, batch)
@@ -198,7 +198,7 @@ class Transformer(Generic[T]):
         tables = {id(change.gates): change.gates for change in changes if change is not None}
         return {key: self._ops.embed(table, tokens.adapters) for key, table in tables.items()}
 
-    def _embed(self, batch: Batch[T]) -> T:
+    def _embed(self, batch: LayerInputs[T]) -> T:
         ops, weights, tokens = self._ops, self._weights, batch.tokens
         x = ops.embed(weights.words, tokens.ids)
         if weights.words_change is not None and batch.gates:
@@ -216,7 +216,7 @@ class Transformer(Generic[T]):
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, batch: Batch[T]) -> T:
+    def _layer(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         if self._spec.norm_first:
             x = self._ops.add(x, self._attended(layer, self._norm(x, layer.attention_norm), batch))
             return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm), batch))
@@ -224,12 +224,12 @@ class Transformer(Generic[T]):
         x = h if layer.input_norm is None else self._norm(self._ops.add(x, h), layer.input_norm)
         return self._norm(self._ops.add(x, self._between(layer, x, batch)), layer.output_norm)
 
-    def _attended(self, layer: TransformerLayer[T], x: T, batch: Batch[T]) -> T:
+    def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         parts = layer.attention
         a = self._attend(parts, x, batch) if isinstance(parts, Attention) else self._convolve(parts, x, batch)
         return self._norm(a, layer.attention_out_norm)
 
-    def _convolve(self, parts: ShortConvolution[T], x: T, batch: Batch[T]) -> T:
+    def _convolve(self, parts: ShortConvolution[T], x: T, batch: LayerInputs[T]) -> T:
         ops, tokens = self._ops, batch.tokens
         before, after, value = (self._linear(x, part, batch) for part in (parts.before, parts.after, parts.value))
         u = ops.multiply(before, value)
@@ -237,7 +237,7 @@ class Transformer(Generic[T]):
         mixed = reduce(ops.add, taps if parts.bias is None else [*taps, parts.bias])
         return self._linear(ops.multiply(after, mixed), parts.out, batch)
 
-    def _attend(self, parts: Attention[T], x: T, batch: Batch[T]) -> T:
+    def _attend(self, parts: Attention[T], x: T, batch: LayerInputs[T]) -> T:
         ops, spec, tokens, turned = self._ops, self._spec, batch.tokens, batch.turned
         linears = (parts.query, parts.key, parts.value)
         q, k, v = (self._linear(x, linear, batch) for linear in linears)  # (T, Q), (T, K), (T, K)
@@ -263,25 +263,25 @@ class Transformer(Generic[T]):
             a = ops.disentangled_attention(q, k, v, parts.place_k, parts.place_q, buckets, tokens, attention)
         return self._linear(a, parts.out, batch)
 
-    def _between(self, layer: TransformerLayer[T], x: T, batch: Batch[T]) -> T:
+    def _between(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         mlp = layer.mlp
         h = self._mixed(mlp, x, batch) if isinstance(mlp, Mixture) else self._mlp(mlp, batch, x)
         return self._norm(h, layer.mlp_out_norm)
 
-    def _gated(self, gate: WordGate[T], x: T, words: T, batch: Batch[T]) -> T:
+    def _gated(self, gate: WordGate[T], x: T, words: T, batch: LayerInputs[T]) -> T:
         ops = self._ops
         by_word = ops.scale(self._linear(words, gate.words, batch), self._spec.hidden_size**-0.5)
         inner = ops.activation(self._linear(x, gate.inner, batch), self._spec.activation)
         h = ops.multiply(inner, self._norm(by_word, gate.words_norm))  # (T, G)
         return self._norm(self._linear(h, gate.out, batch), gate.out_norm)
 
-    def _mixed(self, mixture: Mixture[T], x: T, batch: Batch[T]) -> T:
+    def _mixed(self, mixture: Mixture[T], x: T, batch: LayerInputs[T]) -> T:
         # Experts get some of the rows, so no adapter may change them: their readers are without.
         experts = [partial(self._mlp, mlp, batch) for mlp in mixture.experts]
         h = self._ops.mixture(x, self._linear(x, mixture.router, batch), mixture.top, experts, batch.tokens)
         return h if mixture.bias is None else self._ops.add(h, mixture.bias)
 
-    def _mlp(self, mlp: Mlp[T], batch: Batch[T], x: T) -> T:
+    def _mlp(self, mlp: Mlp[T], batch: LayerInputs[T], x: T) -> T:
         ops, kind = self._ops, self._spec.activation
         h = self._linear(x, mlp.up, batch)  # (T, F)
         if mlp.gate is None:
@@ -290,13 +290,13 @@ class Transformer(Generic[T]):
             h = ops.multiply(ops.activation(self._linear(x, mlp.gate, batch), kind), h)
         return self._linear(h, mlp.down, batch)
 
-    def _linear(self, x: T, linear: Linear[T], batch: Batch[T]) -> T:
+    def _linear(self, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
         y = self._ops.linear(x, linear.weight, linear.bias)
         if linear.change is None or not batch.gates:
             return y
         return self._changed(y, self._ops.product(x, linear.change.down), linear.change, batch)
 
-    def _changed(self, y: T, low: T, change: LowRank[T], batch: Batch[T]) -> T:
+    def _changed(self, y: T, low: T, change: LowRank[T], batch: LayerInputs[T]) -> T:
         """y (T, O) with what each row's adapter adds to it. low (T, R): the rows in all ranks."""
         ops = self._ops
         return ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))

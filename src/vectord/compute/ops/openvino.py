@@ -97,9 +97,9 @@ class GraphLayout:
         self._groups = groups
         self._parameters: dict[str, ov.Node] = {}
         self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
-        self._sighted: dict[tuple[bool, int], list[ov.Node]] = {}
+        self._rows_with_keys: dict[tuple[bool, int], list[ov.Node]] = {}
         self._biases: dict[str, list[ov.Node]] = {}
-        self._apart: list[ov.Node] = []
+        self._key_distances: list[ov.Node] = []
         self._neighbours: dict[int, tuple[ov.Node, ov.Node]] = {}
         self.windows: set[int | None] = set()  # of the attentions so far
 
@@ -138,17 +138,17 @@ class GraphLayout:
             self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
         return self._hidden[causal, window]
 
-    def sighted(self, causal: bool, window: int) -> list[ov.Node]:
+    def rows_with_keys(self, causal: bool, window: int) -> list[ov.Node]:
         """For each group: (n, 1, Q, 1) 1, and 0 for a query without visible keys. All layers share it.
 
         A window can contain only rows that are not keys.
         """
-        if (causal, window) not in self._sighted:
-            self._sighted[causal, window] = [
+        if (causal, window) not in self._rows_with_keys:
+            self._rows_with_keys[causal, window] = [
                 op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32")
                 for hide in self.hidden(causal, window)
             ]
-        return self._sighted[causal, window]
+        return self._rows_with_keys[causal, window]
 
     def _hide(self, ending: str, causal: bool, window: int | None) -> ov.Node:
         queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
@@ -156,8 +156,8 @@ class GraphLayout:
         if window is None:
             return op.greater(keys, queries)
         reach = op.constant(np.int32(window))
-        ahead = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
-        return op.logical_or(ahead, op.less(keys, op.subtract(queries, reach)))
+        too_late = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
+        return op.logical_or(too_late, op.less(keys, op.subtract(queries, reach)))
 
     def distances(self) -> list[ov.Node]:
         """For each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
@@ -171,12 +171,12 @@ class GraphLayout:
             self._biases[name] = [_spread(bias, distances, at) for at, distances in pairs]
         return self._biases[name]
 
-    def apart(self) -> list[ov.Node]:
+    def key_distances(self) -> list[ov.Node]:
         """For each group: (1, 1, Q, K) the distance of query and key. All layers share it."""
-        if not self._apart:
+        if not self._key_distances:
             pairs = zip(self.places(None), self.distances(), strict=True)
-            self._apart = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
-        return self._apart
+            self._key_distances = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
+        return self._key_distances
 
     def neighbours(self, offset: int, positions: ov.Node) -> tuple[ov.Node, ov.Node]:
         """(T,) the row `offset` after each, and (T, 1) whether it is of the same text. All layers share it."""
@@ -426,8 +426,8 @@ class OpenvinoOps:
             return [op.add(score, added) for score, added in zip(scores, layout.biases(bias), strict=True)]
         slope, inverse = op.constant(slopes), op.constant(1 / slopes)
         return [
-            op.multiply(op.subtract(op.multiply(score, inverse), apart), slope)
-            for score, apart in zip(scores, layout.apart(), strict=True)
+            op.multiply(op.subtract(op.multiply(score, inverse), distance), slope)
+            for score, distance in zip(scores, layout.key_distances(), strict=True)
         ]
 
     def disentangled_attention(
@@ -454,12 +454,12 @@ class OpenvinoOps:
         for at, distances in zip(layout.places(None), layout.distances(), strict=True):
             queries, keys = _heads(_rows(q, at.queries), spec), _heads(_rows(k, at.keys), spec)
             score = op.matmul(queries, keys, False, True)  # (n, heads, Q, K)
-            behind = _rows(buckets, op.subtract(middle, distances))  # (Q + K - 1,) buckets of i - j, descending
+            by_distance = _rows(buckets, op.subtract(middle, distances))  # (Q + K - 1,) buckets of i - j, descending
             if place_k is not None:
-                places = _place_heads(_rows(place_k, behind), spec)
+                places = _place_heads(_rows(place_k, by_distance), spec)
                 score = op.add(score, _skew(op.matmul(queries, places, False, True), at.queries, at.keys))
             if place_q is not None:
-                places = _place_heads(_rows(place_q, _reverse(behind)), spec)
+                places = _place_heads(_rows(place_q, _reverse(by_distance)), spec)
                 turned = _skew(op.matmul(keys, places, False, True), at.keys, at.queries)  # (n, heads, K, Q)
                 score = op.add(score, op.transpose(turned, _ints(0, 1, 3, 2)))
             scores.append(op.multiply(score, scale))
@@ -568,7 +568,7 @@ def _mix(
         values = _key_heads(_rows(v, at.keys), spec)
         answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
         if spec.window is not None:
-            answer = op.multiply(answer, layout.sighted(spec.causal, spec.window)[i])
+            answer = op.multiply(answer, layout.rows_with_keys(spec.causal, spec.window)[i])
         answers.append(op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False))
     return _rows(_end_to_end(answers), layout.unpack(spec.window))
 
@@ -583,9 +583,9 @@ def _key_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
     kv_heads = spec.kv_heads or spec.heads
     if kv_heads == spec.heads:
         return _heads(x, spec)
-    apart = op.reshape(x, _ints(0, 0, kv_heads, spec.head_size), True)  # (n, K, kv_heads, head_size)
-    served = op.constant(np.repeat(np.arange(kv_heads, dtype=np.int32), spec.heads // kv_heads))
-    return op.transpose(op.gather(apart, served, op.constant(np.int32(2))), _ints(0, 2, 1, 3))
+    split = op.reshape(x, _ints(0, 0, kv_heads, spec.head_size), True)  # (n, K, kv_heads, head_size)
+    key_heads = op.constant(np.repeat(np.arange(kv_heads, dtype=np.int32), spec.heads // kv_heads))
+    return op.transpose(op.gather(split, key_heads, op.constant(np.int32(2))), _ints(0, 2, 1, 3))
 
 
 def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:

@@ -134,12 +134,12 @@ class SharedCache:
         except Exception as problem:  # a store may raise anything
             self._reading.failed(problem)
 
-    async def find(self, wanted: Mapping[bytes, Shapes]) -> StoredAnswers:
+    async def find(self, requested: Mapping[bytes, Shapes]) -> StoredAnswers:
         """The stored answers of at most TEXTS_PER_LOOKUP names, if they have these shapes."""
-        names = list(wanted)
+        names = list(requested)
         values = await self._read(names) if names else []
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        answers = {name: self._decoded(name, value, wanted[name]) for name, value in stored.items()}
+        answers = {name: self._decoded(name, value, requested[name]) for name, value in stored.items()}
         known = {name: answer for name, answer in answers.items() if answer is not None}
         return StoredAnswers(known, len(stored) - len(known))
 

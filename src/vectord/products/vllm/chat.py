@@ -15,7 +15,7 @@ from vectord.schema import Conversation
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 
 
-class Part(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -26,7 +26,7 @@ class Message(msgspec.Struct, omit_defaults=True):
     """`content`: a text, or parts of text; parts of other kinds are refused."""
 
     role: str
-    content: str | list[str | Part] | None = None
+    content: str | list[str | ContentPart] | None = None
     name: str | None = None
     task: str | None = None
     reasoning: str | None = None
@@ -100,7 +100,7 @@ def _shown(message: Message, index: int) -> dict[str, Any]:
     return shown
 
 
-def _text(part: str | Part, index: int) -> str:
+def _text(part: str | ContentPart, index: int) -> str:
     if isinstance(part, str):
         return part
     if part.type not in TEXTS:

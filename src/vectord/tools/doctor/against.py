@@ -194,9 +194,9 @@ def _rankings(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
             yield _same_if_equal(f"scores of {query!r}", ours is not None, theirs is not None)
             continue
         yield _same_if_equal(f"ranking of {query!r}", order(ours), order(theirs))
-        apart = max(abs(ours[index] - theirs[index]) for index in ours)
+        difference = max(abs(ours[index] - theirs[index]) for index in ours)
         here, there = (", ".join(f"{scores[index]:.4f}" for index in sorted(scores)) for scores in (ours, theirs))
-        yield _line(f"scores, at most {apart:.4f} apart", here, there, same=apart < 0.005)
+        yield _line(f"scores, at most {difference:.4f} apart", here, there, same=difference < 0.005)
 
 
 # --- limits, errors, speed ------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class GroupedLayout:
             self._grouped[window] = Grouped(tuple(self._group(group) for group in groups), unpack)
         return self._grouped[window]
 
-    def ahead(self, window: int | None) -> list[Tensor]:
+    def key_offsets(self, window: int | None) -> list[Tensor]:
         """For each group: (n, 1, Q, K) the key's position less the query's."""
         if window not in self._ahead:
             self._ahead[window] = [
@@ -131,9 +131,12 @@ class GroupedLayout:
         if (causal, window) not in self._seen:
             masks = [group.keys.valid[:, None, None, :] for group in self.grouped(window).groups]
             if causal:
-                masks = [mask & (ahead <= 0) for mask, ahead in zip(masks, self.ahead(window), strict=True)]
+                masks = [mask & (offset <= 0) for mask, offset in zip(masks, self.key_offsets(window), strict=True)]
             if window is not None:
-                masks = [mask & (ahead.abs() <= window) for mask, ahead in zip(masks, self.ahead(window), strict=True)]
+                masks = [
+                    mask & (offset.abs() <= window)
+                    for mask, offset in zip(masks, self.key_offsets(window), strict=True)
+                ]
             self._seen[causal, window] = masks
         return self._seen[causal, window]
 

@@ -124,8 +124,8 @@ class TorchOps:
         masks = grouped.seen(spec.causal, spec.window)
         if bias is not None:
             middle = bias.shape[1] // 2
-            aheads = grouped.ahead(spec.window)
-            laid_out = [bias[:, ahead[:, 0] + middle].transpose(0, 1) for ahead in aheads]  # (n, heads, Q, K) each
+            offsets = grouped.key_offsets(spec.window)
+            laid_out = [bias[:, offset[:, 0] + middle].transpose(0, 1) for offset in offsets]  # (n, heads, Q, K) each
             masks = [some.masked_fill(~mask, -torch.inf) for some, mask in zip(laid_out, masks, strict=True)]
         for group, mask in zip(grouped.grouped(spec.window).groups, masks, strict=True):
             queries = _heads(gather(q, group.queries), spec)
@@ -150,11 +150,11 @@ class TorchOps:
     ) -> Tensor:
         layout = _in_groups(tokens.layout)
         answers = []
-        masks, aheads = layout.seen(spec.causal, spec.window), layout.ahead(spec.window)
-        for group, mask, ahead in zip(layout.grouped(spec.window).groups, masks, aheads, strict=True):
+        masks, offsets = layout.seen(spec.causal, spec.window), layout.key_offsets(spec.window)
+        for group, mask, offset in zip(layout.grouped(spec.window).groups, masks, offsets, strict=True):
             queries = _heads(gather(q, group.queries), spec)  # (n, heads, Q, head_size)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
-            places = buckets[len(buckets) // 2 - ahead]  # (n, 1, Q, K)
+            places = buckets[len(buckets) // 2 - offset]  # (n, 1, Q, K)
             scores = queries @ keys.mT  # (n, heads, Q, K)
             if place_k is not None:
                 scores = scores + _take(queries @ _heads(place_k[None], spec).mT, places)
