@@ -136,6 +136,7 @@ FURTHER: Mapping[str, Writer] = {
     "mt5": named(write_t5, "MT5Tokenizer"),
     "nomic_bert": write_bert,
     "qwen2 of the wrong class": named(write_qwen2, "PreTrainedTokenizerFast"),
+    "squeezebert": named(write_bert, "SqueezeBertTokenizer"),
     "eurobert of Longformer's class": named(write_roberta, "LongformerTokenizer"),
 }
 

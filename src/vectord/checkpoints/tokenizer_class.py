@@ -63,6 +63,7 @@ OF_ARCHITECTURES: Mapping[str, str] = {
     "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "roberta": _ROBERTA,
+    "squeezebert": _BERT,
     "t5": "T5Tokenizer",
     "umt5": FILE,
     "xlm-roberta": "XLMRobertaTokenizer",
