@@ -21,6 +21,7 @@ FORWARD = {"method": "forward", "method_output_name": "last_hidden_state"}
 UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "a changed config": ("sentence_bert_config.json", {"config_kwargs": {"is_causal": False}}),
     "a changed config, older": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 1}}),
+    "a changed model": ("sentence_bert_config.json", {"model_args": {"num_hidden_layers": 1}}),
     "a changed tokenizer": ("sentence_bert_config.json", {"tokenizer_args": {"padding_side": "left"}}),
     "a changed processor": ("sentence_bert_config.json", {"processor_kwargs": {"truncation_side": "left"}}),
     "other processing of texts": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}),

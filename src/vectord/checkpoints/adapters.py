@@ -113,7 +113,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
     check_rank(config, "r", rank)
     check_alpha(config, "lora_alpha", alpha)
-    rooted = config.get("use_rslora") is True
+    rooted = config.flag("use_rslora", False)
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)

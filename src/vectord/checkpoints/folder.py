@@ -229,8 +229,8 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     name their input. Raises ModelUnavailable: widths, names or files that are missing or not supported.
     """
     config = module.read_config()
-    names = {config.get("module_input_name"), config.get("module_output_name")} - {None}
-    if names - {over}:
+    names = (config.get("module_input_name"), config.get("module_output_name"))
+    if any(name is not None and name != over for name in names):
         raise ModelUnavailable(f"{config.path}: a Dense module at this place is supported only over {over}")
     if config.get("use_residual"):
         raise ModelUnavailable(f"{config.path}: use_residual is not supported")
@@ -247,7 +247,7 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         weights=files[0],
         in_features=_width(config, "in_features"),
         out_features=_width(config, "out_features"),
-        bias=config.get("bias") is not False,
+        bias=config.flag("bias", True),
         activation=activation,
     )
     refuse_unread(config, {})

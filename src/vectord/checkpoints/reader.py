@@ -190,7 +190,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         architecture="jina_bert_v2" if is_jina else folder.model_type,
         weights=weights,
         tokenizer=_tokenizer(folder),
-        lowercase=folder.transformer_module.get("do_lower_case") is True,
+        lowercase=folder.transformer_module.flag("do_lower_case", False),
         outputs=frozenset(),
         hidden_size=0 if folder.model_type == STATIC else _hidden_size(folder),
         max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
@@ -251,7 +251,7 @@ def _tokenizer(folder: ModelFolder) -> Path:
 def _default_task(folder: ModelFolder, adapters: Sequence[Adapter]) -> str | None:
     """The adapter of texts without one: `default_task` of xlm-roberta-flash's module for sentence-transformers."""
     for key in ("model_args", "model_kwargs"):
-        arguments = folder.transformer_module.get(key)
+        arguments = folder.transformer_module.fields.get(key)  # not counted as read: refuse_unread checks the rest
         default = arguments.get("default_task") if isinstance(arguments, dict) else None
         if default is not None:
             if default not in [adapter.name for adapter in adapters]:

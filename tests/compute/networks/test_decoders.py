@@ -447,7 +447,7 @@ CONFIG_FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no scale of queries": (
         "gemma3_text",
         {"query_pre_attn_scalar": 0},
-        "query_pre_attn_scalar must be a number above",
+        "query_pre_attn_scalar must be a whole number",
     ),
 }
 

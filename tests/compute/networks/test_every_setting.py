@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import transformers
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
 
+from vectord.checkpoints.config_keys import CONFIG, Harmless
+from vectord.compute.networks.network import ALIASES, architectures
 from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
@@ -35,6 +38,8 @@ OLDER: tuple[tuple[str, Any], ...] = (
     ("rope_scaling", {"rope_type": "linear", "factor": 4.0}),
 )
 
+HOSTILE: tuple[Any, ...] = (10**30, -1e30, float("nan"), "x", [{}], {"a": 1})
+
 Place = tuple[str, ...]  # the key, and keys inside its object
 
 
@@ -49,12 +54,14 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_changed_setting_gives_the_references_numbers_or_is_refused(name: str, tmp_path: Path) -> None:
-    """If transformers cannot load the changed config either, the setting has no effect here."""
+    """If transformers cannot load the changed config, only a refusal passes, unless a table names the key and why it
+    has no effect."""
     case, wrong = CASES[name], []
     folder = case.write(tmp_path)
     file = folder / "config.json"
     saved = json.loads(file.read_text())
     unchanged = numpy_answer(case.spec(folder), TEXTS)
+    reasons = reasons_of(name)
     for place, value in changes(saved):
         file.write_text(json.dumps(changed(saved, place, value)))
         try:
@@ -63,11 +70,51 @@ def test_a_changed_setting_gives_the_references_numbers_or_is_refused(name: str,
             continue
         try:
             want = case.reference(folder, TEXTS)
-        except Exception:  # transformers' and torch's own, of any class
+        except Exception as error:  # transformers' and torch's own, of any class
+            known = reasons.get(place[-1])
+            if known is None or not known.accepts(value):
+                wrong.append(f"{'.'.join(place)} = {value!r} is accepted; the reference raises {type(error).__name__}")
+                continue
             want = unchanged
         if got.shape != want.shape or not np.allclose(got, want, atol=1e-4):
             wrong.append(f"{'.'.join(place)} = {value!r}")
-    assert not wrong
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_value_of_another_type_or_size_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    """For each setting that the network reads: no traceback, and no number of it in a vector. A float without a
+    fraction, or a flag's usual value, may be accepted if it changes nothing."""
+    case, wrong = CASES[name], []
+    folder = case.write(tmp_path)
+    saved = json.loads((folder / "config.json").read_text())
+    unchanged = numpy_answer(case.spec(folder), TEXTS)
+    reasons = reasons_of(name)
+    for place in dict.fromkeys(place for place, _ in changes(saved)):
+        for value in HOSTILE:
+            known = reasons.get(place[-1])
+            if known is not None and known.accepts(value):
+                continue
+            config = changed(saved, place, value)
+            try:
+                got = numpy_answer(case.spec(folder, config=config), TEXTS)
+            except ModelUnavailable as refused:
+                assert str(refused).isprintable()
+                continue
+            if not np.array_equal(got, unchanged):
+                wrong.append(f"{'.'.join(place)} = {value!r}")
+    assert not wrong, wrong
+
+
+def test_every_architecture_is_covered() -> None:
+    """An architecture without a case here would accept any setting."""
+    assert set(architectures()) <= {name.partition(" of ")[0] for name in CASES}
+
+
+def reasons_of(name: str) -> Mapping[str, Harmless]:
+    """The keys that the architecture need not read."""
+    module = name.partition(" of ")[0]
+    return {**CONFIG, **import_module(f"vectord.compute.networks.{ALIASES.get(module, module)}").HARMLESS}
 
 
 def changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:

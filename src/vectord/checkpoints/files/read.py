@@ -47,6 +47,13 @@ class Settings(Mapping[str, Any]):
         """Return all entries without recording them: for code that treats all keys alike."""
         return self.fields.items()
 
+    def flag(self, key: str, default: bool) -> bool:
+        """Return the boolean at `key`, or `default` without one. Raises ModelUnavailable for any other value."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ModelUnavailable(f"{self.path}: {key} must be true or false; found {repr(value)[:80]}")
+        return default if value is None else value
+
     def unread(self) -> dict[str, Any]:
         """Return the entries that no code has read so far."""
         return {key: value for key, value in self.fields.items() if key not in self._read}

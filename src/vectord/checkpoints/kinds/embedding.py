@@ -88,7 +88,7 @@ def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
         raise ModelUnavailable(
             f"{config.path}: pooling {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
         )
-    include_prompt = config.get("include_prompt") is not False
+    include_prompt = config.flag("include_prompt", True)
     refuse_unread(config, POOLING)
     return mode, include_prompt
 

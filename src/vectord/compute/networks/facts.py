@@ -97,7 +97,8 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def require(config: Mapping[str, Any], key: str, expected: object) -> None:
     """Check that `key` is absent or as expected, for options that would change the network. Raises ModelUnavailable."""
     value = config.get(key)
-    if value is not None and value != expected:
+    wrong_type = isinstance(value, bool) is not isinstance(expected, bool)  # false is not 0
+    if value is not None and (value != expected or wrong_type):
         raise _wrong(key, repr(expected), value)
 
 

@@ -57,8 +57,8 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     return replace(
         spec,
         head_size=facts.size(config, "head_dim", 256),
-        attention_scale=facts.number(config, "query_pre_attn_scalar", 256) ** -0.5,
-        score_cap=facts.number(cap, "attn_logit_softcapping", 0.0) if any(cap.values()) else None,
+        attention_scale=facts.size(config, "query_pre_attn_scalar", 256) ** -0.5,
+        score_cap=None if None in cap.values() else facts.number(cap, "attn_logit_softcapping", 50.0),
         word_scale=spec.hidden_size**0.5,
     )
 

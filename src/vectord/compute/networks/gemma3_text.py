@@ -60,7 +60,7 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     spec = decoder.read_spec(config, activation_key="hidden_activation")
     return replace(
         spec,
-        attention_scale=facts.number(config, "query_pre_attn_scalar", 256) ** -0.5,
+        attention_scale=facts.size(config, "query_pre_attn_scalar", 256) ** -0.5,
         word_scale=spec.hidden_size**0.5,
     )
 

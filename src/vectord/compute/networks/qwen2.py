@@ -45,9 +45,11 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
     """AttentionSpec.window of each layer: if any slides, those from max_window_layers on do."""
-    usual = [False] * spec.layers
-    if facts.flag(config, "use_sliding_window", False):
+    slides, usual = facts.flag(config, "use_sliding_window", False), [False] * spec.layers
+    if slides:
         first = facts.size(config, "max_window_layers", 28, at_least=0)
         usual = [i >= first for i in range(spec.layers)]
     sliding = read_sliding(config, usual)
-    return tuple(decoder.read_window(config, causal=spec.causal) if slides else None for slides in sliding)
+    if any(sliding):
+        facts.require({"use_sliding_window": slides}, "use_sliding_window", True)  # else transformers has no window
+    return tuple(decoder.read_window(config, causal=spec.causal) if windowed else None for windowed in sliding)
