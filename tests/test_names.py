@@ -21,13 +21,13 @@ def _classes(*folders: Path) -> dict[str, list[str]]:
     for folder in folders:
         for path in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
             for node in ast.parse(path.read_text("utf-8")).body:
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found[node.name].append(path.relative_to(SOURCE).as_posix())
     return found
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """Wire types of products are compared with the other classes only: each product has its own."""
+    """Of public classes. Wire types of products are compared with the other classes only: each product has its own."""
     inner = _classes(*(place for place in SOURCE.iterdir() if place.name not in ("products", "__pycache__")))
     shared = {name: places for name, places in inner.items() if len(places) > 1}
     assert shared.keys() == REPEATED, shared
