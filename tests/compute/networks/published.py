@@ -302,7 +302,13 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Alibaba-NLP/gte-Qwen2-1.5B-instruct": (
         "qwen2",
-        {**DECODER, "is_causal": False, "use_sliding_window": False, "architectures": ["Qwen2Model"]},
+        {
+            **DECODER,
+            "is_causal": False,
+            "use_sliding_window": False,
+            "layer_types": None,  # the tiny model's, whose layers slide
+            "architectures": ["Qwen2Model"],
+        },
     ),
     "Qwen/Qwen3-Embedding-0.6B": (
         "qwen3",
