@@ -20,6 +20,8 @@ from vectord.schema import (
     ListModels,
     LoadModel,
     ModelList,
+    PullModel,
+    PullResult,
     Request,
     Result,
     TextLength,
@@ -60,7 +62,7 @@ class FakeEngine:
             raise ShuttingDown
         if isinstance(request, ListModels):
             return self.models()
-        assert isinstance(request, EmbedRequest | LoadModel | UnloadModel)
+        assert isinstance(request, EmbedRequest | LoadModel | PullModel | UnloadModel)
         self.callers.append(caller)
         self.running += 1
         self.idle.clear()
@@ -76,6 +78,8 @@ class FakeEngine:
                 self.idle.set()
         if self.error is not None:
             raise self.error
+        if isinstance(request, PullModel):
+            return PullResult(model=request.model, state="served")
         if not isinstance(request, EmbedRequest):
             return model_list(request.model)
         dense = {"float": np.stack([self._vector] * len(request.inputs))}

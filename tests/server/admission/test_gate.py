@@ -108,12 +108,12 @@ async def test_public_pages_are_shown_without_a_key() -> None:
 ADMIN = [endpoint for endpoint in endpoints() if endpoint.admin]
 
 
-def test_only_loading_and_unloading_are_admin_routes() -> None:
+def test_only_loading_unloading_and_pulling_are_admin_routes() -> None:
     """Each at both of its paths."""
     assert {(endpoint.method, endpoint.path) for endpoint in ADMIN} == {
         ("POST", f"{prefix}/vectord/models/{{model:path}}/{change}")
         for prefix in ("", "/dialects/vectord")
-        for change in ("load", "unload")
+        for change in ("load", "unload", "pull")
     }
 
 
