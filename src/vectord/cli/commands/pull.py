@@ -77,10 +77,9 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         raise ConfigError("--token: belongs to --url")
     if url is not None:
         return _pull_onto(line, url, token, as_json, locked=locked)
-    from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
-    from vectord.checkpoints.pulling import pull  # noqa: PLC0415
     from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
+    from vectord.engine.models.puller import pull_configured  # noqa: PLC0415
 
     loaded = load_settings(line)
     config = loaded.config.model
@@ -94,16 +93,8 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         for hub_id in _hub_ids(config):
             if locked and hub_id not in lock:
                 raise ConfigError(f"--locked: {hub_id} is not in {path}; vectord pull without --locked adds it")
-            check_names(hub_id, config.revision)
-            one = pull(
-                hub_id,
-                revision=config.revision,
-                cache=cache_folder(config.hf_home, os.environ),
-                token=config.hf_token,
-                progress=progress,
-                graphs=required_graphs(loaded.config.device),
-                held_to=lock[hub_id] if locked else None,
-            )
+            held_to = lock[hub_id] if locked else None
+            one = pull_configured(hub_id, config, required_graphs(loaded.config.device), progress, held_to)
             pulled.append(one)
             if not locked:  # after each model, so that a later failure loses nothing
                 lock[hub_id] = one.locked

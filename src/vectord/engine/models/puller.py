@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vectord.checkpoints.hub import cache_folder, check_names
 from vectord.checkpoints.lock import LockedModel
-from vectord.checkpoints.pulling import Progress, pull
+from vectord.checkpoints.pulling import Progress, Pulled, pull
 from vectord.checkpoints.spec import Located
-from vectord.config import Config
+from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
 from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import RequestedModel, further_names, hub_id_of, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
+
+
+def pull_configured(
+    hub_id: str,
+    config: ModelConfig,
+    graphs: Sequence[str],
+    progress: Progress,
+    held_to: LockedModel | None,
+    *,
+    limit_bytes: int | None = None,
+) -> Pulled:
+    """Fetch the model into the configured cache, at the configured revision. See checkpoints.pulling.pull."""
+    check_names(hub_id, config.revision)
+    return pull(
+        hub_id,
+        revision=config.revision,
+        cache=cache_folder(config.hf_home, os.environ),
+        token=config.hf_token,
+        progress=progress,
+        graphs=graphs,
+        held_to=held_to,
+        limit_bytes=limit_bytes,
+    )
 
 
 class ModelPuller:
@@ -47,17 +71,8 @@ class ModelPuller:
         located = None
         if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
             hub_id = hub_id_of(requested.model)
-            check_names(hub_id, config.revision)
-            folder = pull(
-                hub_id,
-                revision=config.revision,
-                cache=cache_folder(config.hf_home, os.environ),
-                token=config.hf_token,
-                progress=progress,
-                graphs=graphs,
-                held_to=self._locked(requested),
-                limit_bytes=config.pull_limit,
-            ).folder
+            lock, limit = self._locked(requested), config.pull_limit
+            folder = pull_configured(hub_id, config, graphs, progress, lock, limit_bytes=limit).folder
             located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
         spec = read_facts(requested, config, graphs, located)
         served_name = requested.name or spec.model_id
