@@ -522,11 +522,11 @@ def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
 
 
 def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
-    return outputs <= target.kinds if outputs else not VECTOR_KINDS.isdisjoint(target.kinds)
+    return outputs <= target.kinds if outputs else _has_vectors(target)
 
 
-def _has_vectors(served: ServedModel) -> bool:
-    return not VECTOR_KINDS.isdisjoint(served.kinds)
+def _has_vectors(target: ModelOrComposite) -> bool:
+    return not VECTOR_KINDS.isdisjoint(target.kinds)
 
 
 def _classifies(target: ModelOrComposite) -> bool:

@@ -153,15 +153,13 @@ def _charsmap_normalizer(given: _Given, charsmap: bytes | None) -> normalizers.N
 
 
 def _metaspace_words(given: _Given) -> pre_tokenizers.PreTokenizer:
-    scheme = "always" if given.flag("add_prefix_space", True) else "never"
+    return _split_words("always" if given.flag("add_prefix_space", True) else "never")
+
+
+def _split_words(scheme: str) -> pre_tokenizers.PreTokenizer:
+    """scheme: which words begin with a mark: "always" or "never"."""
     return pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)]
-    )
-
-
-def _t5_words(given: _Given) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     )
 
 
@@ -318,7 +316,7 @@ CLASSES: Mapping[str, _Class] = {
         model="Unigram",
         tokens={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
         normalizer=_charsmap_normalizer,
-        words=_t5_words,
+        words=lambda given: _split_words("always"),
         frame=(None, "eos_token"),
         unknown=2,
         further=_t5_sentinels,
