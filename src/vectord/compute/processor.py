@@ -50,8 +50,8 @@ def lower_other_threads() -> None:
     """Give the calling thread, the event loop's, more of a busy core than the threads that compute, parse and inflate.
 
     Linux gives priorities to threads. Called every second, because libraries start threads of their own at any time.
-    On 2 cores, with five times the load that they process, 99 of 100 refusals take at most 51 ms, and 298 ms without
-    priorities (one run each; in the first, another program set them).
+    On 2 cores, with five times the load that they process, 99 of 100 refusals take at most 59 ms, and 298 ms without
+    priorities (`bench overload`, one run each).
     """
     if sys.platform != "linux":
         return
