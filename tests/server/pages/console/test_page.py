@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.checkpoints.small_hub import MODEL
 from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit, run, use_tool
 
+from vectord.observability.activity import Activity
+
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
 SHOW = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
@@ -82,7 +84,11 @@ def test_the_page_shows_the_hour_that_the_server_has_kept(visit: Visit) -> None:
 
     def with_past(route: Route) -> None:
         history = route.fetch().json()
-        past = {**history["steps"][0], "seconds": 10, "requests": 50, "errors": 0, "errors_by": {"429 Overloaded": 7}}
+        activity = Activity()
+        for _ in range(2):
+            activity.record(httpx.get(f"{visit.url}/console/live").raise_for_status().json())
+        step = activity.history()["steps"][0]
+        past = {**step, "seconds": 10, "requests": 50, "errors": 0, "errors_by": {"429 Overloaded": 7}}
         history["steps"] = [{**past, "ended_unix_s": now_s - age_s} for age_s in range(3590, 0, -10)]
         route.fulfill(json=history)
 
