@@ -9,7 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, console, fairness, large, library, overload, peers, precision, rejections, run, static, wire
+from bench import (
+    bulk,
+    console,
+    fairness,
+    large,
+    library,
+    overload,
+    peers,
+    precision,
+    rejections,
+    run,
+    scaling,
+    static,
+    wire,
+)
 from bench.child import REPOSITORY
 from bench.corpus import make_corpus
 from bench.machine import conditions
@@ -72,7 +86,7 @@ def main() -> None:
         "model": f"{DEFAULT_MODEL}, dtype {options.dtype}, backend {options.backend}, vector cache off",
         "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
     }
-    if options.measure not in ("soak", "overload", "fairness", "console"):
+    if options.measure not in ("soak", "overload", "fairness", "console", "scaling"):
         about["figures"] = f"the best of {options.rounds} rounds"
     show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
 
@@ -109,6 +123,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "static":
         tables = static.measure(subject, options.models[0], options.rounds, options.texts)
         return static.rows(tables), tables
+    if options.measure == "scaling":
+        scaled = scaling.measure(subject, options.texts)
+        return scaling.rows(scaled), {"scaling": scaled}
     if options.measure == "bulk":
         jobs = bulk.measure(subject, options.rounds, options.texts)
         return bulk.rows(jobs), jobs
@@ -136,6 +153,7 @@ def _options() -> argparse.Namespace:
             "precision",
             "static",
             "library",
+            "scaling",
         ),
         help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
@@ -144,7 +162,8 @@ def _options() -> argparse.Namespace:
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec; "
-        "library: vectord.Embedder next to sentence-transformers and fastembed",
+        "library: vectord.Embedder next to sentence-transformers and fastembed; "
+        "scaling: a model of more cores from parts measured on one, and this machine's figures next to it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
