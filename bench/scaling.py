@@ -59,6 +59,7 @@ class Scaling:
     """One server on some cores."""
 
     what: str
+    computes: bool
     texts: int  # of a request
     tokens: float  # of a request
     front_ends: int  # 1: one process
@@ -93,6 +94,7 @@ def _measure(subject: Subject, what: str, texts: int, a_request: int, front_ends
     rounds = [load(count) for count in counts]
     return Scaling(
         what=what,
+        computes=subject.backend != "fake",
         texts=a_request,
         tokens=rounds[0][0].tokens / rounds[0][0].requests,
         front_ends=front_ends,
@@ -155,12 +157,16 @@ def _rows(one: Scaling) -> Iterator[Row]:
         model = parts.requests_per_s(count, one.front_ends, with_client=count == cores and cores > 1)
         share = measured.requests_per_s / model
         yield load_row(f"  {_cores(count)}", measured, value=f"{share:.2f} of the model's {model:,.0f}")
+    before = 0.0
     for count in COMPUTED:
         front_ends = 1 if one.front_ends == 1 else min(FRONT_ENDS, count // 2)
         model = parts.requests_per_s(count, front_ends)
-        traffic = "" if not parts.compute_s else f", memory at most {model * one.tokens * TOKEN_BYTES / 1e9:.0f} GB/s"
+        if model < before * 1.01:
+            break  # a loop limits this row and all later ones
+        before = model
+        traffic = f"memory at most {model * one.tokens * TOKEN_BYTES / 1e9:.0f} GB/s" if one.computes else ""
         by = "" if front_ends == 1 else f", {front_ends} front-ends"
-        yield Row(what=f"  {_cores(count)}{by}, computed", value=f"model{traffic}", requests_per_s=model)
+        yield Row(what=f"  {_cores(count)}{by}, computed", value=traffic, requests_per_s=model)
 
 
 def _cores(count: int) -> str:
