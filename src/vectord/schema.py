@@ -217,6 +217,13 @@ class PullModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveModel:
+    """Stop serving a pulled model, and delete its files from the cache. For operators only."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowStatistics:
     """The engine's counts since its start."""
 
@@ -238,7 +245,8 @@ ModelRequest: TypeAlias = (
     | TokenizeRequest
     | DecodeRequest
 )
-Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | PullModel | ShowStatistics | MultiRequest
+ManageRequest: TypeAlias = ListModels | LoadModel | UnloadModel | PullModel | RemoveModel
+Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiRequest
 
 
 # --- results --------------------------------------------------------------------------------------------------
@@ -521,6 +529,12 @@ class PullResult:
     total_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveResult:
+    model: str  # the hub id
+    freed_bytes: int
+
+
 Result: TypeAlias = (
     EmbedResult
     | DocumentsResult
@@ -531,6 +545,7 @@ Result: TypeAlias = (
     | DecodeResult
     | ModelList
     | PullResult
+    | RemoveResult
     | Statistics
     | MultiResult
 )

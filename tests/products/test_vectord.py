@@ -27,7 +27,7 @@ from vectord.products import vectord
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.vectors import to_base64
 from vectord.products.vectord.fields import render_error
-from vectord.products.vectord.models import ModelAnswer, ModelsAnswer, PullAnswer
+from vectord.products.vectord.models import ModelAnswer, ModelsAnswer, PullAnswer, RemoveAnswer
 from vectord.products.vectord.scores import ClassifyAnswer, RerankAnswer, SimilarityAnswer
 from vectord.products.vectord.tokens import DecodeAnswer, TokenizeAnswer
 from vectord.products.vectord.vectors import DocumentsAnswer, EmbedAnswer
@@ -46,6 +46,8 @@ from vectord.schema import (
     LoadModel,
     PullModel,
     PullResult,
+    RemoveModel,
+    RemoveResult,
     RerankRequest,
     SimilarityRequest,
     SimilarityResult,
@@ -668,6 +670,15 @@ def test_a_pull_shows_its_bytes():
     assert pulled.parse(sent).request == PullModel(model="org/model")
     facts = {"model": "org/model", "state": "pulling", "file": "model.safetensors", "done_bytes": 3, "total_bytes": 9}
     assert answer("models/{model:path}/pull", sent, PullResult(**facts), PullAnswer) == facts
+
+
+def test_a_removal_shows_the_freed_bytes():
+    """For the admin key only; the path is the model's own, with DELETE."""
+    sent = Incoming(path={"model": "org/model"})
+    assert route("models/{model:path}", "DELETE").admin
+    assert route("models/{model:path}", "DELETE").parse(sent).request == RemoveModel(model="org/model")
+    facts = {"model": "org/model", "freed_bytes": 9}
+    assert answer("models/{model:path}", sent, RemoveResult(**facts), RemoveAnswer, method="DELETE") == facts
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from vectord.schema import (
     ModelList,
     PullModel,
     PullResult,
+    RemoveModel,
+    RemoveResult,
     Request,
     Result,
     TextLength,
@@ -62,7 +64,7 @@ class FakeEngine:
             raise ShuttingDown
         if isinstance(request, ListModels):
             return self.models()
-        assert isinstance(request, EmbedRequest | LoadModel | PullModel | UnloadModel)
+        assert isinstance(request, EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel)
         self.callers.append(caller)
         self.running += 1
         self.idle.clear()
@@ -80,6 +82,8 @@ class FakeEngine:
             raise self.error
         if isinstance(request, PullModel):
             return PullResult(model=request.model, state="served")
+        if isinstance(request, RemoveModel):
+            return RemoveResult(model=request.model, freed_bytes=0)
         if not isinstance(request, EmbedRequest):
             return model_list(request.model)
         dense = {"float": np.stack([self._vector] * len(request.inputs))}

@@ -74,6 +74,35 @@ def repository_folder(hub_id: str, cache: Path) -> Path:
     return cache / f"models--{hub_id.replace('/', '--')}"
 
 
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """All revisions of a repository in the cache."""
+
+    hub_id: str
+    folder: Path
+    size_bytes: int
+
+    def holds(self, files: Sequence[Path]) -> bool:
+        return any(file.resolve().is_relative_to(self.folder.resolve()) for file in files)
+
+    def remove(self) -> None:
+        """Raises ModelUnavailable if the cache cannot be written."""
+        try:
+            shutil.rmtree(self.folder)
+        except OSError as error:
+            raise ModelUnavailable(f"{self.folder}: cannot be removed ({error.strerror})") from error
+        shutil.rmtree(self.folder.parent / ".locks" / self.folder.name, ignore_errors=True)
+
+
+def find_cached(hub_id: str, cache: Path) -> Cached | None:
+    """hub_id: a valid one (hub.check_names)."""
+    folder = repository_folder(hub_id, cache)
+    if not folder.is_dir() or folder.is_symlink():
+        return None
+    blobs = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return Cached(hub_id, folder, sum(path.stat().st_size for path in blobs))
+
+
 def pull(
     hub_id: str,
     *,

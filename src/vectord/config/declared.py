@@ -417,8 +417,8 @@ class ServerConfig:
     )
     admin_key: str | None = setting(
         None,
-        "Key for loading, unloading and pulling models. Without it, or a key with admin = true in api_keys_file, those "
-        "routes do not exist.",
+        "Key for loading, unloading, pulling and removing models. Without it, or a key with admin = true in "
+        "api_keys_file, those routes do not exist.",
         secret=True,
     )
     metrics_key: str | None = setting(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TypeGuard, cast
 
 from vectord.compute.backends.base import Backend, OwnMemory
@@ -51,7 +52,16 @@ from vectord.engine.operations.task import EncoderPool, Task
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission, before, earliest, passed, within
 from vectord.engine.queue.runner import ModelRunner
-from vectord.errors import FingerprintMismatch, Forbidden, ModelCannot, Overloaded, TimedOut, VectordError
+from vectord.errors import (
+    FingerprintMismatch,
+    Forbidden,
+    InvalidField,
+    ModelCannot,
+    ModelUnavailable,
+    Overloaded,
+    TimedOut,
+    VectordError,
+)
 from vectord.schema import (
     ANYONE,
     VECTOR_KINDS,
@@ -74,6 +84,8 @@ from vectord.schema import (
     MultiResult,
     PullModel,
     PullResult,
+    RemoveModel,
+    RemoveResult,
     Request,
     RerankRequest,
     RerankResult,
@@ -90,6 +102,8 @@ from vectord.text.chat import ChatTemplates
 from vectord.text.sequence import Encoder
 
 log = logging.getLogger("vectord.engine")
+
+NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
 
 
 class Engine:
@@ -290,6 +304,8 @@ class Engine:
             return await self._manage(request, caller)
         if isinstance(request, PullModel):
             return self._pull(request, caller)
+        if isinstance(request, RemoveModel):
+            return await self._remove(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         async with AsyncExitStack() as places:
             try:
@@ -424,9 +440,35 @@ class Engine:
         target = self._registry.served_as(request.model, caller.models)
         if target is not None:
             return PullResult(model=target.name, state="served")
-        if caller.models is not None and request.model not in caller.models:
-            raise Forbidden("This key may not use the model.", field="model")
+        _require_allowed(request.model, caller)
         return self._pulls.report(request.model)
+
+    async def _remove(self, request: RemoveModel, caller: Caller) -> RemoveResult:
+        target = self._registry.served_as(request.model, caller.models)
+        if target is None:
+            _require_allowed(request.model, caller)
+        if target is not None and not self._pulls.has_pulled(target.name):
+            raise Forbidden(NAMED_BY_SETTINGS, field="model", model=target.name)
+        with self._pulls.removal(request.model if target is None else target.lead.spec.model_id) as cached:
+            served_models = [served for served in self._registry.targets if isinstance(served, ServedModel)]
+            users = [served for served in served_models if cached.holds(served.spec.weights)]
+            for served in users:
+                if not self._pulls.has_pulled(served.name):
+                    raise Forbidden(NAMED_BY_SETTINGS, field="model", model=served.name)
+            for served in users:
+                await self._lifecycle.remove(served, partial(self._forget, served))
+                self._observe(ModelStateChanged(served.name, "unloaded"))
+            try:
+                await asyncio.to_thread(cached.remove)
+            except ModelUnavailable as error:
+                raise InvalidField("{reason}.", field="model", reason=error.message) from error
+        log.info("%s is removed from the cache", cached.hub_id)
+        return RemoveResult(model=cached.hub_id, freed_bytes=cached.size_bytes)
+
+    def _forget(self, served: ServedModel) -> None:
+        self._registry.remove(served)
+        self._pulls.forget(served.name)
+        self._embedders.discard(served.name)
 
     def _add(self, source: ModelSource) -> str:
         served = self._registry.add(source)
@@ -512,6 +554,11 @@ class Engine:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
             report = RequestEnded(caller=caller, operation=operation, model=model, texts=texts)
         self._observe(report)
+
+
+def _require_allowed(name: str, caller: Caller) -> None:
+    if caller.models is not None and name not in caller.models:
+        raise Forbidden("This key may not use the model.", field="model")
 
 
 def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:

@@ -31,6 +31,7 @@ from vectord.schema import (
     ModelList,
     MultiResult,
     PullResult,
+    RemoveResult,
     RerankResult,
     Result,
     SimilarityResult,
@@ -70,7 +71,7 @@ def result_headers(result: Result | BatchResult) -> dict[str, str]:
 
 
 def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
-    if isinstance(result, ModelList | PullResult | DecodeResult | Statistics | BatchResult):
+    if isinstance(result, ModelList | PullResult | RemoveResult | DecodeResult | Statistics | BatchResult):
         return {}
     if isinstance(result, EmbedResult) and result.lengths:
         return length_headers(*result.lengths.values())

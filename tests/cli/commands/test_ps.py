@@ -45,7 +45,7 @@ def test_a_model_is_listed_until_it_is_stopped(url: str, capsys: pytest.CaptureF
 def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 for an ordinary key and for an unknown model, with the server's message."""
     assert run(["stop", MODEL, "--url", url, "--token", "reader"]) == 1
-    assert capsys.readouterr().err.startswith(f"vectord: {MODEL}: This key may not load, unload or pull models")
+    assert capsys.readouterr().err.startswith(f"vectord: {MODEL}: This key may not load, unload, pull or remove models")
     assert run(["stop", "bge-m3", "--url", url, "--token", "boss"]) == 1
     assert capsys.readouterr().err.startswith("vectord: bge-m3: ")
 

@@ -29,6 +29,7 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = "model.safetensors"
+DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @pytest.fixture
@@ -308,7 +309,7 @@ def test_a_running_server_pulls_and_serves_a_model(
     monkeypatch.chdir(tmp_path)
     with running(tmp_path / "log", "--backend", "fake", "--api-key", "reader", "--admin-key", "boss") as (url, _):
         assert main.run(["pull", MODEL, "--url", url, "--token", "reader"]) == 1
-        assert "may not load, unload or pull models" in capsys.readouterr().err
+        assert "may not load, unload, pull or remove models" in capsys.readouterr().err
         assert main.run(["pull", MODEL, "--url", url, "--token", "boss"]) == 0
         assert capsys.readouterr().out == f"{MODEL} is served\n"
         assert main.run(["ps", "--all", "--json", "--url", url, "--token", "reader"]) == 0
@@ -317,11 +318,38 @@ def test_a_running_server_pulls_and_serves_a_model(
         assert "not on the hub" in capsys.readouterr().err
 
 
+def test_a_running_server_lists_shows_and_removes_a_pulled_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With front-ends of their own processes. The model of the settings is refused; the files are deleted."""
+    for name, text in environ_of(hub, tmp_path).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.chdir(tmp_path)
+    options = ("--backend", "fake", "--api-key", "reader", "--admin-key", "boss", "--front-ends", "2")
+    with running(tmp_path / "log", *options) as (url, _):
+        reader, boss = ["--url", url, "--token", "reader"], ["--url", url, "--token", "boss"]
+        assert main.run(["pull", MODEL, *boss]) == 0
+        assert main.run(["list", *reader]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == [DEFAULT, MODEL]
+        assert main.run(["show", f"{MODEL}:latest", "--json", *reader]) == 0
+        assert [model["name"] for model in json.loads(capsys.readouterr().out)] == [MODEL]
+        folder = tmp_path / "hf" / "hub" / f"models--{MODEL.replace('/', '--')}"
+        assert main.run(["rm", MODEL, *reader]) == 1
+        assert main.run(["rm", DEFAULT, *boss]) == 1
+        assert "The settings of this server name the model" in capsys.readouterr().err
+        assert folder.is_dir()
+        assert main.run(["rm", MODEL, *boss]) == 0
+        assert capsys.readouterr().out.startswith(f"removed {MODEL}, ")
+        assert not folder.exists()
+        assert main.run(["show", MODEL, *reader]) == 1
+        assert "No such model is served here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--url", "http://localhost:1"], "--url: name the models to pull"),
-        ([MODEL, "--url", "http://localhost:1", "--locked"], "--url: the server has its own settings"),
+        ([MODEL, "--url", "http://localhost:1", "--locked"], "--locked: the server has its own lock file"),
         ([MODEL, "--url", "http://localhost:1", "--offline"], "--url: the server has its own settings"),
         ([MODEL, "--token", "boss"], "--token: belongs to --url"),
     ],

@@ -19,8 +19,17 @@ from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.puller import ModelPuller
-from vectord.errors import Forbidden, InvalidField, Unavailable
-from vectord.schema import ANYONE, Caller, EmbedRequest, ListModels, PullModel, PullResult
+from vectord.errors import Forbidden, InvalidField, ModelNotFound, Unavailable
+from vectord.schema import (
+    ANYONE,
+    Caller,
+    EmbedRequest,
+    ListModels,
+    PullModel,
+    PullResult,
+    RemoveModel,
+    RemoveResult,
+)
 
 
 @pytest.fixture
@@ -147,3 +156,87 @@ async def test_a_model_that_does_not_fit_on_the_disk_is_refused(
     async with serving(tmp_path) as engine:
         assert "1,000 bytes free" in await refusal(engine)
         assert not hub.asked
+
+
+async def remove(engine: Engine, name: str = MODEL, caller: Caller = ANYONE) -> RemoveResult:
+    result = await engine.answer(RemoveModel(model=name), caller)
+    assert isinstance(result, RemoveResult)
+    return result
+
+
+async def test_a_removed_model_is_neither_served_nor_in_the_cache(hub: Hub, tmp_path: Path) -> None:
+    """It is unloaded first, under any of its names; it can be pulled again."""
+    folder = pulling.repository_folder(MODEL, tmp_path / "hf" / "hub")
+    async with serving(tmp_path) as engine:
+        for _ in range(2):
+            await pull(engine)
+            await engine.answer(EmbedRequest(inputs=["a text"], model="model"), ANYONE)
+            removed = await remove(engine, "model")
+            assert (removed.model, removed.freed_bytes > 1000) == (MODEL, True)
+            assert not folder.exists()
+            assert list(engine.readiness()) == ["m0"]
+            with pytest.raises(ModelNotFound):
+                await engine.answer(EmbedRequest(inputs=["a text"], model=MODEL), ANYONE)
+
+
+async def test_a_model_in_use_is_not_removed(hub: Hub, tmp_path: Path) -> None:
+    """It stays served, and its files stay."""
+    async with serving(tmp_path) as engine:
+        await pull(engine)
+        served = engine._registry.named(MODEL)
+        async with engine._lifecycle.use(served):
+            with pytest.raises(Unavailable, match="in use"):
+                await remove(engine)
+        assert (await engine.answer(EmbedRequest(inputs=["a text"], model=MODEL), ANYONE)).model == MODEL
+
+
+async def test_a_request_that_holds_a_removed_model_does_not_load_it(hub: Hub, tmp_path: Path) -> None:
+    """The request resolved its model before the removal."""
+    async with serving(tmp_path) as engine:
+        await pull(engine)
+        held = engine._registry.named(MODEL)
+        await remove(engine)
+        with pytest.raises(Unavailable, match="has been removed"):
+            await engine._lifecycle.load(held)
+
+
+async def test_a_model_of_an_earlier_process_is_removed_from_the_cache(hub: Hub, tmp_path: Path) -> None:
+    """The cache has it, and this process does not serve it."""
+    async with serving(tmp_path) as engine:
+        await pull(engine)
+    async with serving(tmp_path) as engine:
+        assert (await remove(engine)).model == MODEL
+        with pytest.raises(InvalidField, match="not in the cache"):
+            await remove(engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "caller", "reason"),
+    [
+        ("m0", ANYONE, "settings of this server name the model m0"),
+        (MODEL, Caller(models=frozenset({"m0"})), "may not use"),
+        ("../hub", ANYONE, "neither a folder nor a hub id"),
+        ("/etc", ANYONE, "neither a folder nor a hub id"),
+        ("all-MiniLM-L6-v2", ANYONE, "not in the cache"),
+    ],
+    ids=["of the settings", "of another key", "a relative path", "an absolute path", "a package"],
+)
+async def test_other_models_are_not_removed(hub: Hub, tmp_path: Path, name: str, caller: Caller, reason: str) -> None:
+    """The pulled model stays served."""
+    async with serving(tmp_path) as engine:
+        await pull(engine)
+        with pytest.raises((Forbidden, InvalidField), match=reason):
+            await remove(engine, name, caller)
+        assert list(engine.readiness()) == ["m0", MODEL]
+        assert pulling.repository_folder(MODEL, tmp_path / "hf" / "hub").is_dir()
+
+
+async def test_nothing_is_removed_during_a_pull(hub: Hub, tmp_path: Path) -> None:
+    """Its files are incomplete."""
+    hub.stalls = threading.Event()
+    async with serving(tmp_path) as engine:
+        await engine.answer(PullModel(model=MODEL), ANYONE)
+        with pytest.raises(Unavailable, match="one at a time"):
+            await remove(engine)
+        hub.stalls.set()
+        await pull(engine)

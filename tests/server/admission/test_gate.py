@@ -108,12 +108,13 @@ async def test_public_pages_are_shown_without_a_key() -> None:
 ADMIN = [endpoint for endpoint in endpoints() if endpoint.admin]
 
 
-def test_only_loading_unloading_and_pulling_are_admin_routes() -> None:
+def test_only_loading_unloading_pulling_and_removing_are_admin_routes() -> None:
     """Each at both of its paths."""
+    changes = [("POST", "/load"), ("POST", "/unload"), ("POST", "/pull"), ("DELETE", "")]
     assert {(endpoint.method, endpoint.path) for endpoint in ADMIN} == {
-        ("POST", f"{prefix}/vectord/models/{{model:path}}/{change}")
+        (method, f"{prefix}/vectord/models/{{model:path}}{change}")
         for prefix in ("", "/dialects/vectord")
-        for change in ("load", "unload", "pull")
+        for method, change in changes
     }
 
 
@@ -141,7 +142,7 @@ async def test_only_the_admin_key_opens_admin_routes(keys: dict[str, str], sent:
         app = create_app(engine, DIALECTS, ServerConfig(**keys))
         for header in ("x-api-key", "authorization"):
             headers = {} if sent is None else {header: sent}
-            assert (await call(app, "POST", path_of(endpoint), headers=headers)).status == status, endpoint
+            assert (await call(app, endpoint.method, path_of(endpoint), headers=headers)).status == status, endpoint
         assert len(engine.callers) == (2 if status == 200 else 0), endpoint
 
 

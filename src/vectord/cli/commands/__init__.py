@@ -79,6 +79,7 @@ def server_here(
 JSON = flag("--json", "as_json", help="Print JSON.")
 URL = value("--url", "URL", "The server.  [default: this machine, at the port of the settings]")
 TOKEN = value("--token", "KEY", "Bearer token of the server.")
+INSTEAD_URL = value("--url", "URL", "A running server, instead of this machine.")
 
 
 @contextmanager
@@ -98,6 +99,21 @@ def running_server(line: CommandLine, url: str | None, token: str | None) -> Ite
     with server:
         server.check_reachable("--url" if url else "--port")
         yield server
+
+
+def names_for_server(line: CommandLine, url: str | None, token: str | None) -> list[str] | None:
+    """The models of the command line, without Ollama's tag; None without `url`: the command concerns this machine.
+
+    Raises ConfigError for options that the server at `url` does not see.
+    """
+    if url is None:
+        if token is not None:
+            raise ConfigError("--token: belongs to --url")
+        return None
+    names, _ = line.layer.pop("models", ([], None))
+    if line.layer:
+        raise ConfigError("--url: the server has its own settings; leave out the other options")
+    return [str(name).removesuffix(":latest") for name in names] if isinstance(names, Sequence) else []
 
 
 def refusal(reply: ProbeReply) -> str:

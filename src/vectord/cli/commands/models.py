@@ -1,17 +1,32 @@
-"""`vectord models`: the models on this machine, the facts of one of them, or all that the catalogue knows."""
+"""`vectord models`: the models on this machine or of a running server, the facts of one, or the whole catalogue."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from vectord.cli.commands import JSON, command_with_settings, load_settings
-from vectord.cli.printing import print_json, print_table
+import click
+
+from vectord.cli.commands import (
+    INSTEAD_URL,
+    JSON,
+    TOKEN,
+    command_with_settings,
+    load_settings,
+    names_for_server,
+    refusal,
+    running_server,
+)
+from vectord.cli.commands.ps import print_served, served_models
+from vectord.cli.printing import print_json, print_table, printable
 from vectord.config import ModelConfig
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
-from vectord.errors import StartError
+from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
     from vectord.checkpoints.spec import ModelSpec
@@ -21,29 +36,61 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float
 
 HELP = """\
 List the models on this machine: those that `vectord serve` would serve with the same options, the Hugging Face cache,
-and installed packages. With MODELs, only those; a single one with all its facts. Contacts no network.
+and installed packages. With MODELs, only those; a single one with all its facts. Contacts no network, except for a
+running server with --url, whose served models are listed instead.
 
 \b
 Exit codes:
   0  the list was printed
-  1  a named MODEL is not on this machine, or cannot be served
-  2  a bad option
+  1  a named MODEL is not on this machine, or cannot be served; with --url, it is not served
+  2  a bad option; with --url, no server or a wrong key
 
 \b
 Examples:
   vectord models
   vectord models BAAI/bge-m3
-  vectord models --all --json"""
+  vectord models --all --json
+  vectord models --url http://gpu-box:8000"""
 
 
 @command_with_settings(
     help=HELP,
     short_help="List models and their files.",
-    params=[flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."), JSON],
+    params=[
+        flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
+        INSTEAD_URL,
+        TOKEN,
+        JSON,
+    ],
 )
 @pass_command_line
-def command(line: CommandLine, show_all: bool, as_json: bool) -> int:
-    return list_models(line, show_all=show_all, as_json=as_json)
+def command(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
+    names = names_for_server(line, url, token)
+    if names is None:
+        return list_models(line, show_all=show_all, as_json=as_json)
+    if show_all:
+        raise ConfigError("--all: lists the catalogue of this machine; leave it out with --url")
+    return list_served(line, url, token, names, as_json=as_json)
+
+
+def list_served(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool) -> int:
+    """The exit code. Prints the models of a running server, or the facts of those with these names."""
+    with running_server(line, url, token) as server:
+        if not names:
+            models = served_models(server)
+            return print_json(models) if as_json else print_served(models)
+        replies = {name: server.get(f"/vectord/models/{quote(name)}") for name in names}
+    for name, reply in replies.items():
+        if reply.status != 200:
+            click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
+    found: list[dict[str, Any]] = [reply.json() for reply in replies.values() if reply.status == 200]
+    if as_json:
+        print_json(found)
+    elif len(names) == 1 and found:
+        _print_table_of(found[0])
+    elif found:
+        print_served(found)
+    return int(len(found) < len(names))
 
 
 def list_models(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
@@ -149,6 +196,17 @@ def _state(row: dict[str, Any]) -> str:
 def _print_facts(row: dict[str, Any]) -> int:
     if row["problem"]:
         return print_table([("model", row["model"]), ("problem", row["problem"])])
-    shown = {**row, "gives": ", ".join(row["gives"]), "bytes": f"{row['bytes']:,}", "served": None, "problem": None}
-    shown["prompts"] = "; ".join(f"{name}: {text!r}" for name, text in row["prompts"].items())
-    return print_table([(name, str(value)) for name, value in shown.items() if value not in (None, "")])
+    return _print_table_of({**row, "bytes": f"{row['bytes']:,}", "served": None, "problem": None})
+
+
+def _print_table_of(facts: dict[str, Any]) -> int:
+    """One line for each fact that is set."""
+    return print_table([(name, printable(text)) for name, value in facts.items() if (text := _as_text(value))])
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {text!r}" for name, text in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

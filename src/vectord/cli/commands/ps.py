@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from vectord.cli.commands import JSON, TOKEN, URL, command_with_settings, running_server
 from vectord.cli.printing import print_json, print_table, printable
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vectord.tools.probe import ProbedServer
 
 HELP = """\
 List the models that a running server has in memory: the server at --url, or the one on this machine with the same
@@ -36,12 +40,22 @@ def command(line: CommandLine, show_all: bool, url: str | None, token: str | Non
     if "models" in line.layer:
         raise ConfigError("vectord ps takes no MODEL; vectord show prints the facts of one")
     with running_server(line, url, token) as server:
-        reply = server.get("/vectord/models")
+        models = served_models(server)
+    shown = [model for model in models if show_all or model["state"] != "unloaded"]
+    return print_json(shown) if as_json else print_served(shown)
+
+
+def served_models(server: ProbedServer) -> list[dict[str, Any]]:
+    """Raises ConfigError if the server refuses."""
+    reply = server.get("/vectord/models")
     answer = reply.json()
     if reply.status != 200 or not isinstance(answer, dict) or "models" not in answer:
         raise ConfigError(f"{server.url}: {printable(reply.summary())}")
-    models = [model for model in answer["models"] if show_all or model["state"] != "unloaded"]
-    return print_json(models) if as_json else print_table(map(_row, models), _HEADINGS)
+    return list(answer["models"])
+
+
+def print_served(models: Iterable[dict[str, Any]]) -> int:
+    return print_table(map(_row, models), _HEADINGS)
 
 
 _HEADINGS = ("model", "gives", ">width", ">tokens", "dtype", "device", "state")

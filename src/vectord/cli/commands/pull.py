@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +15,18 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from vectord.cli.commands import TOKEN, command_with_settings, load_settings, refusal, running_server
+from vectord.cli.commands import (
+    INSTEAD_URL,
+    TOKEN,
+    command_with_settings,
+    load_settings,
+    names_for_server,
+    refusal,
+    running_server,
+)
 from vectord.cli.printing import console, print_json, print_table, print_text, printable
 from vectord.config import ModelConfig
-from vectord.config.command_line import flag, pass_command_line, value
+from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode
 
@@ -66,17 +74,20 @@ Examples:
             "--frozen",
             help="Fetch the commits of the lock file, which must list every MODEL. A file that differs is refused.",
         ),
-        value("--url", "URL", "A running server that fetches and serves the models, instead of the cache here."),
+        INSTEAD_URL,
         TOKEN,
         flag("--json", "as_json", help="Print JSON, and no progress bar."),
     ],
 )
 @pass_command_line
 def command(line: CommandLine, locked: bool, url: str | None, token: str | None, as_json: bool) -> int:
-    if url is None and token is not None:
-        raise ConfigError("--token: belongs to --url")
-    if url is not None:
-        return _pull_onto(line, url, token, as_json, locked=locked)
+    names = names_for_server(line, url, token)
+    if names is not None:
+        if locked:
+            raise ConfigError("--locked: the server has its own lock file; leave it out with --url")
+        if not names:
+            raise ConfigError("--url: name the models to pull")
+        return _pull_onto(line, url, token, names, as_json)
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
     from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
     from vectord.engine.models.puller import pull_configured  # noqa: PLC0415
@@ -128,13 +139,8 @@ class _Report(msgspec.Struct):
     total_bytes: int
 
 
-def _pull_onto(line: CommandLine, url: str, token: str | None, as_json: bool, *, locked: bool) -> int:
-    """Let the server at `url` pull the models of the command line."""
-    names, _ = line.layer.pop("models", ([], None))
-    if not names or not isinstance(names, list):
-        raise ConfigError("--url: name the models to pull")
-    if locked or line.layer:
-        raise ConfigError("--url: the server has its own settings; leave out the other options")
+def _pull_onto(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], as_json: bool) -> int:
+    """Let the server at `url` pull these models."""
     served = []
     with running_server(line, url, token) as server, _progress(as_json) as progress:
         for name in names:
@@ -153,7 +159,7 @@ def _pull_onto(line: CommandLine, url: str, token: str | None, as_json: bool, *,
 def _await_pull(server: ProbedServer, name: str, progress: Progress) -> _Report | ProbeReply:
     """The report of the served model, or the refusal."""
     while True:
-        reply = server.send("POST", f"/vectord/models/{quote(name.removesuffix(':latest'))}/pull", None)
+        reply = server.send("POST", f"/vectord/models/{quote(name)}/pull", None)
         try:
             report = msgspec.convert(reply.json(), _Report)
         except msgspec.ValidationError:

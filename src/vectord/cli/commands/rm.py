@@ -1,70 +1,97 @@
-"""`vectord rm`: remove models from the Hugging Face cache."""
+"""`vectord rm`: remove models from the Hugging Face cache of this machine or of a running server."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
 
-from vectord.cli.commands import JSON, command_with_settings, load_settings
-from vectord.cli.printing import print_json, print_text
+import click
+
+from vectord.cli.commands import (
+    INSTEAD_URL,
+    JSON,
+    TOKEN,
+    command_with_settings,
+    load_settings,
+    names_for_server,
+    refusal,
+    running_server,
+)
+from vectord.cli.printing import print_json, print_text, printable
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine, export_hub
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 
 HELP = """\
 Remove each MODEL from the cache of `vectord pull`, with all revisions. A folder of your own and an installed package
 are refused. A server that has the model in memory continues until it loads it again.
 
+With --url, a running server stops serving each MODEL that was pulled onto it, and removes it from its own cache. It
+needs an --admin-key, which --token passes. A model that its settings name is refused.
+
 \b
 Exit codes:
   0  the models are removed
+  1  with --url: the server refused; a line on standard error has its reason
   2  a bad option, or a MODEL that is not in the cache; nothing is removed
 
 \b
 Examples:
   vectord rm BAAI/bge-m3
-  vectord rm nomic-embed-text --hub-cache /models"""
+  vectord rm nomic-embed-text --hub-cache /models
+  vectord rm BAAI/bge-m3 --url http://gpu-box:8000 --token "$ADMIN_KEY\""""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    model: str
-    folder: Path
-    freed_bytes: int
-
-
-@command_with_settings(help=HELP, short_help="Remove models from the cache.", params=[JSON])
+@command_with_settings(help=HELP, short_help="Remove models from the cache.", params=[INSTEAD_URL, TOKEN, JSON])
 @pass_command_line
-def command(line: CommandLine, as_json: bool) -> int:
-    from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
-
+def command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
     if "models" not in line.layer:
         raise ConfigError("name a model; vectord list has them")
+    names = names_for_server(line, url, token)
+    if names is not None:
+        return _remove_from_server(line, url, token, names, as_json=as_json)
+    from vectord.checkpoints import catalogue  # noqa: PLC0415
+    from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
+    from vectord.checkpoints.pulling import find_cached  # noqa: PLC0415
+
     config = load_settings(line).config.model
     export_hub(config, os.environ)
     cache = cache_folder(config.hf_home, os.environ)
-    found = list({one.folder: one for one in [_find(name, cache) for name in config.models]}.values())
-    for one in found:
-        shutil.rmtree(one.folder)
-        shutil.rmtree(cache / ".locks" / one.folder.name, ignore_errors=True)
+    found = {}
+    for name in config.models:
+        entry = catalogue.find(name)
+        hub_id = entry.hub_id if entry is not None else name
+        check_names(hub_id, None)
+        cached = find_cached(hub_id, cache)
+        if cached is None:
+            raise ConfigError(f"model {hub_id} is not in {cache}; vectord list shows where it is")
+        found[cached.folder] = cached
+    for cached in found.values():
+        cached.remove()
+    return _report([{"model": cached.hub_id, "freed_bytes": cached.size_bytes} for cached in found.values()], as_json)
+
+
+def _remove_from_server(
+    line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool
+) -> int:
+    removed = []
+    with running_server(line, url, token) as server:
+        for name in names:
+            reply = server.send("DELETE", f"/vectord/models/{quote(name)}", None)
+            if reply.status == 200:
+                removed.append(reply.json())
+            else:
+                click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
+    _report(removed, as_json)
+    return 0 if len(removed) == len(names) else ExitCode.FAILED
+
+
+def _report(removed: Iterable[dict[str, Any]], as_json: bool) -> int:
     if as_json:
-        return print_json([{"model": one.model, "freed_bytes": one.freed_bytes} for one in found])
-    return print_text("\n".join(f"removed {one.model}, {one.freed_bytes / 1e6:,.1f} MB" for one in found))
-
-
-def _find(name: str, cache: Path) -> Removed:
-    """Raises ConfigError for anything but a model in the cache."""
-    from vectord.checkpoints import catalogue  # noqa: PLC0415
-    from vectord.checkpoints.hub import check_names  # noqa: PLC0415
-    from vectord.checkpoints.pulling import repository_folder  # noqa: PLC0415
-
-    entry = catalogue.find(name)
-    hub_id = entry.hub_id if entry is not None else name
-    check_names(hub_id, None)
-    folder = repository_folder(hub_id, cache)
-    if not folder.is_dir() or folder.is_symlink():
-        raise ConfigError(f"model {hub_id} is not in {cache}; vectord list shows where it is")
-    blobs = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return Removed(hub_id, folder, sum(path.stat().st_size for path in blobs))
+        return print_json(list(removed))
+    for one in removed:
+        print_text(f"removed {printable(one['model'])}, {one['freed_bytes'] / 1e6:,.1f} MB")
+    return 0

@@ -103,6 +103,17 @@ class Lifecycle:
             if served.runner is not None:
                 await self._unload([served], "requested")
 
+    async def remove(self, served: ServedModel, forget: Callable[[], None]) -> None:
+        """Unload it for good. forget: takes it out of the models. Raises Unavailable while it loads or is in use."""
+        async with self._one_at_a_time:
+            each = [served, *filter(None, [served.queries])]
+            for one in each:
+                _require_unused(one)
+            forget()  # from here on nothing loads it: see _begin_load
+            for one in each:
+                self._tried_s.pop(one, None)
+            await self._unload([one for one in each if one.runner is not None], "removed")
+
     async def unload_idle(self) -> None:
         """Unload the models without use for `model_idle_s`."""
         async with self._one_at_a_time:
@@ -133,6 +144,8 @@ class Lifecycle:
     def _begin_load(self, served: ServedModel) -> asyncio.Task[None]:
         if self._closed:
             raise Unavailable(SHUT_DOWN)
+        if served not in self._models:
+            raise Unavailable("The model {model} has been removed.", model=served.name)
         task = asyncio.create_task(self._load(served, makes_room=True), name=f"vectord-load-{served.name}")
         self._loads[served] = task
         task.add_done_callback(lambda _: self._load_ended(served))

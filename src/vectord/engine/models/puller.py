@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vectord.checkpoints.hub import cache_folder, check_names
 from vectord.checkpoints.lock import LockedModel
-from vectord.checkpoints.pulling import Progress, Pulled, pull
+from vectord.checkpoints.pulling import Cached, Progress, Pulled, find_cached, pull
 from vectord.checkpoints.spec import Located
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
@@ -78,6 +78,19 @@ class ModelPuller:
         served_name = requested.name or spec.model_id
         aliases = further_names([requested], [spec], [served_name], ())[served_name]
         return make_source(spec, served_name, aliases, device, calibration_texts(device), pinned=False)
+
+    def find_cached(self, name: str) -> Cached:
+        """Raises InvalidField for a model that is not in the cache, such as a folder of the operator's."""
+        requested = self._requested(name)
+        hub_id = hub_id_of(requested.model)
+        try:
+            check_names(hub_id, None)
+        except ModelUnavailable as error:
+            raise InvalidField("{reason}.", field="model", reason=error.message) from error
+        found = find_cached(hub_id, cache_folder(self._config.model.hf_home, os.environ))
+        if found is None:
+            raise InvalidField("The model {model} is not in the cache of this server.", field="model", model=hub_id)
+        return found
 
     def _requested(self, name: str) -> RequestedModel:
         """The model with this name in the operator's catalogue and model_path, else on the hub."""

@@ -1,18 +1,18 @@
 """Models that the operator pulls from the hub while the server runs: one at a time, with its progress.
 
-On the event loop; puller.py fetches in a thread. A pulled model is served until the process ends.
+On the event loop; puller.py fetches in a thread. A pulled model is served until it is removed or the process ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from vectord.checkpoints.pulling import Progress
+from vectord.checkpoints.pulling import Cached, Progress
 from vectord.engine.models.loading import in_daemon_thread
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import Forbidden, InvalidField, ShuttingDown, StartError, Unavailable
@@ -34,6 +34,10 @@ class Puller(Protocol):
         """Blocks while it downloads. Raises StartError."""
         ...
 
+    def find_cached(self, name: str) -> Cached:
+        """Raises InvalidField for a model that is not in the cache."""
+        ...
+
 
 @dataclass(slots=True)
 class _Pull:
@@ -50,6 +54,8 @@ class Pulls:
         self._add = add
         self._last: _Pull | None = None
         self._pulled = 0
+        self._served: set[str] = set()  # names of the pulled models
+        self._removed: str | None = None  # the model that is being removed
         self._closed = False
 
     def report(self, name: str) -> PullResult:
@@ -61,10 +67,9 @@ class Pulls:
         if self._closed:
             raise ShuttingDown()
         last = self._last
-        if last is not None and not last.task.done():
-            if last.name != name:
-                raise Unavailable("The server is pulling {model}, and pulls one at a time.", model=last.name)
+        if last is not None and last.name == name and not last.task.done():
             return last.progress
+        self._check_idle()
         if last is not None and last.name == name and time.monotonic() - last.ended_s < FAILURE_KEPT_S:
             self._last = None  # a failure is reported once
             last.task.result()
@@ -77,6 +82,36 @@ class Pulls:
         self._last = pull_ = _Pull(name, asyncio.create_task(self._pull(self._puller, name)), progress)
         pull_.task.add_done_callback(self._ended)
         return progress
+
+    def has_pulled(self, served_name: str) -> bool:
+        return served_name in self._served
+
+    @contextmanager
+    def removal(self, name: str) -> Iterator[Cached]:
+        """The files of a model, while no other one is pulled or removed.
+
+        Raises Forbidden, InvalidField for a model that is not in the cache, Unavailable during another pull or removal.
+        """
+        if self._puller is None:
+            raise Forbidden("This server pulls no models, and removes none.")
+        self._check_idle()
+        cached = self._puller.find_cached(name)
+        self._removed = name
+        try:
+            yield cached
+        finally:
+            self._removed = None
+
+    def forget(self, served_name: str) -> None:
+        """The model is no longer served."""
+        self._served.discard(served_name)
+        self._last = None
+
+    def _check_idle(self) -> None:
+        if self._last is not None and not self._last.task.done():
+            raise Unavailable("The server is pulling {model}, and pulls one at a time.", model=self._last.name)
+        if self._removed is not None:
+            raise Unavailable("The server is removing {model}.", model=self._removed)
 
     async def close(self) -> None:
         """Ends the running pull; the thread ends at its next bytes."""
@@ -104,6 +139,7 @@ class Pulls:
         except ValueError as error:
             raise InvalidField("A model is served as {model}.", field="model", model=name) from error
         self._pulled += 1
+        self._served.add(served)
         return served
 
     def _ended(self, task: asyncio.Task[str]) -> None:

@@ -228,6 +228,13 @@ class Registry:
         self.targets.append(served)
         return served
 
+    def remove(self, served: ServedModel) -> None:
+        """Serve the model no longer, under any of its names. It is no member of a composite."""
+        self._by_name = {name: target for name, target in self._by_name.items() if target is not served}
+        self.targets.remove(served)
+        for each in filter(None, (served, served.queries)):
+            self.models.remove(each)
+
     def served_as(self, name: str, allowed: Allowed) -> ModelOrComposite | None:
         """The model of that name or alias, if there is one that a caller with these names may see."""
         target = self._by_name.get(name)

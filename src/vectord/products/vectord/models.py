@@ -9,7 +9,18 @@ import msgspec
 
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.vectors import json_answer
-from vectord.schema import DeviceState, LoadModel, ModelInfo, ModelList, PullModel, PullResult, UnloadModel, VectorKind
+from vectord.schema import (
+    DeviceState,
+    LoadModel,
+    ModelInfo,
+    ModelList,
+    PullModel,
+    PullResult,
+    RemoveModel,
+    RemoveResult,
+    UnloadModel,
+    VectorKind,
+)
 
 ROUTES = Routes()
 
@@ -95,6 +106,19 @@ def render_pull(result: PullResult) -> Rendered:
     return json_answer(**asdict(result))
 
 
+class RemoveAnswer(msgspec.Struct):
+    model: str  # the hub id
+    freed_bytes: int
+
+
+def parse_remove(incoming: Incoming) -> Call:
+    return Call(RemoveModel(model=incoming.path["model"]), render_removed)
+
+
+def render_removed(result: RemoveResult) -> Rendered:
+    return json_answer(**asdict(result))
+
+
 def parse_load(incoming: Incoming) -> Call:
     return Call(LoadModel(model=incoming.path["model"]), render_model)
 
@@ -104,9 +128,11 @@ def parse_unload(incoming: Incoming) -> Call:
 
 
 _PULL = "Begin to fetch a model from the hub, or show how far it is"
-for _path, _parse, _summary, _answer in (
-    ("/vectord/models/{model:path}/load", parse_load, "Load a model now", ModelAnswer),
-    ("/vectord/models/{model:path}/unload", parse_unload, "Unload a model", ModelAnswer),
-    ("/vectord/models/{model:path}/pull", parse_pull, _PULL, PullAnswer),
+_REMOVE = "Remove a pulled model, and its files from the cache"
+for _method, _path, _parse, _summary, _answer in (
+    ("POST", "/vectord/models/{model:path}/load", parse_load, "Load a model now", ModelAnswer),
+    ("POST", "/vectord/models/{model:path}/unload", parse_unload, "Unload a model", ModelAnswer),
+    ("POST", "/vectord/models/{model:path}/pull", parse_pull, _PULL, PullAnswer),
+    ("DELETE", "/vectord/models/{model:path}", parse_remove, _REMOVE, RemoveAnswer),
 ):
-    ROUTES.add(Route(method="POST", path=_path, parse=_parse, summary=_summary, answer=_answer, admin=True))
+    ROUTES.add(Route(method=_method, path=_path, parse=_parse, summary=_summary, answer=_answer, admin=True))

@@ -38,7 +38,7 @@ MAX_FILE_BYTES = 4 * 2**20
 KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY, x-api-key or api-key."
 KEY_UNKNOWN = "The key is not one of this server's."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
-KEY_NOT_ADMIN = "This key may not load, unload or pull models; that takes the admin key."
+KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
 NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
 
 _log = logging.getLogger("vectord.keys")

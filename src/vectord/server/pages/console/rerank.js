@@ -46,9 +46,11 @@ export const rerank = {
     const sent = body(asked);
     const answer = await post("vectord/rerank", sent);
     const { results, score_kind: kind } = answer.json;
-    const largest = Math.max(...results.map((result) => Math.abs(result.score))) || 1;
+    const scores = results.map((result) => result.score);
+    const least = Math.min(0, ...scores); // a negative score is no length
+    const range = Math.max(...scores) - least || 1;
     const rows = results.map((result, place) => [
-      place + 1, sent.passages[result.index], decimal(result.score), bar(result.score / largest),
+      place + 1, sent.passages[result.index], decimal(result.score), bar((result.score - least) / range),
     ]);
     return {
       nodes: [
