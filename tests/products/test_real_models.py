@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -173,18 +174,25 @@ async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
     assert found["score"] == pytest.approx(alone["score"], abs=2e-4)
 
 
-async def test_labels_of_tokens(tmp_path: Path, embedder: Path) -> None:
+@pytest.mark.parametrize("family", ["Bert", "ModernBert", "Qwen3"])
+async def test_labels_of_tokens(tmp_path: Path, embedder: Path, family: str) -> None:
     """transformers' probabilities and logits of every token, special tokens included, in vLLM's form. The model embeds,
     too; another one is refused by name, and by default the first one with such a head answers."""
     import torch
-    from transformers import AutoTokenizer, BertConfig, BertForTokenClassification
+    import transformers
+    from transformers import AutoTokenizer
 
     folder, texts = write_bert(tmp_path / "tagger"), ["birds sing in green trees", "a lazy dog"]
-    model = BertForTokenClassification(BertConfig.from_pretrained(folder, num_labels=5)).eval()
+    known = json.loads((folder / "config.json").read_text())
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    facts = {name: known[name] for name in (*sizes, "max_position_embeddings", "pad_token_id")}
+    heads = {"num_key_value_heads": 2, "head_dim": 8} if family == "Qwen3" else {}
+    config = getattr(transformers, f"{family}Config")(**facts, **heads, num_labels=5)
+    model = getattr(transformers, f"{family}ForTokenClassification")(config).eval()
     model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+        logits = [model(input_ids=tokenizer(text, return_tensors="pt").input_ids).logits[0] for text in texts]
     async with served(embedder, folder, dialects=("vllm",)) as ask:
         found = await ask("/pooling", input=texts, task="token_classify")
         raw = await ask("/pooling", input=texts, task="token_classify", use_activation=False)

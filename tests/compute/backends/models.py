@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.models import WIDTH, read_tiny_spec, write_bert
 
-from vectord.checkpoints.spec import Colbert, ModelSpec
+from vectord.checkpoints.spec import Colbert, ModelSpec, Output
 
 VOCABULARY = 60
 COLBERT_WIDTH = 24
@@ -50,6 +50,16 @@ def write_classifier(folder: Path) -> ModelSpec:
 
     _save(BertForSequenceClassification(BertConfig(**_facts(), num_labels=len(LABELS))), folder)
     return read_tiny_spec(folder, outputs=frozenset({"scores"}), pooling=None, labels=LABELS)
+
+
+def write_tagger(folder: Path) -> ModelSpec:
+    """A classifier of tokens with a layer before its labels. It embeds too."""
+    from transformers import ModernBertConfig, ModernBertForTokenClassification
+
+    facts = {**_facts(), "pad_token_id": VOCABULARY - 1, "num_labels": len(LABELS)}
+    _save(ModernBertForTokenClassification(ModernBertConfig(**facts)), folder)
+    outputs: frozenset[Output] = frozenset({"dense", "token_scores"})
+    return read_tiny_spec(folder, outputs=outputs, pooling="cls", token_labels=LABELS)
 
 
 def write_decoder(folder: Path) -> ModelSpec:

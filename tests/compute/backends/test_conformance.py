@@ -20,6 +20,7 @@ from tests.compute.backends.models import (
     write_decoder,
     write_plain,
     write_splade,
+    write_tagger,
 )
 from tests.models import WIDTH, batch_of, pack_texts, random_texts
 
@@ -44,6 +45,7 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "all kinds": write_all_kinds,
     "splade": write_splade,
     "classifier": write_classifier,
+    "tagger": write_tagger,
     "decoder": write_decoder,
 }
 NOT_SERVED = {("transformers", "splade")}  # its head has the architecture's own names, so it needs our network
@@ -55,6 +57,7 @@ WIDTHS: dict[Output, int] = {
     "lexical": 1,
     "splade": VOCABULARY,
     "scores": len(LABELS),
+    "token_scores": len(LABELS),
 }
 LENGTHS = (9, 1, 30, 2, 17, 30)
 TOLERANCE = 1e-4

@@ -218,6 +218,16 @@ def test_sequence_classes_equal_transformers(tmp_path: Path, model_type: str) ->
     assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
 
 
+@pytest.mark.parametrize("model_type", ["gemma", "llama", "mistral", "qwen2", "qwen3"])
+def test_token_classes_equal_transformers(tmp_path: Path, model_type: str) -> None:
+    """The head of ...ForTokenClassification reads every token."""
+    head = "AutoModelForTokenClassification"
+    folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"token_scores"}), token_labels=("a", "b", "c"))
+    want = np.concatenate([rows[0] for rows in logits_of(folder, head, texts)])
+    assert_same(run(spec, pack_texts(*texts), "token_scores")["token_scores"], want)
+
+
 @pytest.mark.parametrize("pooling", ["bos", "mean", "late"])
 def test_eurobert_classifies_by_its_pooling(tmp_path: Path, pooling: str) -> None:
     """Late pooling is the mean of the tokens' logits. Published configs call the key clf_pooling."""

@@ -72,8 +72,7 @@ def test_logits_equal_transformers(
 
 
 TOKEN_FAMILIES = {
-    name: FAMILIES[name]
-    for name in ("bert", "camembert", "distilbert", "electra", "ernie", "mpnet", "roberta", "xlm_roberta")
+    name: FAMILIES[name] for name in FAMILIES if name not in ("albert", "gte", "nomic_bert", "squeezebert")
 }
 
 

@@ -17,7 +17,13 @@ from tests.models import WIDTH
 
 VOCAB_SIZE = 96
 WINDOW = 7  # shorter than the texts of the tests
-Head = Literal["AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoModelForMaskedLM"]
+Head = Literal[
+    "AutoModel",
+    "AutoModelForCausalLM",
+    "AutoModelForSequenceClassification",
+    "AutoModelForMaskedLM",
+    "AutoModelForTokenClassification",
+]
 
 _SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,

@@ -106,10 +106,13 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
     return default if activation == "identity" and labels > 1 else activation
 
 
-# Architectures whose ...ForTokenClassification is one layer, `classifier`, over the last hidden states.
-_TOKEN_CLASSIFIERS = frozenset(
-    {"bert", "camembert", "distilbert", "electra", "ernie", "mpnet", "roberta", "xlm-roberta", "deberta-v2"}
-)
+# Architectures whose ...ForTokenClassification is one layer over the last hidden states, by the layer's name.
+# ModernBERT has a `head` before it.
+_ENCODERS = "bert camembert deberta-v2 distilbert electra ernie modernbert mpnet roberta xlm-roberta"
+_TOKEN_CLASSIFIERS: Mapping[str, str] = {
+    **dict.fromkeys(_ENCODERS.split(), "classifier"),
+    **dict.fromkeys(("gemma", "llama", "mistral", "qwen2", "qwen3"), "score"),
+}
 
 
 def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
@@ -119,9 +122,8 @@ def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     labels = _labels(folder)
     shape = (len(labels), spec.hidden_size)
     files = [path for path in spec.weights if path.suffix != ".onnx"]
-    if spec.architecture not in _TOKEN_CLASSIFIERS or all(
-        tensor_shape(path, "classifier.weight") != shape for path in files
-    ):
+    layer = _TOKEN_CLASSIFIERS.get(spec.architecture)
+    if layer is None or all(tensor_shape(path, f"{layer}.weight") != shape for path in files):
         return spec
     return replace(
         spec,

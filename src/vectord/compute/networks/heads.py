@@ -72,9 +72,7 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     if "lexical" in spec.outputs and spec.lexical is not None:
         heads["lexical"] = lexical_head(_bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu"), ops)
     if "token_scores" in spec.outputs:
-        file = open_checkpoint(spec.weights)
-        linear = WeightReader(file, ops).linear("classifier", spec.hidden_size, len(spec.token_labels))
-        heads["token_scores"] = token_scores_head(Projection(linear, file=file), ops)
+        heads["token_scores"] = token_scores_head(_token_layers(spec, ops), ops)
     return heads
 
 
@@ -95,9 +93,9 @@ def colbert_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
     return lambda x, tokens: ops.normalize(_in_sequence(projections, ops, x))
 
 
-def token_scores_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:
+def token_scores_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
     """(T, H) to (T, L): the logits of each token. Source: transformers' ...ForTokenClassification."""
-    return lambda x, tokens: projection.apply(ops, x)
+    return lambda x, tokens: _in_sequence(projections, ops, x)
 
 
 def lexical_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:
@@ -116,6 +114,26 @@ def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:
 def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:
     """(T, H) to (M, A): the logits of the answers after the last token. words (A, H): their rows of the head."""
     return lambda x, tokens: ops.linear(ops.last(x, tokens), words, None)
+
+
+def dense_and_norm(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
+    """ModernBERT's `head`, before its classifiers and its words. Raises ModelUnavailable."""
+    width = facts.size(config, "hidden_size")
+    return Projection(
+        weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),
+        facts.activation(config, "classifier_activation", default="gelu"),
+        weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
+        facts.epsilon(config, "norm_eps"),
+    )
+
+
+def _token_layers(spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
+    """`classifier`, after ModernBERT's `head`; `score` of decoders."""
+    file = open_checkpoint(spec.weights)
+    weights = WeightReader(file, ops)
+    name = "score" if "score.weight" in weights else "classifier"
+    labels = Projection(weights.linear(name, spec.hidden_size, len(spec.token_labels)), file=file)
+    return (dense_and_norm(spec.config, weights), labels) if spec.architecture == "modernbert" else (labels,)
 
 
 def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:

@@ -15,7 +15,7 @@ import numpy as np
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
-from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, dense_and_norm, output_words
 from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import FREQUENCIES, HarmlessTensors, WeightReader
@@ -82,7 +82,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
     """Return the head of ModernBertForSequenceClassification. Raises ModelUnavailable."""
     pooling = cast(Literal["cls", "mean"], facts.choice(config, "classifier_pooling", ("cls", "mean"), "cls"))
     scores = weights.linear("classifier", facts.size(config, "hidden_size"), labels)
-    return Classifier(pooling, (_head(config, weights), Projection(scores)))
+    return Classifier(pooling, (dense_and_norm(config, weights), Projection(scores)))
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
@@ -91,7 +91,7 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
     shape = spec.vocab_size, spec.hidden_size
     has_bias = facts.flag(config, "decoder_bias", True)
     return MaskedLM(
-        transform=_head(config, weights),
+        transform=dense_and_norm(config, weights),
         words=output_words(config, weights, "decoder.weight", _body(weights), WORDS, shape),
         bias=weights.tensor("decoder.bias", spec.vocab_size)
         if has_bias
@@ -136,15 +136,4 @@ def _names(config: Mapping[str, Any]) -> LayerNames:
         mlp_bias=mlp_bias,
         down_bias=mlp_bias,
         norm_bias=facts.flag(config, "norm_bias", False),
-    )
-
-
-def _head(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
-    """`head`, which precedes both the classifier and the words."""
-    width = facts.size(config, "hidden_size")
-    return Projection(
-        weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),
-        facts.activation(config, "classifier_activation", default="gelu"),
-        weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
-        facts.epsilon(config, "norm_eps"),
     )
