@@ -91,6 +91,23 @@ async def test_running_requests_take_a_place_of_the_queue_only_where_they_count(
         await asyncio.gather(*work)
 
 
+async def test_a_queue_without_running_requests_has_no_extra_place() -> None:
+    """Smart Embedder's MAX_QUEUE_SIZE is exact: another client than the busiest gets no further place."""
+    async with serving_one(M3, max_concurrent_requests=4, count_running_requests=False) as (engine, backend):
+        close_gate(backend)
+        work = [asyncio.create_task(engine.answer(EmbedRequest(inputs=["first"]), Caller(client="busy")))]
+        await entered(backend)
+        for index in range(4):
+            request = EmbedRequest(inputs=[f"queued {index}"])
+            work.append(asyncio.create_task(engine.answer(request, Caller(client="busy"))))
+        await settle()
+        assert engine.gauges().queued_embeds == 4
+        with pytest.raises(Overloaded):
+            await engine.answer(EmbedRequest(inputs=["one too many"]), Caller(client="another"))
+        backend.gate.set()
+        await asyncio.gather(*work)
+
+
 class OnItsOwnDevice(FakeBackend):
     def device_memory(self) -> DeviceMemory | None:
         return DeviceMemory(allocated=1, reserved=2, free=3, total=5)

@@ -252,7 +252,8 @@ class EngineConfig:
     max_concurrent_requests: int = setting(
         4096,
         "Most requests in the server at once, queued ones included; further ones are refused. From 4 on, and without "
-        "max_running_requests, clients with fewer than a sixteenth of them may exceed it, together by a quarter.",
+        "max_running_requests, clients with fewer than a sixteenth of them may exceed it, together by a quarter; "
+        "not with count_running_requests off.",
         limits=(1, 1_000_000),
     )
     max_running_requests: int | None = setting(

@@ -137,6 +137,7 @@ class Engine:
             self._config.max_queue_wait_s,
             self._config.max_running_requests,
             None if self._config.count_running_requests else lambda: len(self._embeds()[1]),
+            exact=not self._config.count_running_requests,
         )
         reranks = self._config.max_concurrent_reranks
         self._rerank_admission = (
