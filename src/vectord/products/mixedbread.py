@@ -50,7 +50,6 @@ class Reranking(msgspec.Struct):
 
 @ROUTES.post(
     "/v1/reranking",
-    body=RerankingBody,
     answer=Reranking,
     summary="Rank texts by how well they answer a query",
     example={
@@ -59,7 +58,6 @@ class Reranking(msgspec.Struct):
         "input": EXAMPLE["documents"],
         "return_input": True,
     },
-    keys=["input"],
     names={"passages": "input"},
 )
 def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
@@ -78,11 +76,11 @@ def render_reranking(texts: Sequence[str], top_k: int | None, shows_texts: bool,
     data: list[dict[str, Any]] = [
         {
             "index": index,
-            "score": result.scores[index],
+            "score": score,
             "input": texts[index] if shows_texts else None,
             "object": "rank_result",
         }
-        for index in best_first(result.scores)[: top_k or None]
+        for index, score in best_first(result.scores, top_k)
     ]
     return json_answer(
         usage=token_usage(result.usage) | {"completion_tokens": 0},

@@ -44,7 +44,6 @@ class Rankings(msgspec.Struct):
 @ROUTES.post(
     "/v1/ranking",
     "/v1/retrieval/{model:path}/reranking",
-    body=RankingBody,
     answer=Rankings,
     summary="Rank passages by how well they answer a query",
     example={
@@ -53,7 +52,6 @@ class Rankings(msgspec.Struct):
         "passages": [{"text": "Paris is the capital of France."}, {"text": "Cats sleep most of the day."}],
         "truncate": "END",
     },
-    keys=["passages"],
     names={"query": "query.text"},
 )
 def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
@@ -69,7 +67,7 @@ def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
 
 
 def render_rankings(result: RerankResult) -> Rendered:
-    rankings = [{"index": index, "logit": result.scores[index]} for index in best_first(result.scores)]
+    rankings = [{"index": index, "logit": score} for index, score in best_first(result.scores)]
     return json_answer(rankings=rankings, usage=token_usage(result.usage))
 
 

@@ -79,11 +79,9 @@ class MetaAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/vectors",
-    body=TextBody,
     answer=VectorAnswer,
     summary="Embed one text",
     example={"text": "The London Eye is a ferris wheel.", "config": {"task_type": "passage"}},
-    keys=["text"],
     names={"inputs": "text", "dimensions": "config.dimensions"},
 )
 def parse_text(body: TextBody, incoming: Incoming) -> Call:
@@ -92,11 +90,9 @@ def parse_text(body: TextBody, incoming: Incoming) -> Call:
 
 @ROUTES.post(
     "/vectors",
-    body=TextsBody,
     answer=VectorsAnswer,
     summary="Embed texts",
     example={"texts": ["What is the London Eye?"], "config": {"task_type": "query"}},
-    keys=["texts"],
     names={"inputs": "texts", "dimensions": "config.dimensions"},
 )
 def parse_texts(body: TextsBody, incoming: Incoming) -> Call:
@@ -149,7 +145,6 @@ class ScoresAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
-    body=RerankBody,
     answer=ScoresAnswer,
     summary="Score documents by how well they answer a query",
     example={"query": "capital of France", "documents": ["Paris is the capital."], "property": ""},

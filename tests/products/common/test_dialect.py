@@ -30,11 +30,9 @@ def declared() -> Routes:
     @routes.post(
         "/embed",
         "/v1/embed",
-        body=Body,
         answer=list[float],
         summary="Embed",
         example={"input": ["a"]},
-        keys=["input"],
         names={"inputs": "input", "dimensions": "width"},
     )
     def embed(body: Body, incoming: Incoming) -> Call:
@@ -60,6 +58,24 @@ def test_a_declaration_makes_one_route_for_each_path() -> None:
         ("GET", "/models/{model:path}"),
     ]
     assert (routes[0].body, routes[0].keys, routes[2].public) == (Body, {"input"}, True)
+
+
+def test_the_required_fields_but_the_query_are_the_keys_by_default() -> None:
+    """Bodies of all rerankers have a query, so it selects none."""
+
+    class Reranking(msgspec.Struct):
+        query: str
+        texts: list[str]
+        top_n: int | None = None
+
+    def rerank(body: Reranking, incoming: Incoming) -> Call:
+        raise AssertionError("no body is parsed here")
+
+    rerank.__annotations__["body"] = Reranking  # local, so its name cannot be looked up
+    routes = Routes()
+    routes.post("/rerank", answer=None, summary="Rerank", example={})(rerank)
+    routes.post("/v1/rerank", answer=None, summary="Rerank", example={}, keys=["top_n"])(rerank)
+    assert [route.keys for route in routes] == [{"texts"}, {"top_n"}]
 
 
 def test_a_parser_receives_the_decoded_body() -> None:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import STATUSES, error_response
+from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
 from vectord.products.common.ranking import EXAMPLE, RankedItem, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -130,7 +130,6 @@ PLAIN_TYPES = (None, "", "classification", "clustering", "image")  # input types
 _TEXTS = {"texts": ["a happy person", "a rainy day"], "input_type": "search_document"}
 _embed_v1 = partial(
     ROUTES.post,
-    body=EmbedBody,
     answer=EmbedAnswer,
     summary="Embed texts, as Cohere's v1 does",
     example={**_TEXTS, "truncate": "END"},
@@ -148,7 +147,6 @@ def parse_embed_v1(body: EmbedBody, incoming: Incoming) -> Call:
 @ROUTES.post(
     "/v2/embed",
     "/v1/v2/embed",
-    body=EmbedBody,
     answer=EmbedAnswer,
     summary="Embed texts, as Cohere's v2 does",
     example={"model": EXAMPLE_MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]},
@@ -160,6 +158,7 @@ def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
 
 
 def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
+    """types: none for v1's list of floats without a type."""
     texts, field = _texts(body)
     kind = read_kind(body.input_type)
     if kind is None and body.input_type not in PLAIN_TYPES:
@@ -181,7 +180,18 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=precisions_of(types or ("float",)),
     )
-    return Call(request, partial(render_embed, version, types, texts, field), {"inputs": field})
+
+    def render(result: EmbedResult) -> Rendered:
+        rows, usage = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}, result.usage
+        return json_answer(
+            id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
+            response_type="embeddings_by_type" if types else "embeddings_floats",
+            embeddings=rows if types else rows["float"],
+            texts=texts,
+            meta=_meta(version, usage, _truncated(field, usage.lengths), input_tokens=usage.tokens),
+        )
+
+    return Call(request, render, {"inputs": field})
 
 
 def _texts(body: EmbedBody) -> tuple[Sequence[str], str]:
@@ -208,20 +218,6 @@ def _joined_parts(item: EmbedInput, index: int) -> str:
             template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
             raise InvalidField(template, field="inputs", index=index)
     return "\n".join(part.text or "" for part in item.content)
-
-
-def render_embed(
-    version: Version, types: Sequence[EmbeddingType], texts: Sequence[str], field: str, result: EmbedResult
-) -> Rendered:
-    """types: none for v1's list of floats without a type."""
-    rows = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}
-    return json_answer(
-        id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
-        response_type="embeddings_by_type" if types else "embeddings_floats",
-        embeddings=rows if types else rows["float"],
-        texts=texts,
-        meta=_meta(version, result.usage, _truncated(field, result.usage.lengths), input_tokens=result.usage.tokens),
-    )
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------
@@ -273,9 +269,7 @@ class RerankAnswer(msgspec.Struct):
 MAX_TOKENS_PER_DOC = 4096  # v2's default
 _rerank = partial(
     ROUTES.post,
-    body=RerankBody,
     answer=RerankAnswer,
-    keys=["documents"],
     signs=["rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"],
     names={"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
 )
@@ -307,6 +301,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     if not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
     shown = read_switch(body.return_documents, "return_documents")
+    shows_documents = shows_documents if shown is None else shown
     request = RerankRequest(
         query=body.query,
         passages=[_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)],
@@ -315,8 +310,19 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
         raw=False,
         max_passage_tokens=max_passage_tokens,
     )
-    documents = body.documents if (shows_documents if shown is None else shown) else None
-    return Call(request, partial(render_rerank, version, documents, body.top_n))
+
+    def render(result: RerankResult) -> Rendered:
+        warnings = _truncated("query", [result.query]) + _truncated("documents", result.passages)
+        return json_answer(
+            id=str(uuid.uuid4()),
+            object="rerank",
+            model=result.model,
+            results=ranked(result, body.documents, body.top_n, document=_shown if shows_documents else None),
+            usage=token_usage(result.usage) | {"completion_tokens": 0},
+            meta=_meta(version, result.usage, warnings, search_units=1),
+        )
+
+    return Call(request, render)
 
 
 def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:
@@ -332,25 +338,6 @@ def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, 
     if not lines:
         raise InvalidField("{field} has no string under any of the `rank_fields`.", field="passages", index=index)
     return "\n".join(lines)
-
-
-def render_rerank(
-    version: Version, documents: Sequence[str | dict[str, Any]] | None, top_n: int | None, result: RerankResult
-) -> Rendered:
-    """documents: those of the body; None leaves them out."""
-    results = ranked(result, (), top_n=top_n, document=None, text=False)
-    if documents is not None:
-        for item in results:
-            item["document"] = _shown(documents[item["index"]])
-    warnings = _truncated("query", [result.query]) + _truncated("documents", result.passages)
-    return json_answer(
-        id=str(uuid.uuid4()),
-        object="rerank",
-        model=result.model,
-        results=results,
-        usage=token_usage(result.usage) | {"completion_tokens": 0},
-        meta=_meta(version, result.usage, warnings, search_units=1),
-    )
 
 
 def _shown(document: str | dict[str, Any]) -> dict[str, str]:
@@ -387,41 +374,34 @@ class DetokenizeAnswer(msgspec.Struct):
 @ROUTES.post(
     "/v1/tokenize",
     "/v1/v1/tokenize",
-    body=TokenizeBody,
     answer=TokenizeAnswer,
     summary="Tokenize a text, without special tokens",
     example={"model": EXAMPLE_MODEL, "text": "a happy person"},
-    keys=["text"],
     names={"inputs": "text"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
-    request = TokenizeRequest(inputs=[body.text], model=body.model or None, add_special_tokens=False)
-    return Call(request, render_tokenize)
+    def render(result: TokenizeResult) -> Rendered:
+        (tokens,) = result.tokens
+        ids, strings = [token.id for token in tokens], [token.text for token in tokens]
+        return json_answer(tokens=ids, token_strings=strings, meta=_meta("1"))
 
-
-def render_tokenize(result: TokenizeResult) -> Rendered:
-    (tokens,) = result.tokens
-    ids, strings = [token.id for token in tokens], [token.text for token in tokens]
-    return json_answer(tokens=ids, token_strings=strings, meta=_meta("1"))
+    return Call(TokenizeRequest(inputs=[body.text], model=body.model or None, add_special_tokens=False), render)
 
 
 @ROUTES.post(
     "/v1/detokenize",
     "/v1/v1/detokenize",
-    body=DetokenizeBody,
     answer=DetokenizeAnswer,
     summary="Turn token ids back into a text",
     example={"model": EXAMPLE_MODEL, "tokens": [1037, 3407, 2711]},
-    keys=["tokens"],
     names={"ids": "tokens"},
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
-    return Call(DecodeRequest(ids=[body.tokens], model=body.model or None), render_detokenize)
+    def render(result: DecodeResult) -> Rendered:
+        (text,) = result.texts
+        return json_answer(text=text, meta=_meta("1"))
 
-
-def render_detokenize(result: DecodeResult) -> Rendered:
-    (text,) = result.texts
-    return json_answer(text=text, meta=_meta("1"))
+    return Call(DecodeRequest(ids=[body.tokens], model=body.model or None), render)
 
 
 # --- all responses --------------------------------------------------------------------------------------------
@@ -444,8 +424,4 @@ def _truncated(field: str, lengths: Sequence[TextLength]) -> list[str]:
     return [f"`{field}` truncated: {', '.join(indices)}."] if indices else []
 
 
-def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"message": error.message}, ERRORS)
-
-
-DIALECT = Dialect(name="cohere", title="Cohere", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(name="cohere", title="Cohere", routes=tuple(ROUTES), render_error=render_message("message", ERRORS))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
@@ -164,19 +164,24 @@ class Routes:
     def post(
         self,
         *paths: str,
-        body: type[Body],
         answer: object,
         summary: str,
         example: Any,
-        keys: Iterable[str],
+        keys: Iterable[str] = (),
         signs: Iterable[str] = (),
         names: Names = NO_NAMES,
         render_error: RenderError | None = None,
     ) -> Callable[[BodyParser[Body]], BodyParser[Body]]:
-        """Declares one route for each path, with a parser of decoded bodies."""
-        decoder = msgspec.json.Decoder(body)
+        """Declares one route for each path. The type of the parser's first parameter, `body`, is that of its bodies.
+
+        keys: by default the required fields of the body, without `query`, which the bodies of all rerankers have.
+        """
 
         def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
+            body: type[Body] = get_type_hints(parser)["body"]
+            decoder = msgspec.json.Decoder(body)
+            required = {field.encode_name for field in msgspec.structs.fields(body) if field.required} - {"query"}
+
             def parse(incoming: Incoming) -> Call:
                 decoded = decode(decoder, incoming.body)
                 try:
@@ -195,7 +200,7 @@ class Routes:
                         body=body,
                         answer=answer,
                         example=example,
-                        keys=frozenset(keys),
+                        keys=frozenset(keys or required),
                         signs=frozenset(signs),
                         render_error=render_error,
                     )

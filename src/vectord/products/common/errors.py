@@ -21,7 +21,7 @@ from vectord.errors import (
     Unavailable,
     VectordError,
 )
-from vectord.products.common.dialect import Rendered
+from vectord.products.common.dialect import Rendered, RenderError
 from vectord.products.common.vectors import dump_json
 
 Row = TypeVar("Row")
@@ -108,6 +108,11 @@ def error_response(
     """`body` as JSON, with the error's status and headers. headers: further ones."""
     all_headers = {**headers_of(error), **(headers or {})}
     return Rendered(body=dump_json(body), status=row_of(statuses, error), headers=all_headers)
+
+
+def render_message(key: str, statuses: Statuses) -> RenderError:
+    """A renderer of errors whose body has the message alone, under `key`."""
+    return lambda error: error_response(error, {key: error.message}, statuses)
 
 
 def headers_of(error: VectordError) -> dict[str, str]:

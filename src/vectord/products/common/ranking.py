@@ -7,12 +7,14 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from vectord.schema import Float32, RerankResult
+
+T = TypeVar("T")
 
 
 class TextDocument(msgspec.Struct):
@@ -47,19 +49,22 @@ def as_object(text: str) -> dict[str, str]:
     return {"text": text}
 
 
-def best_first(scores: Float32) -> list[int]:
-    """The indices of `scores` (N,) from the highest score to the lowest; equal scores stay in order."""
-    order: list[int] = np.argsort(-scores, kind="stable").tolist()
-    return order
+def best_first(scores: Float32, top_n: int | None = None) -> list[tuple[int, np.float32]]:
+    """Indices and values of `scores` (N,) from the highest to the lowest; equal scores stay in order.
+
+    top_n: the most results; None and 0 for all.
+    """
+    order: list[int] = np.argsort(-scores, kind="stable")[: top_n or None].tolist()
+    return [(index, scores[index]) for index in order]
 
 
 def ranked(
     result: RerankResult,
-    passages: Sequence[str],
-    *,
+    passages: Sequence[T],
     top_n: int | None,
-    document: Callable[[str], object] | None,
-    text: bool = True,
+    *,
+    document: Callable[[T], object] | None,
+    text: bool = False,
 ) -> list[dict[str, Any]]:
     """The results, best first. top_n: the most results; None and 0 for all.
 
@@ -67,8 +72,7 @@ def ranked(
     Semantic Explorer's `text`.
     """
     items = []
-    for index in best_first(result.scores)[: top_n or None]:
-        score = result.scores[index]
+    for index, score in best_first(result.scores, top_n):
         item: dict[str, Any] = {"index": index, "relevance_score": score, "score": score}
         if text:
             item["text"] = passages[index]

@@ -67,11 +67,9 @@ class EmbedAnswer(msgspec.Struct):
 @ROUTES.post(
     "/api/v1/embed",
     "/embed",
-    body=EmbedBody,
     answer=EmbedAnswer,
     summary="Embed texts or token ids, with the duration of each step",
     example={"inputs": ["First document", "Second document"], "truncate": True},
-    keys=["inputs"],
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     """A batch waits for a place in the engine, and a single input is refused at once, as in the product."""

@@ -125,12 +125,10 @@ class Embeddings(BaseAnswer):
 @ROUTES.post(
     "/embeddings",
     "/v1/embeddings",
-    body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts",
     example={"input": ["a happy person", "a rainy day"], "modality": "text"},
-    keys=["input"],
-    signs=["modality", "output_dimension"],  # output_dimension is Voyage's too; the order of dialects decides
+    signs=["modality", "output_dimension"],
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -190,7 +188,6 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/rerank",
     "/v1/rerank",
-    body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={
@@ -199,7 +196,6 @@ class Ranking(BaseAnswer):
         "return_documents": True,
         "raw_scores": False,
     },
-    keys=["documents"],
     signs=["raw_scores"],
     names={"passages": "documents"},
 )
@@ -219,7 +215,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 def render_ranking(documents: Sequence[str], top_n: int | None, shows: bool, result: RerankResult) -> Rendered:
     """shows: whether each result has its document, which is a plain string here, or null."""
-    results = ranked(result, documents, top_n=top_n, document=lambda document: document if shows else None, text=False)
+    results = ranked(result, documents, top_n, document=lambda document: document if shows else None)
     return _answer("rerank", "results", results, result)
 
 
@@ -242,11 +238,9 @@ class Classes(BaseAnswer):
 @ROUTES.post(
     "/classify",
     "/v1/classify",
-    body=ClassifyBody,
     answer=Classes,
     summary="Score the labels of a classifier, the best first",
     example={"input": ["I am not having a great day."], "raw_scores": False},
-    keys=["input"],
     signs=["raw_scores"],
     names={"inputs": "input"},
 )
@@ -267,7 +261,7 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
 
 def render_classes(result: ClassifyResult) -> Rendered:
     data = [
-        [{"score": scores[index], "label": result.labels[index]} for index in best_first(scores)]
+        [{"score": score, "label": result.labels[index]} for index, score in best_first(scores)]
         for scores in result.scores
     ]
     return _answer("classify", "data", data, result)

@@ -153,7 +153,6 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts, or the chunks of one text in the context of all of it",
     example={
@@ -163,7 +162,6 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
         "embedding_type": "float",
         "input": ["Berlin is the capital of Germany.", "Its more than 3.8 million inhabitants make it large."],
     },
-    keys=["input"],
     signs=[
         "task",
         "normalized",
@@ -205,11 +203,9 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 @ROUTES.post(
     "/v1/multi-vector",
     "/multi-vector",
-    body=MultiVectorBody,
     answer=MultiVectors,
     summary="Embed each token of texts",
     example={"input_type": "document", "input": ["a happy person"]},
-    keys=["input"],
     names=_NAMES,
 )
 def parse_multivectors(body: MultiVectorBody, incoming: Incoming) -> Call:
@@ -375,12 +371,10 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/v1/rerank",
     "/rerank",
-    body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
-    keys=["documents"],
-    signs=["max_doc_length", "return_embeddings", "return_len", "truncation"],  # return_len is Xinference's
+    signs=["max_doc_length", "return_embeddings", "return_len", "truncation"],
     names={"passages": "documents", "max_passage_tokens": "max_doc_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
@@ -406,7 +400,7 @@ def render_ranking(
     document = as_object if shows_documents else None
     return json_answer(
         object="list",
-        results=ranked(result, documents, top_n=top_n, document=document, text=shows_documents),
+        results=ranked(result, documents, top_n, document=document, text=shows_documents),
         model=result.model,
         usage=token_usage(result.usage),
         id=f"rerank-{uuid.uuid4().hex}",

@@ -150,7 +150,6 @@ class OpenAIAnswer(msgspec.Struct):
 @ROUTES.post(
     "/embedding",
     "/embeddings",
-    body=EmbeddingBody,
     answer=list[Embedded],
     summary="Embed texts or token ids, as a bare array",
     example={"content": ["A bank of a river.", "A bank for savings."], "embd_normalize": 2},
@@ -163,7 +162,6 @@ def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
 
 @ROUTES.post(
     "/v1/embeddings",
-    body=EmbeddingBody,
     answer=OpenAIAnswer | list[Embedded],
     summary="Embed texts or token ids, in OpenAI's shape",
     example={"input": "A bank of a river.", "embd_normalize": -1},
@@ -310,7 +308,6 @@ class Reranked(msgspec.Struct):
     "/reranking",
     "/v1/rerank",
     "/v1/reranking",
-    body=RerankBody,
     answer=list[Rank] | Reranked,
     summary="Rank texts by how well they answer a query, by logits",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "top_n": 1},
@@ -331,7 +328,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 def render_ranks(body: RerankBody, result: RerankResult) -> Rendered:
     """TEI's form: a bare array, best first."""
     ranks: list[dict[str, Any]] = [
-        {"index": index, "score": result.scores[index]} for index in best_first(result.scores)[: body.top_n or None]
+        {"index": index, "score": score} for index, score in best_first(result.scores, body.top_n)
     ]
     if body.return_text and body.texts is not None:
         ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
@@ -340,10 +337,7 @@ def render_ranks(body: RerankBody, result: RerankResult) -> Rendered:
 
 def render_results(body: RerankBody, result: RerankResult) -> Rendered:
     """Jina's form, without the documents."""
-    results = [
-        {"index": index, "relevance_score": result.scores[index]}
-        for index in best_first(result.scores)[: body.top_n or None]
-    ]
+    results = [{"index": index, "relevance_score": score} for index, score in best_first(result.scores, body.top_n)]
     return _listed(body.model or result.model, result, results=results)
 
 
@@ -369,11 +363,9 @@ class TokenList(msgspec.Struct):
 
 @ROUTES.post(
     "/tokenize",
-    body=TokenizeBody,
     answer=TokenList,
     summary="Tokenize a text",
     example={"content": "A bank of a river.", "with_pieces": True},
-    keys=["content"],
     names={"inputs": "content"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
@@ -403,11 +395,9 @@ class Detokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/detokenize",
-    body=DetokenizeBody,
     answer=Detokenized,
     summary="Decode token ids",
     example={"tokens": [1037, 2924]},
-    keys=["tokens"],
     names={"ids": "tokens"},
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:

@@ -64,11 +64,9 @@ class Embeddings(msgspec.Struct):
 
 @ROUTES.post(
     "/api/embed",
-    body=EmbedBody,
     answer=Embeddings,
     summary="Embed texts",
     example={"model": EXAMPLE_MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
-    keys=["input"],
     names={"inputs": "input", **_NUM_CTX},
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
@@ -117,11 +115,9 @@ class Embedding(msgspec.Struct):
 
 @ROUTES.post(
     "/api/embeddings",
-    body=PromptBody,
     answer=Embedding,
     summary="Embed one text, with the route that preceded /api/embed",
     example={"model": EXAMPLE_MODEL, "prompt": "Here is an article about llamas..."},
-    keys=["prompt"],
     names={"inputs": "prompt", **_NUM_CTX},
 )
 def parse_prompt(body: PromptBody, incoming: Incoming) -> Call:
@@ -198,26 +194,12 @@ class ShowNameBody(msgspec.Struct):
     name: str
 
 
-@ROUTES.post(
-    "/api/show",
-    body=ShowBody,
-    answer=Shown,
-    summary="Show one served model",
-    example={"model": f"{EXAMPLE_MODEL}:latest"},
-    keys=["model"],
-)
+@ROUTES.post("/api/show", answer=Shown, summary="Show one served model", example={"model": f"{EXAMPLE_MODEL}:latest"})
 def parse_show(body: ShowBody, incoming: Incoming) -> Call:
     return _show(body.model or body.name, incoming.models)
 
 
-@ROUTES.post(
-    "/api/show",
-    body=ShowNameBody,
-    answer=Shown,
-    summary="Show one served model",
-    example={"name": EXAMPLE_MODEL},
-    keys=["name"],
-)
+@ROUTES.post("/api/show", answer=Shown, summary="Show one served model", example={"name": EXAMPLE_MODEL})
 def parse_show_name(body: ShowNameBody, incoming: Incoming) -> Call:
     return _show(body.name, incoming.models)
 

@@ -166,12 +166,10 @@ def error_object(error: VectordError) -> dict[str, str | None]:
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    "/openai/deployments/{model:path}/embeddings",  # Azure's
-    body=EmbeddingsBody,
+    "/openai/deployments/{model:path}/embeddings",
     answer=Embeddings,
     summary="Embed texts or token ids",
     example={"model": EXAMPLE_MODEL, "input": ["a happy person", "a rainy day"]},
-    keys=["input"],
     signs=["partial_results", "expect_fingerprint"],
     names={"inputs": "input", "max_tokens": "truncate_prompt_tokens", "normalize": "normalized"},
 )

@@ -129,11 +129,9 @@ class Embeddings(msgspec.Struct):
 
 @ROUTES.post(
     "/embed",
-    body=EmbedBody,
     answer=Embeddings,
     summary="Embed texts",
     example={"input": ["hello world", "semantic search"]},
-    keys=["input"],
     names={"inputs": "input"},
     render_error=_render_embed_error,
 )
@@ -171,11 +169,9 @@ class CountedEmbeddings(msgspec.Struct):
 
 @ROUTES.post(
     "/api/embed",
-    body=TextBody,
     answer=CountedEmbeddings,
     summary="Embed one text",
     example={"text": "hello world"},
-    keys=["text"],
     names={"inputs": "text"},
     render_error=_render_embed_error,
 )
@@ -185,11 +181,9 @@ def parse_embed_text(body: TextBody, incoming: Incoming) -> Call:
 
 @ROUTES.post(
     "/api/embed/batch",
-    body=TextsBody,
     answer=CountedEmbeddings,
     summary="Embed texts",
     example={"texts": ["hello world", "semantic search"]},
-    keys=["texts"],
     names={"inputs": "texts"},
     render_error=_render_embed_error,
 )
@@ -249,11 +243,9 @@ class Ranking(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
-    body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"query": _QUESTION, "documents": _DOCUMENTS, "top_n": 1},
-    keys=["documents"],
     names={"passages": "documents"},
     render_error=_render_rerank_error,
 )
@@ -271,7 +263,7 @@ def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> R
 
 
 def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: RerankResult) -> Rendered:
-    results = ranked(result, passages, top_n=top_n, document=as_object if with_documents else None)
+    results = ranked(result, passages, top_n, document=as_object if with_documents else None, text=True)
     return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
 
@@ -313,11 +305,9 @@ class RankingNamed(msgspec.Struct):
 
 @ROUTES.post(
     "/api/rerank",
-    body=RerankNamedBody,
     answer=RankingNamed,
     summary="Rank documents that may have ids",
     example={"query": _QUESTION, "documents": [{"text": _DOCUMENTS[0], "id": "a"}, {"text": _DOCUMENTS[1]}]},
-    keys=["documents"],
     names={"passages": "documents"},
     render_error=_render_rerank_error,
 )
@@ -330,16 +320,16 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
 
 def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered:
     results: list[dict[str, Any]] = []
-    for index in best_first(result.scores)[: body.top_k or None]:
+    for index, score in best_first(result.scores, body.top_k):
         document = body.documents[index]
         if isinstance(document, str):
-            results.append({"index": index, "text": document, "relevance_score": result.scores[index]})
+            results.append({"index": index, "text": document, "relevance_score": score})
         else:
             results.append({"index": index, "text": document.text})
             if document.id is not None:
                 results[-1]["id"] = document.id
         if body.return_scores is not False:
-            results[-1]["score"] = result.scores[index]
+            results[-1]["score"] = score
     return json_answer(results=results, model=result.model)
 
 

@@ -83,11 +83,9 @@ class Embeddings(msgspec.Struct):
 
 @ROUTES.post(
     "/v1/embeddings",
-    body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
     example={"model": EXAMPLE_MODEL, "input": ["hello", "world"]},
-    keys=["input"],
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -133,11 +131,9 @@ class Ranking(msgspec.Struct):
 
 @ROUTES.post(
     "/v1/rerank",
-    body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},
-    keys=["documents"],
     names={"passages": "documents"},
     render_error=render_rerank_error,
 )
@@ -150,7 +146,7 @@ def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankRe
     """Best first; each document is a string."""
     return json_answer(
         model=result.model,
-        results=ranked(result, documents, top_n=top_n, document=str, text=False),
+        results=ranked(result, documents, top_n, document=str),
         usage=token_usage(result.usage),
     )
 

@@ -213,11 +213,9 @@ class EmbeddingsAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/embeddings",
-    body=EmbeddingsBody,
     answer=EmbeddingsAnswer,
     summary="Turn sentences into dense, sparse and ColBERT vectors",
     example={"sentences": ["Hello world!", "Ciao mondo!"], "return_sparse": False, "return_colbert": False},
-    keys=["sentences"],
     signs=["sentences"],
     names={"inputs": "sentences"},
 )
@@ -379,7 +377,6 @@ class RerankAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
-    body=RerankBody,
     answer=RerankAnswer,
     summary="Rank passages by how well they answer a query",
     example={
@@ -387,7 +384,6 @@ class RerankAnswer(msgspec.Struct):
         "passages": ["Machine learning is a subset of AI.", "The weather is nice today."],
         "normalize": True,
     },
-    keys=["passages"],
     signs=["passages"],
     render_error=render_rerank_error,
 )
@@ -413,8 +409,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 def render_rerank(passages: Sequence[str], result: RerankResult) -> Rendered:
     return json_answer(
         results=[
-            {"index": index, "passage": passages[index], "score": result.scores[index]}
-            for index in best_first(result.scores)
+            {"index": index, "passage": passages[index], "score": score} for index, score in best_first(result.scores)
         ],
         model_name=result.model,
         processing_time_ms=_ms(result.usage.timings),

@@ -93,12 +93,7 @@ class SparseEntry(msgspec.Struct):
 
 
 @ROUTES.post(
-    "/embed",
-    body=EmbedBody,
-    answer=list[list[float]],
-    summary="Embed texts or token ids",
-    example={"inputs": ["hello", "world"]},
-    keys=["inputs"],
+    "/embed", answer=list[list[float]], summary="Embed texts or token ids", example={"inputs": ["hello", "world"]}
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     normalize = body.normalize is not False
@@ -120,14 +115,7 @@ def render_embed(result: EmbedResult) -> Rendered:
     return Rendered(body=dump_json(vectors), headers=compute_headers(result.usage))
 
 
-@ROUTES.post(
-    "/embed_all",
-    body=TextsBody,
-    answer=list[list[list[float]]],
-    summary="Embed tokens",
-    example={"inputs": "hello"},
-    keys=["inputs"],
-)
+@ROUTES.post("/embed_all", answer=list[list[list[float]]], summary="Embed tokens", example={"inputs": "hello"})
 def parse_embed_all(body: TextsBody, incoming: Incoming) -> Call:
     return Call(_embed_request(body, "tokens"), render_embed_all)
 
@@ -139,12 +127,7 @@ def render_embed_all(result: EmbedResult) -> Rendered:
 
 
 @ROUTES.post(
-    "/embed_sparse",
-    body=TextsBody,
-    answer=list[list[SparseEntry]],
-    summary="Make sparse vectors of texts",
-    example={"inputs": "hello"},
-    keys=["inputs"],
+    "/embed_sparse", answer=list[list[SparseEntry]], summary="Make sparse vectors of texts", example={"inputs": "hello"}
 )
 def parse_embed_sparse(body: TextsBody, incoming: Incoming) -> Call:
     return Call(_embed_request(body, "sparse"), render_embed_sparse)
@@ -186,7 +169,6 @@ class SimilarityBody(msgspec.Struct):
 
 @ROUTES.post(
     "/similarity",
-    body=SimilarityBody,
     answer=list[float],
     summary="Compare sentences",
     example={
@@ -195,7 +177,6 @@ class SimilarityBody(msgspec.Struct):
             "sentences": ["That is a very happy person", "Today is a sunny day"],
         }
     },
-    keys=["inputs"],
     names={
         "source": "inputs.source_sentence",
         "sentences": "inputs.sentences",
@@ -298,11 +279,9 @@ _QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red 
     "/v1/rerank",
     "/",
     "/invocations",
-    body=RerankBody,
     answer=list[Rank],
     summary="Rank texts by how well they answer a query",
     example=_QUESTION,
-    keys=["texts"],
     names={"passages": "texts"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
@@ -355,11 +334,9 @@ class Prediction(msgspec.Struct):
 
 @ROUTES.post(
     "/predict",
-    body=PredictBody,
     answer=list[Prediction | list[Prediction]],
     summary="Classify texts or pairs",
     example={"inputs": [["I like you"], ["Mars is red", "Mars has a colour"]]},
-    keys=["inputs"],
 )
 def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     """The number of brackets decides: "a" and ["a"] are a text, ["a", "b"] is a pair, a list of lists is a batch."""
@@ -404,14 +381,7 @@ class TokenizeBody(msgspec.Struct):
     prompt_name: str | None = None
 
 
-@ROUTES.post(
-    "/tokenize",
-    body=TokenizeBody,
-    answer=list[list[Token]],
-    summary="Tokenize texts",
-    example={"inputs": ["hello world"]},
-    keys=["inputs"],
-)
+@ROUTES.post("/tokenize", answer=list[list[Token]], summary="Tokenize texts", example={"inputs": ["hello world"]})
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not texts or "" in texts:
@@ -431,14 +401,7 @@ class DecodeBody(msgspec.Struct):
     skip_special_tokens: bool | None = True
 
 
-@ROUTES.post(
-    "/decode",
-    body=DecodeBody,
-    answer=list[str],
-    summary="Decode token ids",
-    example={"ids": [101, 7592, 2088, 102]},
-    keys=["ids"],
-)
+@ROUTES.post("/decode", answer=list[str], summary="Decode token ids", example={"ids": [101, 7592, 2088, 102]})
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
     ids = read_inputs(body.ids, "ids")
     return Call(DecodeRequest(ids=ids, skip_special_tokens=body.skip_special_tokens is not False), render_decode)
@@ -463,11 +426,9 @@ class VertexAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/vertex",
-    body=VertexBody,
     answer=VertexAnswer,
     summary="Handle several bodies of the root route at once, as Vertex AI sends them",
     example={"instances": [{"inputs": "hello"}, _QUESTION]},
-    keys=["instances"],
     names={"requests": "instances"},
 )
 def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
@@ -531,11 +492,9 @@ class OpenAIBody(msgspec.Struct):
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    body=OpenAIBody,
     answer=EmbeddingList,
     summary="Embed texts or token ids, in OpenAI's shape",
     example={"input": ["hello", "world"]},
-    keys=["input"],
     names={"inputs": "input"},
     render_error=render_openai_error,
 )

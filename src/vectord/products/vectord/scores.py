@@ -91,11 +91,9 @@ class RerankAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/rerank",
-    body=RerankBody,
     answer=RerankAnswer,
     summary="Rank passages by how well they answer a query",
     example={"query": "happy", "passages": ["rain", "joy"], "return_passages": True},
-    keys=["passages"],
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     weights = None
@@ -125,8 +123,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 def render_rerank(top_n: int | None, passages: Sequence[str] | None, result: RerankResult) -> Rendered:
     """top_n: None and 0 for all results. passages: their texts; None leaves them out."""
     results = []
-    for index in best_first(result.scores)[: top_n or None]:
-        item: dict[str, Any] = {"index": index, "score": result.scores[index]}
+    for index, score in best_first(result.scores, top_n):
+        item: dict[str, Any] = {"index": index, "score": score}
         if result.spans is not None:
             item["span"] = result.spans[index]
         if passages is not None:
@@ -171,11 +169,9 @@ class ClassifyAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/classify",
-    body=ClassifyBody,
     answer=ClassifyAnswer,
     summary="Score the labels of texts or pairs",
     example={"inputs": ["what a day", ["a pair", "of texts"]]},
-    keys=["inputs"],
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
@@ -187,7 +183,7 @@ def render_classify(result: ClassifyResult) -> Rendered:
     lengths = {result.model: result.usage.lengths}
     data = []
     for index, scores in enumerate(result.scores):
-        labels = [{"label": result.labels[label], "score": scores[label]} for label in best_first(scores)]
+        labels = [{"label": result.labels[label], "score": score} for label, score in best_first(scores)]
         data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
     return result_answer(result, score_kind=result.kind, data=data)
 
@@ -204,7 +200,6 @@ class SimilarityAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/similarity",
-    body=SimilarityBody,
     answer=SimilarityAnswer,
     summary="Compare a text with others",
     example={"source": "happy", "sentences": ["rain", "joy"]},

@@ -32,14 +32,7 @@ class TokenizeAnswer(msgspec.Struct):
     timings: TimingsAnswer
 
 
-@ROUTES.post(
-    "/vectord/tokenize",
-    body=TokenizeBody,
-    answer=TokenizeAnswer,
-    summary="Tokenize texts",
-    example={"inputs": "Hello, world"},
-    keys=["inputs"],
-)
+@ROUTES.post("/vectord/tokenize", answer=TokenizeAnswer, summary="Tokenize texts", example={"inputs": "Hello, world"})
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
         inputs=[body.inputs] if isinstance(body.inputs, str) else body.inputs,
@@ -71,14 +64,7 @@ class DecodeAnswer(msgspec.Struct):
     data: list[DecodedIds]
 
 
-@ROUTES.post(
-    "/vectord/decode",
-    body=DecodeBody,
-    answer=DecodeAnswer,
-    summary="Decode token ids",
-    example={"ids": [[101, 7592, 102]]},
-    keys=["ids"],
-)
+@ROUTES.post("/vectord/decode", answer=DecodeAnswer, summary="Decode token ids", example={"ids": [[101, 7592, 102]]})
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
     skip = body.skip_special_tokens is not False
     return Call(DecodeRequest(ids=body.ids, model=body.model or None, skip_special_tokens=skip), render_decode)

@@ -83,11 +83,9 @@ class EmbedAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/embed",
-    body=EmbedBody,
     answer=EmbedAnswer,
     summary="Turn texts into dense, sparse, ColBERT and token vectors at once",
     example={"inputs": ["a happy person"], "dimensions": 384},
-    keys=["inputs"],
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     precisions = tuple(dict.fromkeys(body.precisions or ("float",)))
@@ -161,7 +159,6 @@ class DocumentsAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/documents",
-    body=DocumentsBody,
     answer=DocumentsAnswer,
     summary="Cut documents into chunks and embed each",
     example={

@@ -231,7 +231,6 @@ class Embeddings(BaseAnswer):
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    body=EmbeddingBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
@@ -248,8 +247,7 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
 
 
 @ROUTES.post(
-    "/invocations",  # SageMaker's path, for every kind of body
-    body=EmbeddingBody,
+    "/invocations",
     answer=Embeddings,
     summary="Embed or classify texts, as the model does",
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
@@ -288,7 +286,6 @@ class Pooling(BaseAnswer):
 
 @ROUTES.post(
     "/pooling",
-    body=PoolingBody,
     answer=Pooling,
     summary="Embed or classify texts, or embed their tokens",
     example={"input": "A bank of a river.", "task": "token_embed", "encoding_format": "base64"},
@@ -475,7 +472,6 @@ class Classification(BaseAnswer):
 
 @ROUTES.post(
     "/classify",
-    body=ClassifyBody,
     answer=Classification,
     summary="Classify texts",
     example={"input": ["I love it.", "I do not."], "use_activation": True},
@@ -550,7 +546,6 @@ class Scores(BaseAnswer):
     "/score",
     "/v1/score",
     "/invocations",
-    body=ScoreBody,
     answer=Scores,
     summary="Score pairs of texts, in order",
     example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
@@ -639,11 +634,9 @@ class Reranked(msgspec.Struct):
     "/v1/rerank",
     "/v2/rerank",
     "/invocations",
-    body=RerankBody,
     answer=Reranked,
     summary="Rank documents by how well they answer a query",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
-    keys=["documents"],
     signs=SIGNS,
     names={**NAMES, "passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
 )
@@ -660,7 +653,7 @@ def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankRe
         "id": _id("rerank", body),
         "model": result.model,
         "usage": token_usage(result.usage),
-        "results": ranked(result, documents, top_n=body.top_n, document=as_object, text=False),
+        "results": ranked(result, documents, body.top_n, document=as_object),
     }
     return Rendered(body=dump_json(shown))
 
@@ -693,7 +686,6 @@ class Tokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/tokenize",
-    body=TokenizeBody,
     answer=Tokenized,
     summary="Tokenize a text",
     example={"prompt": "A bank of a river.", "return_token_strs": True},
@@ -736,11 +728,9 @@ class Detokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/detokenize",
-    body=DetokenizeBody,
     answer=Detokenized,
     summary="Decode token ids",
     example={"tokens": [101, 1037, 2924, 102]},
-    keys=["tokens"],
     names={"ids": "tokens"},
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:

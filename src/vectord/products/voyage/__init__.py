@@ -100,7 +100,6 @@ class Embeddings(BaseAnswer):
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
-    body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts, as Voyage does",
     example={
@@ -109,7 +108,6 @@ class Embeddings(BaseAnswer):
         "input_type": "document",
         "output_dtype": "int8",
     },
-    keys=["input"],
     signs=["output_dtype", "output_dimension"],
     names={"inputs": "input", "dimensions": "output_dimension"},
 )
@@ -158,11 +156,9 @@ class ContextualizedEmbeddings(BaseAnswer):
 @ROUTES.post(
     "/v1/contextualizedembeddings",
     "/contextualizedembeddings",
-    body=ContextualizedBody,
     answer=ContextualizedEmbeddings,
     summary="Embed chunks of documents, each as part of its document",
     example={"model": EXAMPLE_MODEL, "inputs": [["a happy person", "who walks in the rain"]], "input_type": "document"},
-    keys=["inputs"],
     names={
         "documents": "inputs",
         "spans": "inputs",
@@ -294,11 +290,9 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/v1/rerank",
     "/rerank",
-    body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query, as Voyage does",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},
-    keys=["documents"],
     signs=["top_k", "truncation"],
     names={"passages": "documents"},
 )
@@ -317,8 +311,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 def render_rerank(documents: Sequence[str] | None, top_k: int | None, result: RerankResult) -> Rendered:
     """documents: to show with their scores; None leaves them out."""
     data = []
-    for index in best_first(result.scores)[: top_k or None]:
-        item: dict[str, Any] = {"index": index, "relevance_score": result.scores[index]}
+    for index, score in best_first(result.scores, top_k):
+        item: dict[str, Any] = {"index": index, "relevance_score": score}
         if documents is not None:
             item["document"] = documents[index]
         data.append(item)
