@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, tensor
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
 from tests.checkpoints.folders import write_sentence_model, write_tokenizer
-from tests.checkpoints.gguf.gguf_files import bert_bytes
+from tests.checkpoints.gguf.gguf_files import LEAST, bert_bytes
 from tests.checkpoints.reading import spec_of
 from tests.config.start import load
 from tests.products.results import model_info
@@ -272,6 +272,12 @@ def _feed_file(read: Callable[[Path], object], name: str, content: bytes, folder
 
 
 _GGUF = bert_bytes()
+_OPTIONAL = ("general.alignment", "bert.classifier.output_labels", "tokenizer.ggml.cls_token_id", "general.name")
+_GGUF_VALUES: st.SearchStrategy[Any] = st.booleans() | st.integers(0, 2**32 - 1) | st.floats(width=32) | st.text()
+_GGUF_VALUES |= st.lists(st.text(), min_size=1) | st.lists(st.integers(-9, 9), min_size=1) | st.sampled_from([1, 4, 6])
+_retyped = st.dictionaries(
+    st.sampled_from((*LEAST, *_OPTIONAL)), _GGUF_VALUES | st.lists(st.booleans(), min_size=1), min_size=1, max_size=2
+).map(bert_bytes)
 
 
 def _safetensors() -> bytes:
@@ -421,7 +427,8 @@ PARSERS: tuple[Parser, ...] = (
     Parser("safetensors", damaged(_safetensors()), partial(_feed_weights, ".safetensors"), share=15),
     Parser("GGUF weights", damaged(_GGUF), partial(_feed_weights, ".gguf"), share=15),
     Parser("GGUF metadata", damaged(_GGUF), partial(_feed_file, read_model, "m.gguf"), share=15),
-    Parser("GGUF vocabularies", damaged(_GGUF), partial(_feed_file, tokenizer_json, "m.gguf"), share=8),
+    Parser("GGUF metadata of other types", _retyped, partial(_feed_file, read_model, "m.gguf"), share=5),
+    Parser("GGUF vocabularies", damaged(_GGUF) | _retyped, partial(_feed_file, tokenizer_json, "m.gguf"), share=8),
     Parser("torch files", damaged(pack(torch_members())), partial(_feed_weights, ".bin"), share=15),
     Parser(
         "zip files",

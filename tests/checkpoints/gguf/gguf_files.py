@@ -201,17 +201,14 @@ def _type(
     return gguf.TokenType.NORMAL
 
 
-def bert_bytes() -> bytes:
-    """A whole file of the least BERT: every kind of key and of block, and a vocabulary."""
+def bert_bytes(changed: Mapping[str, Any] | None = None) -> bytes:
+    """A whole file of the least BERT: every kind of key and of block, and a vocabulary. changed: keys to set."""
     rng = np.random.default_rng(0)
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2581a", "b"]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "m.gguf"
         writer = gguf.GGUFWriter(path, "bert")
-        for key, value in _LEAST.items():
+        for key, value in {**LEAST, **(changed or {})}.items():
             add_value(writer, key, value)
-        writer.add_token_list(tokens)
-        writer.add_token_types([3, 3, 3, 3, 3, 1, 1])
         for name, shape in {"token_embd": (7, 32), "token_types": (2, 32), "position_embd": (16, 32)}.items():
             writer.add_tensor(f"{name}.weight", rng.standard_normal(shape).astype(np.float32))
         matrix = gguf.quants.quantize(rng.standard_normal((32, 32)).astype(np.float32), Type.Q8_0)
@@ -223,7 +220,7 @@ def bert_bytes() -> bytes:
         return path.read_bytes()
 
 
-_LEAST: Mapping[str, Any] = {
+LEAST: Mapping[str, Any] = {
     "bert.block_count": 1,
     "bert.context_length": 16,
     "bert.embedding_length": 32,
@@ -234,6 +231,8 @@ _LEAST: Mapping[str, Any] = {
     "bert.pooling_type": 1,
     "tokenizer.ggml.model": "bert",
     "tokenizer.ggml.pre": "bert-bge",
+    "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2581a", "b"],
+    "tokenizer.ggml.token_type": [3, 3, 3, 3, 3, 1, 1],
     "tokenizer.ggml.bos_token_id": 2,
     "tokenizer.ggml.seperator_token_id": 3,
     "tokenizer.ggml.unknown_token_id": 1,

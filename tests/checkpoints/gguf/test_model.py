@@ -186,6 +186,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a width that is a text": ({"metadata": {"embedding_length": "x"}}, "bert.embedding_length must be a whole number"),
     "an epsilon of zero": ({"metadata": {"attention.layer_norm_epsilon": 0.0}}, "must be a number above 0"),
     "a pooling of BERT's classifier": ({"metadata": {"pooling_type": 4}}, "bert.pooling_type must be 0 (none)"),
+    "labels that are a number": (key("bert.classifier.output_labels", 5), "must be a list of texts; found 5"),
+    "poolings": (key("bert.pooling_type", [1, 2]), "bert.pooling_type must be a whole number"),
     "another vocabulary": ({"add": partial(add_words, kind="rwkv")}, "tokenizer.ggml.model 'rwkv' is not supported"),
 }
 

@@ -228,7 +228,7 @@ class _Header:
         if kind is None:
             names = ", ".join(known.name for known in TENSOR_TYPES.values())
             raise self._refuse(f"has ggml's type {number}, which is not supported; supported are {names}")
-        if not is_shape(shape) or shape[-1] % kind.items:
+        if not is_shape(shape) or 0 in shape or shape[-1] % kind.items:
             raise self._refuse(f"has a shape that is impossible for {kind.name}")
         return name, kind, shape, offset
 

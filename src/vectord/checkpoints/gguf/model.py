@@ -273,7 +273,7 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
         )
     model_type, prefix = _BERT_BY_TOKENIZER[model]
     # BERT's own classifier needs the pooler, which conversion leaves out.
-    scores = file.metadata.get(f"{name}.pooling_type") == _SCORES and model_type != "bert"
+    scores = one_of(_SCORES)(file.metadata.get(f"{name}.pooling_type")) and model_type != "bert"
     head = "ForSequenceClassification" if scores else "Model"
     return name, replace(
         architecture,
@@ -346,7 +346,10 @@ def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str
             config["max_position_embeddings"] = _rows(keys, file, "position_embd.weight") + skipped
             if skipped:
                 config["pad_token_id"] = skipped - 1
-    if labels := keys.metadata.get(f"{keys.prefix}classifier.output_labels"):
+    if "classifier.output_labels" in keys:
+        labels = keys.metadata.get(f"{keys.prefix}classifier.output_labels")
+        if not isinstance(labels, list) or not labels:
+            raise keys.refuse("classifier.output_labels", labels, "a list of texts")
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     elif any(name.endswith("ForSequenceClassification") for name in config["architectures"]):
         config["num_labels"] = _rows(keys, file, "cls.output.weight")

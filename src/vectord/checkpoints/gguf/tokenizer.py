@@ -231,6 +231,9 @@ def _wordpiece(vocabulary: _Vocabulary) -> str:
     for key in ("add_bos_token", "add_sep_token"):
         if not vocabulary.flag(key, True):
             raise vocabulary.refuse(key, "must be true: BERT's texts have both special tokens")
+    for name, token in specials.items():
+        if token not in ids:
+            raise vocabulary.refuse("tokens", f"has no word {token[:40]!r} for the special token {name}")
     return wordpiece_json(ids, specials, lowercase=lowercase, strip_accents=strips)
 
 

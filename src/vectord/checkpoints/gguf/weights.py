@@ -82,7 +82,9 @@ def _change(
 ) -> tuple[tuple[int, ...], Change | None]:
     """The shape in transformers, and the inverse of what the conversion did to the tensor; None: nothing."""
     if tensor.name == "position_embd.weight" and (rows := first_position(file, architecture.config["model_type"])):
-        return (tensor.shape[0] + rows, *tensor.shape[1:]), lambda array: np.pad(array, ((rows, 0), (0, 0)))
+        return (tensor.shape[0] + rows, *tensor.shape[1:]), lambda array: np.pad(
+            array, ((rows, 0), *((0, 0),) * (array.ndim - 1))
+        )
     if architecture.norm_offset and target.endswith("norm.weight"):
         return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
     if architecture.turns_pairs and ".self_attn.q_proj." in target:
