@@ -56,11 +56,12 @@ def lower_other_threads() -> None:
     if sys.platform != "linux":
         return
     calling = threading.get_native_id()
-    with suppress(OSError):  # a sandbox, or a thread that has just ended
+    with suppress(OSError):  # a sandbox
         nice = min(19, os.getpriority(os.PRIO_PROCESS, calling) + BACKGROUND_NICE)
         for thread in Path("/proc/self/task").iterdir():
             if int(thread.name) != calling:
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+                with suppress(OSError):  # it has just ended
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
 
 def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:

@@ -50,18 +50,11 @@ class ChatTemplates:
                 most=f"{LIMIT_CHARACTERS:,}",
                 size=f"{size:,}",
             )
-        job = {
-            "template": template.text,
-            "tokens": dict(template.tokens),
-            "messages": json.loads(conversation.messages),
-            "variables": json.loads(conversation.variables),
-            "add_generation_prompt": conversation.add_generation_prompt,
-            "continue_final_message": conversation.continue_final_message,
-        }
+        job = _job(template, conversation)
         async with self._free:
             try:
                 process = await self._running()
-                answer = await asyncio.wait_for(_ask(process, json.dumps(job).encode()), self._render_limit_s)
+                answer = await asyncio.wait_for(_ask(process, job), self._render_limit_s)
             except TimeoutError:
                 await self.close()
                 raise _failed(f"it takes more than {self._render_limit_s:g} s") from None
@@ -101,6 +94,18 @@ class ChatTemplates:
         if process.returncode is None:
             process.kill()
         await process.communicate()  # closes the pipes
+
+
+def _job(template: ChatTemplate, conversation: Conversation) -> bytes:
+    """One JSON object. The messages are JSON already, and decoding megabytes would stop the event loop."""
+    rest = {
+        "template": template.text,
+        "tokens": dict(template.tokens),
+        "add_generation_prompt": conversation.add_generation_prompt,
+        "continue_final_message": conversation.continue_final_message,
+    }
+    head = json.dumps(rest).removesuffix("}")
+    return f'{head}, "messages": {conversation.messages}, "variables": {conversation.variables}}}'.encode()
 
 
 async def _ask(process: Process, job: bytes) -> dict[str, str]:
