@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,6 @@ def folder(tmp_path: Path) -> Path:
         (None, 512, {"model_type": "roberta", "max_position_embeddings": 513, "pad_token_id": 0}, 512),
         (None, 10**6, {"model_type": "nomic_bert", "n_positions": 8192, "max_position_embeddings": 2048}, 8192),
         (None, 131_072, {"model_type": "qwen3", "max_position_embeddings": 32_768}, 32_768),
-        (0, 128, {}, 128),
-        (-1, 0, {}, 512),
-        (True, "64", {}, 512),
     ],
 )
 def test_max_tokens(
@@ -45,6 +43,22 @@ def test_max_tokens(
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
     write_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
     assert spec_of(folder).max_tokens == max_tokens
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "64", 0.5, [], float("nan")])
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+        ("tokenizer_config.json", "max_len"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(file: str, key: str, value: object, folder: Path) -> None:
+    """The libraries would read one token, none, or fail."""
+    write_sentence_model(folder)
+    (folder / file).write_text(json.dumps({key: value}))
+    assert f"{file}: {key} must be a number of at least 1" in refusal(folder)
 
 
 def test_positions_without_room_are_refused(folder: Path) -> None:

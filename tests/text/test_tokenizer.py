@@ -461,6 +461,12 @@ def test_a_tokenizer_larger_than_the_model_s_table_cannot_read_beyond_it(tmp_pat
         encode(encoder, "a j")
 
 
+@pytest.mark.parametrize("rows", [0, -7, False])
+def test_a_table_without_rows_is_refused(rows: int, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="vocab_size"):
+        tiny(tmp_path, vocab_size=rows)
+
+
 def test_a_model_with_more_rows_than_tokens_takes_only_its_tokens(tmp_path: Path) -> None:
     """Rows are often padded to a round number; an id without a token is invalid too."""
     assert tiny(tmp_path, vocab_size=64).vocab_size == len(WORDS)

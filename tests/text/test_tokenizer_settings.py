@@ -87,6 +87,8 @@ def special_tokens_maps(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "extra_special_tokens", ["fox"]
     yield "image_token", "fox"
     yield "do_lower_case", False
+    yield from (("add_bos_token", value) for value in (True, False))
+    yield from (("add_eos_token", value) for value in (True, False))
 
 
 def tokenizer_files(file: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -96,6 +98,9 @@ def tokenizer_files(file: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "truncation", truncation
     yield "padding", {**padding, "pad_type_id": 0, "pad_token": "fox"}
     yield "post_processor", None
+    twice = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2}
+    pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    yield "post_processor", {**twice, "pair": pair, "special_tokens": {}}
     yield "normalizer", {"type": "Lowercase"}
     yield "added_tokens", [{**token, "lstrip": True} for token in file["added_tokens"]]
     yield "added_tokens", [*file["added_tokens"], {**_FOX, "id": 60_000}]

@@ -21,6 +21,7 @@ from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
@@ -280,9 +281,9 @@ def _max_tokens(folder: ModelFolder) -> int:
     if positions is not None and folder.model_type in POSITIONS_AFTER_PAD and not is_rotary:
         pad = folder.config.get("pad_token_id")
         positions -= 1 + (pad if type(pad) is int and pad >= 0 else PAD_TOKEN_ID)
-    own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.get("max_seq_length"))
-    settings = folder.tokenizer_config
-    own = own or _limit(settings.get("model_max_length", settings.get("max_len")))  # max_len: its older name
+    own = None if keeps_own_lengths(folder) else _given_limit(folder.transformer_module, "max_seq_length")
+    older = "model_max_length" not in folder.tokenizer_config
+    own = own or _given_limit(folder.tokenizer_config, "max_len" if older else "model_max_length")
     limits = [limit for limit in (own, positions) if limit is not None]
     if not limits:
         log.warning("%s has no maximum length: using %d tokens", folder.root, _DEFAULT_MAX_TOKENS)
@@ -290,6 +291,13 @@ def _max_tokens(folder: ModelFolder) -> int:
     if max_tokens < 1:
         raise ModelUnavailable(f"{folder.config.path}: max_position_embeddings leaves no room for a token")
     return max_tokens
+
+
+def _given_limit(settings: Settings, key: str) -> int | None:
+    value = settings.get(key)
+    if value is not None and (type(value) not in (int, float) or not value >= 1):
+        raise ModelUnavailable(f"{settings.path}: {key} must be a number of at least 1; found {repr(value)[:80]}")
+    return _limit(value)
 
 
 def _limit(value: Any) -> int | None:

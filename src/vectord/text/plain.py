@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
+from vectord.errors import EmptyInput, ForeignIds, InputTooLong, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32
 from vectord.text import cl100k
 from vectord.text.tokenizer_file import (
@@ -54,6 +54,8 @@ class PlainTokenizer:
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")
+        if isinstance(rows, int) and rows < 1:
+            raise ModelUnavailable(f"{spec.folder}: config.json's vocab_size {rows} leaves no room for a token")
         self.vocab_size = min(ids, rows) if isinstance(rows, int) else ids
         check_rows(self.tokenizer, self.vocab_size, spec.config.get("type_vocab_size"), spec.tokenizer)
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)

@@ -182,6 +182,9 @@ def _check_template(step: Step, path: Path) -> None:
     pieces = max(len(step.get("single") or ()), len(step.get("pair") or ()))
     if max(ids, pieces) > TEMPLATE_LIMIT or ids * pieces > TEMPLATE_LIMIT**2:
         raise ModelUnavailable(f"{path}: a template of more than {TEMPLATE_LIMIT} special tokens")
+    for name, texts in (("single", 1), ("pair", 2)):
+        if sum("Sequence" in piece for piece in step.get(name) or ()) != texts:
+            raise ModelUnavailable(f"{path}: post_processor.{name} must hold each text once")
 
 
 # --- special tokens and ids -----------------------------------------------------------------------------------

@@ -490,7 +490,8 @@ def _merge_special_tokens_map(path: Path, given: _Given) -> None:
     """Its tokens replace those of tokenizer_config.json."""
     file = read_settings(path.with_name("special_tokens_map.json"), optional=True)
     for key, value in file.items():
-        is_token = key.endswith("_token")
+        # transformers also takes settings from this file, such as add_eos_token.
+        is_token = key.endswith("_token") and isinstance(value, str | dict | None)
         if not is_token and key not in {"additional_special_tokens", "extra_special_tokens"}:
             raise ModelUnavailable(f"{file.path}: {repr(key)[1:-1][:80]} is not supported")
         token = _added(given, key, {**value, "special": True}) if is_token and isinstance(value, dict) else value

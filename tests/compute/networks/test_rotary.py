@@ -86,7 +86,9 @@ FAULTS: dict[str, tuple[object, str]] = {
     "another old kind": ({"type": "su"}, "rope_scaling.type must be one of default, .*; found 'su'"),
     "a kind that is no name": ({"rope_type": ["yarn"]}, "rope_scaling.rope_type must be one of"),
     "no factor": ({"rope_type": "linear"}, "rope_scaling.factor is missing, which rope_type linear needs"),
-    "a factor of nothing": ({"rope_type": "linear", "factor": 0}, "rope_scaling.factor must be a number above 0"),
+    "a factor of nothing": ({"rope_type": "linear", "factor": 0}, "rope_scaling.factor must be a number from 0.1"),
+    "a factor of angles beyond float32": ({"rope_type": "linear", "factor": 1e-30}, "rope_scaling.factor must be"),
+    "a factor that is not used": ({"rope_type": "dynamic", "factor": "x"}, "rope_scaling.factor must be a number"),
     "a factor without end": ({"rope_type": "yarn", "factor": float("inf")}, "rope_scaling.factor must be a number"),
     "part of a head": ({"partial_rotary_factor": 0.5}, "rope_scaling.partial_rotary_factor is not supported"),
     "one mapping a kind of layer": (

@@ -43,11 +43,15 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
     return count
 
 
-def number(config: Mapping[str, Any], key: str, default: float, *, at_most: float = 1e9) -> float:
+def number(
+    config: Mapping[str, Any], key: str, default: float, *, at_least: float = 0.0, at_most: float = 1e9
+) -> float:
     """Return the positive number at `key`, or `default` if there is none. Raises ModelUnavailable."""
     value = _value(config, key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= at_most:
-        raise _wrong(key, f"a number above 0 and at most {at_most:g}", value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not at_least <= value <= at_most or value == 0:
+        bounds = f"from {at_least:g} to {at_most:g}" if at_least else f"above 0 and at most {at_most:g}"
+        raise _wrong(key, f"a number {bounds}", value)
     return float(value)
 
 

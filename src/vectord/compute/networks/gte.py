@@ -11,7 +11,7 @@ from typing import Any
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
+from vectord.compute.networks.rotary import LEAST_FACTOR, Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import FREQUENCIES, POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -80,7 +80,7 @@ def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
     scaling = facts.section(config, "rope_scaling")
     if scaling.get("type") == "ntk":
         facts.require(scaling, "mixed_b", None)
-        factor = facts.number(scaling, "factor", 1.0)
+        factor = facts.number(scaling, "factor", 1.0, at_least=LEAST_FACTOR)
         # Fixed at every length: a larger base, and slightly lower frequencies.
         return Rotary(theta * factor, factor=factor ** (2 / spec.head_size))
     return read_plain_rotary(config, theta=theta, positions=spec.max_tokens)

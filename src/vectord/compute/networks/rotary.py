@@ -21,6 +21,9 @@ from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
 LAYER_KINDS = ("full_attention", "sliding_attention")  # transformers' names
+# Published factors are above 1. Angles of a tiny one are so large that float32, in which transformers computes them,
+# has no digit of their turn left.
+LEAST_FACTOR = 0.1
 MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 64 MB a table
 
 # The kinds of scaling, each with its further keys. "dynamic" changes nothing up to max_position_embeddings, and no
@@ -123,11 +126,14 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
         raise ModelUnavailable(f"config.json: {name}.rope_theta must be above 1; found {theta:g}")
     match kind:
         case "linear":
-            return Rotary(theta, factor=facts.number(found, f"{name}.factor", 1.0))
+            return Rotary(theta, factor=_factor(found, name))
         case "yarn":
             return Rotary(theta, scaling=_yarn(name, found, positions))
         case "llama3":
             return Rotary(theta, scaling=_llama3(name, found, positions))
+        case "dynamic":
+            _factor(found, name)  # of texts longer than any here; transformers refuses a broken one
+            return Rotary(theta)
         case _:
             return Rotary(theta)
 
@@ -175,6 +181,10 @@ def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
     return {f"{'.'.join(path)}.{key}": value for key, value in found.items() if value is not None}
 
 
+def _factor(found: Mapping[str, Any], name: str) -> float:
+    return facts.number(found, f"{name}.factor", 1.0, at_least=LEAST_FACTOR)
+
+
 def _check_keys(name: str, found: Mapping[str, Any], kind: str) -> None:
     known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
     if unknown := found.keys() - known:
@@ -184,7 +194,7 @@ def _check_keys(name: str, found: Mapping[str, Any], kind: str) -> None:
 
 
 def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:
-    factor = facts.number(found, f"{name}.factor", 1.0)
+    factor = _factor(found, name)
     amplitude = None
     if f"{name}.attention_factor" in found:
         amplitude = facts.number(found, f"{name}.attention_factor", 1.0)
@@ -205,7 +215,7 @@ def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Llama3:
     if low >= high:
         raise ModelUnavailable(f"config.json: {name}.low_freq_factor {low:g} is not below high_freq_factor {high:g}")
     trained = facts.size(found, f"{name}.original_max_position_embeddings", positions)
-    return Llama3(facts.number(found, f"{name}.factor", 1.0), trained, fast_turns=high, slow_turns=low)
+    return Llama3(_factor(found, name), trained, fast_turns=high, slow_turns=low)
 
 
 def _usual_amplitude(factor: float, scale: float = 1.0) -> float:
