@@ -79,7 +79,7 @@ def resolve(
         missing = f"no package {package} with a model in it"
         places.append(f"packages have no revision ({package})" if revision else missing)
     raise ModelUnavailable(
-        f"model {name}{at} is not on this machine ({'; '.join(places)}) and the server is offline; "
+        f"model {name}{at} is not on this machine ({'; '.join(places)}) and this command downloads nothing; "
         "download it once with `vectord pull`, or give the path of its folder"
     )
 
