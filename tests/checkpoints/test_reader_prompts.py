@@ -40,8 +40,8 @@ def test_invalid_prompts_are_refused(fields: dict[str, object], folder: Path) ->
     assert "config_sentence_transformers.json" in refusal(folder)
 
 
-@pytest.mark.parametrize("own", [None, {}, {"query": "", "document": ""}], ids=str)
-def test_a_model_without_prompts_has_the_catalogues(own: dict[str, str] | None, folder: Path) -> None:
+@pytest.mark.parametrize("own", [{}, {"query": "", "document": ""}], ids=str)
+def test_a_model_without_prompts_has_the_catalogues(own: dict[str, str], folder: Path) -> None:
     """Those of its model card; sentence-transformers 6 writes empty ones for a model without prompts."""
     write_sentence_model(folder)
     write_json(folder / "config_sentence_transformers.json", {"prompts": own})

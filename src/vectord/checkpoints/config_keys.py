@@ -37,6 +37,14 @@ def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
             )
 
 
+def refuse_null(settings: Settings, keys: str) -> None:
+    """Raise ModelUnavailable for the first of `keys`, separated by spaces, that is null: sentence-transformers gives
+    null to the class, in place of the class's default."""
+    for key in keys.split():
+        if key in settings and settings.fields[key] is None and key not in settings.allowed:
+            raise ModelUnavailable(f"{settings.path}: {key} null is not supported")
+
+
 def one_of(*values: object) -> Callable[[Any], bool]:
     """Return a predicate: whether a value equals one of `values`, with the same type (false is not 0)."""
     return lambda value: any(type(value) is type(each) and value == each for each in values)
@@ -135,17 +143,14 @@ TRANSFORMER_MODULE: Mapping[str, Harmless] = {
     "processor_kwargs": _ARGUMENTS,
     "tokenizer_args": _ARGUMENTS,
     "tokenizer_kwargs": _ARGUMENTS,
-    "transformer_task": Harmless(
-        "the other files determine the head",
-        one_of("feature-extraction", "sequence-classification", "text-generation", "fill-mask"),
-    ),
     "unpad_inputs": Harmless("speed only"),
 }
 
 # --- config_sentence_transformers.json ------------------------------------------------------------------------
 
 SENTENCE: Mapping[str, Harmless] = {
-    **harmless("versions and the class", "__version__ model_type requirements"),
+    "__version__": Harmless("versions", lambda value: isinstance(value, dict)),
+    **harmless("versions", "requirements"),
     **harmless("clients compare vectors", "similarity_fn_name"),
     **harmless("the operator's choice replaces it", "default_prompt_name"),
     **harmless("rerankers read it", "activation_fn"),
@@ -199,7 +204,7 @@ TOKENIZER: Mapping[str, Harmless] = {
 
 # --- other modules --------------------------------------------------------------------------------------------
 
-_WIDTH = Harmless("the network's own width is used")
+_WIDTH = Harmless("the network's own width is used", lambda value: type(value) is int)
 POOLING: Mapping[str, Harmless] = {
     "embedding_dimension": _WIDTH,
     "word_embedding_dimension": _WIDTH,

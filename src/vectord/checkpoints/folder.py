@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import OPTION, refuse_unread
+from vectord.checkpoints.config_keys import OPTION, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
@@ -229,9 +229,8 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     name their input. Raises ModelUnavailable: widths, names or files that are missing or not supported.
     """
     config = module.read_config()
-    names = (config.get("module_input_name"), config.get("module_output_name"))
-    if any(name is not None and name != over for name in names):
-        raise ModelUnavailable(f"{config.path}: a Dense module at this place is supported only over {over}")
+    refuse_null(config, "in_features out_features bias activation_function")
+    _check_names(config, over)
     if config.get("use_residual"):
         raise ModelUnavailable(f"{config.path}: use_residual is not supported")
     files = find_weights(module.folder)
@@ -252,6 +251,22 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     )
     refuse_unread(config, {})
     return dense
+
+
+def check_normalize(module: Module, *, over: str) -> None:
+    """Raise ModelUnavailable if a Normalize module has another input or output than `over`, or an unknown setting."""
+    config = read_settings(module.folder / "config.json", optional=True, allowed=module.allowed)
+    _check_names(config, over)
+    refuse_unread(config, {})
+
+
+def _check_names(config: Settings, over: str) -> None:
+    refuse_null(config, "module_input_name")
+    for key in ("module_input_name", "module_output_name"):
+        if (name := config.get(key)) is not None and name != over and key not in config.allowed:
+            raise ModelUnavailable(
+                f"{config.path}: {key} {repr(name)[:80]} is not supported at this place; it must be {over}"
+            )
 
 
 def chain_width(width: int, modules: Collection[DenseModule]) -> int:

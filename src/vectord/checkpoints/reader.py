@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from vectord.checkpoints.adapters import find_adapters, read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
-from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_unread
+from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
@@ -89,10 +89,48 @@ def _read_route(
     spec = _add_kind(folder, _common_facts(folder, located, default_prompt_name), kind, pooling)
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
+    _check_class(folder, kind)
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
     refuse_unread(folder.tokenizer_config, TOKENIZER)
     return spec
+
+
+# sentence-transformers' class of each kind of model, or pylate's, and the task of its Transformer module.
+_CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str]] = {
+    "embed": (("SentenceTransformer",), "feature-extraction"),
+    "static": (("SentenceTransformer",), "feature-extraction"),
+    "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction"),
+    "splade": (("SparseEncoder",), "fill-mask"),
+    "classify": (("CrossEncoder",), "sequence-classification"),
+    "yes-no": (("CrossEncoder",), "text-generation"),
+}
+
+
+def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
+    """Raise ModelUnavailable if a folder with modules.json names another class or task than its modules are of.
+
+    sentence-transformers replaces the modules of another class by its own.
+    """
+    classes, task = _CLASSES[kind]
+    if not folder.modules:
+        classes = (*classes, str(folder.sentence.get("model_type")))
+    for settings, key, supported in (
+        (folder.sentence, "model_type", classes),
+        (folder.transformer_module, "transformer_task", (task,)),
+    ):
+        value = settings.get(key, supported[0])
+        if value not in supported and key not in settings.allowed:
+            raise ModelUnavailable(
+                f"{settings.path}: {key} {repr(value)[:80]} is not supported for these modules; supported is "
+                f"{' or '.join(supported)}"
+            )
+    refuse_null(folder.sentence, "__version__ prompts")
+    refuse_null(
+        folder.transformer_module,
+        "modality_config module_output_name model_args tokenizer_args config_args model_kwargs processor_kwargs "
+        "config_kwargs",
+    )
 
 
 def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
@@ -320,7 +358,7 @@ def _prompts(folder: ModelFolder) -> Mapping[str, str]:
         raise ModelUnavailable(f"{folder.sentence.path}: prompts must be an object of at most {PROMPTS_LIMIT} texts")
     if not all(isinstance(text, str) and len(text) <= PROMPT_LIMIT_CHARACTERS for text in prompts.values()):
         raise ModelUnavailable(
-            f"{folder.sentence.path}: each prompt must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
+            f"{folder.sentence.path}: each of prompts must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
         )
     if not any(prompts.values()) and folder.entry is not None:
         return {**prompts, **folder.entry.prompts}

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import POOLING, SPLADE_POOLING, refuse_unread
+from vectord.checkpoints.config_keys import POOLING, SPLADE_POOLING, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
-from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.router import read_query_weights
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
@@ -78,6 +78,7 @@ def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
 
 
 def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
+    refuse_null(config, "embedding_dimension word_embedding_dimension include_prompt")
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
@@ -86,7 +87,7 @@ def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
     if mode is None:
         found = " and ".join(modes) or "none"
         raise ModelUnavailable(
-            f"{config.path}: pooling {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
+            f"{config.path}: pooling_mode {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
         )
     include_prompt = config.flag("include_prompt", True)
     refuse_unread(config, POOLING)
@@ -101,6 +102,8 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
         return folder.dense
     at = kinds.index("Pooling")
     end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
+    if kinds[-1] == "Normalize":
+        check_normalize(folder.modules[-1], over="sentence_embedding")
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
