@@ -60,6 +60,7 @@ from vectord.schema import (
     LoadModel,
     MultiRequest,
     PullModel,
+    RemoveModel,
     Request,
     RerankRequest,
     SimilarityRequest,
@@ -273,7 +274,7 @@ async def test_a_key_cannot_use_a_model_that_it_does_not_name():
     """With any type of request; the answer is that of a model that does not exist."""
     assert {type(request) for request in requests_for("m1")} == {
         kind for kind in get_args(Request) if "model" in kind.__annotations__ or kind is MultiRequest
-    } - {LoadModel, PullModel, UnloadModel}  # of the admin key alone
+    } - {LoadModel, PullModel, RemoveModel, UnloadModel}  # of the admin key alone
     backends = [FakeBackend(), FakeBackend()]
     async with serving(*backends) as engine:
         for request, unknown in zip(requests_for("alias1"), requests_for("nothing"), strict=True):

@@ -82,8 +82,8 @@ async def provoked(dialect: Dialect, endpoint: Endpoint) -> AsyncIterator[Reply]
         {"x-vectord-lane": ""},
     ):
         yield await call(keyed, method, path, example, headers={**key, **headers})
-    if method == "POST":
-        yield await _stalled(keyed, path, key)
+    if method != "GET":
+        yield await _stalled(keyed, method, path, key)
     limits = {"rate_limit_requests_per_minute": EXAMPLE_RATE.amount, "rate_limit_burst_size": 1}
     limited = create_app(FakeEngine(), [dialect], ServerConfig(api_key="key", admin_key="admin", **limits))
     for app in (create_app(Failing(), [dialect], KEYS), limited):
@@ -99,7 +99,7 @@ class Failing(FakeEngine):
         raise RuntimeError("unexpected")
 
 
-async def _stalled(app: Any, path: str, headers: Mapping[str, str]) -> Reply:
+async def _stalled(app: Any, method: str, path: str, headers: Mapping[str, str]) -> Reply:
     """The reply to a body that stops after its first part."""
     sent: list[dict[str, Any]] = []
     parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
@@ -114,7 +114,7 @@ async def _stalled(app: Any, path: str, headers: Mapping[str, str]) -> Reply:
         sent.append(message)
 
     encoded = [(name.encode(), value.encode()) for name, value in {**headers, "content-length": "9"}.items()]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": encoded, "http_version": "2"}
+    scope = {"type": "http", "method": method, "path": path, "headers": encoded, "http_version": "2"}
     await app(scope, receive, send)
     shown = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return Reply(sent[0]["status"], shown, b"".join(message.get("body", b"") for message in sent[1:]))

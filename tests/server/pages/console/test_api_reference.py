@@ -38,7 +38,7 @@ def test_the_first_example_of_each_open_operation_runs(server: str) -> None:
     tried = 0
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
-            if set(operation["tags"]).isdisjoint(OPEN) or path.endswith(("load", "/pull")):
+            if set(operation["tags"]).isdisjoint(OPEN) or path.endswith(("load", "/pull")) or method == "delete":
                 continue
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             body = next((example["value"] for example in content.get("examples", {}).values()), None)
