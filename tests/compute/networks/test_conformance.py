@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from vectord.errors import ModelUnavailable
 
 CASES: dict[str, Case] = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 BACKENDS = ("openvino", "torch")
+LEAST = {"gemma": 0.9998, "modernbert": 0.9998, "mt5": 0.9997}  # cosines on OpenVINO in bfloat16
 TEXTS = texts_of(9, 1, 60, 2, 33)  # some longer than any tiny model's windows
 
 
@@ -100,12 +102,29 @@ def test_an_unknown_class_of_own_code_is_refused_and_can_be_allowed(tiny: Tiny) 
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("model_type", ["embedding_gemma2_text", "gemma2", "gemma3_text", "mistral"])
+def test_heads_of_published_sizes_under_a_window(model_type: str, size: int, name: str, tmp_path: Path) -> None:
+    """The heads of the cases are narrow, and a library has other kernels for those of the published models."""
+    sizes = {"global_head_dim": size} if model_type == "embedding_gemma2_text" else {}
+    spec = CASES[model_type].spec(tiny_decoders.write(model_type, tmp_path, head_dim=size, **sizes))
+    loaded = load(name, spec, "float32")
+    np.testing.assert_allclose(forward(loaded, TEXTS), numpy_answer(spec, TEXTS), atol=1e-4)
+    loaded.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
 def test_bfloat16_keeps_the_direction(tiny: Tiny, name: str) -> None:
-    """The mean of a text's states in bfloat16 has the direction of float64."""
+    """The mean of a text's states in bfloat16 has the direction of float64, up to a cosine of 0.9999 on the processor.
+
+    Some of these weights are so large that attention decides between almost equal scores; LEAST lists those. torch
+    rounds after every layer. docs/models.md has the cosines in the sizes of published models.
+    """
     if name == "openvino" and not multiplies_bfloat16():
         pytest.skip("this processor does not compute in bfloat16")
     loaded = load(name, tiny.spec, "bfloat16")
-    assert least_cosine(forward(loaded, TEXTS), tiny.ours) > 0.999
+    least = 0.9995 if name == "torch" else LEAST.get(tiny.spec.architecture, 0.9999)
+    assert least_cosine(forward(loaded, TEXTS), tiny.ours) > least
     loaded.close()
 
 

@@ -139,13 +139,17 @@ class GraphLayout:
         return self._hidden[causal, window]
 
     def rows_with_keys(self, causal: bool, window: int) -> list[ov.Node]:
-        """For each group: (n, 1, Q, 1) 1, and 0 for a query without visible keys. All layers share it.
+        """For each group: (n * Q, 1) 1, and 0 for a query without visible keys. All layers share it.
 
-        A window can contain only rows that are not keys.
+        A window can contain only rows that are not keys. In the shape of the scores, before attention's last transpose,
+        OpenVINO 2026.4 takes the product into its attention kernel, whose float32 results are then wrong for heads of
+        128 numbers and more (cosine 0.5 with EmbeddingGemma's shape).
         """
         if (causal, window) not in self._rows_with_keys:
             self._rows_with_keys[causal, window] = [
-                op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32")
+                op.reshape(
+                    op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32"), _ints(-1, 1), False
+                )
                 for hide in self.hidden(causal, window)
             ]
         return self._rows_with_keys[causal, window]
@@ -567,9 +571,10 @@ def _mix(
     for i, (score, at) in enumerate(zip(seen, layout.places(spec.window), strict=True)):
         values = _key_heads(_rows(v, at.keys), spec)
         answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
+        answer = op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False)  # (n * Q, width)
         if spec.window is not None:
             answer = op.multiply(answer, layout.rows_with_keys(spec.causal, spec.window)[i])
-        answers.append(op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False))
+        answers.append(answer)
     return _rows(_end_to_end(answers), layout.unpack(spec.window))
 
 
