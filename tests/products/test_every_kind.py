@@ -1,0 +1,193 @@
+"""Every route of every product answers with every kind of model that can serve it, and refuses the others.
+
+One complete app and gRPC server for each kind; the bodies are the examples of the documentation. The numbers are
+compared elsewhere: those of a kind with its library through the engine, those of a response with the engine's result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from tests.checkpoints.test_router import write_router
+from tests.checkpoints.test_two_networks import write_two
+from tests.models import write_sentence_bert
+from tests.products.test_real_models import LABELS, write_classifier, write_splade
+from tests.reference.reference_models import write_bge_m3, write_colbert, write_qwen3_reranker
+
+from vectord import compose
+from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.errors import ModelCannot
+from vectord.products.common.dialect import Incoming, Route, load_dialects
+from vectord.schema import (
+    ClassifyRequest,
+    DecodeRequest,
+    DocumentsRequest,
+    EmbedRequest,
+    MultiRequest,
+    RerankRequest,
+    SimilarityRequest,
+    TokenizeRequest,
+)
+
+NAME = "served"
+DIALECTS = load_dialects(ServerConfig().dialects)
+BY_MODEL = ("vllm /invocations", "vllm /pooling")  # the model decides which of several responses they have
+REFUSALS = (400, 422, 424)  # "this model cannot" in the products' words
+
+
+def write_table(folder: Path) -> Path:
+    """A table of vectors, as sentence-transformers saves it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    source = write_sentence_bert(folder)
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=32)], device="cpu").save_pretrained(
+        str(folder / "table"), create_model_card=False
+    )
+    return folder / "table"
+
+
+def write_asymmetric_sparse(folder: Path) -> Path:
+    write_router(folder)
+    return folder / "saved"
+
+
+def write_asymmetric_dense(folder: Path) -> Path:
+    write_two(folder, "another network")
+    return folder / "saved"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """write: the model in a folder. operations: those that it serves, besides TEXTS."""
+
+    write: Callable[[Path], Path]
+    operations: frozenset[str]
+
+
+TEXTS = frozenset({"tokenize", "decode"})
+DENSE = frozenset({"dense", "rerank", "similarity"})
+KINDS: Mapping[str, Kind] = {
+    "dense": Kind(write_sentence_bert, DENSE | {"tokens", "documents"}),
+    "static": Kind(write_table, DENSE | {"documents"}),
+    "sparse": Kind(write_splade, frozenset({"sparse", "rerank"})),
+    "ColBERT": Kind(
+        lambda folder: write_colbert(folder / "model", query_length=32, document_length=40),
+        frozenset({"colbert", "tokens", "rerank"}),
+    ),
+    "three vectors": Kind(lambda folder: write_bge_m3(folder / "model"), DENSE | {"sparse", "colbert", "tokens"}),
+    "cross-encoder": Kind(
+        lambda folder: write_classifier(folder / "model", ["LABEL_0"]), frozenset({"rerank", "classify"})
+    ),
+    "yes-or-no reranker": Kind(lambda folder: write_qwen3_reranker(folder / "model"), DENSE | {"tokens"}),
+    "classifier": Kind(lambda folder: write_classifier(folder / "model", LABELS), frozenset({"classify"})),
+    "queries by a table of weights": Kind(write_asymmetric_sparse, frozenset({"sparse", "rerank"})),
+    "queries by another network": Kind(write_asymmetric_dense, DENSE | {"tokens", "documents"}),
+}
+
+
+def operation_of(request: Any) -> str:
+    """What a model must be able to do for the request."""
+    match request:
+        case MultiRequest():
+            return operation_of(request.requests[0])
+        case EmbedRequest():
+            (output,) = request.outputs
+            return output
+        case ClassifyRequest():
+            return "classify"
+        case RerankRequest():
+            return "rerank"
+        case SimilarityRequest():
+            return "similarity"
+        case DocumentsRequest():
+            return "documents"
+        case TokenizeRequest():
+            return "tokenize"
+        case DecodeRequest():
+            return "decode"
+    raise AssertionError(f"an operation that this test does not know: {request}")
+
+
+def fitted(value: Any, key: str = "") -> Any:
+    """An example's body for a tiny model: its name, its width and its vocabulary."""
+    match value:
+        case dict():
+            return {name: fitted(inner, name) for name, inner in value.items()}
+        case list() if key in ("ids", "tokens") and all(isinstance(one, int) for one in value):
+            return [5, 6]
+        case list():
+            return [fitted(inner, key) for inner in value]
+        case str() if key == "model":
+            return NAME
+        case int() if key == "dimensions":
+            return 32
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    route: str
+    operation: str | None  # None: the product itself refuses the model
+    status: int
+    content: bytes
+    answer: object | None  # the type of a response of status 200
+
+
+async def ask_all(folder: Path) -> list[Reply]:
+    """Every route with a body, under its product's prefix."""
+    config = Config(
+        model=ModelConfig(models=(str(folder),), served_model_name=(NAME,), offline=True),
+        device=DeviceConfig(dtype="float32", num_threads=1),
+        engine=EngineConfig(tokenization_workers=1),
+    )
+    composed = compose.build(config)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord")
+    replies = []
+    async with composed.app.router.lifespan_context(composed.app), client:
+        await composed.engine.loaded.wait()
+        models = composed.engine.models().models
+        for dialect in DIALECTS:
+            for route in dialect.routes:
+                if route.body is None or route.admin or route.path == "/api/show":  # the last describes a model
+                    continue
+                body = json.dumps(fitted(route.example)).encode()
+                path = f"/dialects/{dialect.name}" + re.sub(r"\{\w+(:path)?\}", NAME, route.path)
+                response = await client.post(path, content=body)
+                operation = _operation(route, Incoming(body=body, path={"model": NAME}, models=models))
+                name = f"{dialect.name} {route.path} {min(route.keys, default='')}"
+                replies.append(Reply(name, operation, response.status_code, response.content, route.answer))
+    return replies
+
+
+def _operation(route: Route, incoming: Incoming) -> str | None:
+    try:
+        return operation_of(route.parse(incoming).request)
+    except ModelCannot:
+        return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_model_answers_on_every_route_that_it_can_serve(kind: str, tmp_path: Path) -> None:
+    """With the response that the route declares; a route that needs another kind of model refuses this one."""
+    wrong, done = [], set()
+    for reply in await ask_all(KINDS[kind].write(tmp_path)):
+        can = reply.operation in KINDS[kind].operations | TEXTS
+        if reply.status not in ((200,) if can else REFUSALS):
+            wrong.append((reply.route, reply.operation, reply.status, reply.content[:200]))
+        if reply.status == 200:
+            done.add(reply.operation)
+            if reply.answer is not None and not reply.route.startswith(BY_MODEL):
+                msgspec.json.decode(reply.content, type=reply.answer)
+    assert not wrong, wrong
+    assert done == KINDS[kind].operations | TEXTS
