@@ -13,6 +13,7 @@ from bench import (
     bulk,
     console,
     fairness,
+    families,
     large,
     library,
     overload,
@@ -77,6 +78,15 @@ def main() -> None:
             title="vectord large", conditions=machine | about | figures, rows=large.rows(found), rounds=found
         )
         show(report, options.json)
+        return
+    if options.measure == "families":
+        with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
+            sizes = families.measure(options.families, options.backend, Path(folder), options.rounds)
+        about = {"models": "random weights in the shapes named", "tokens/s": "per core, the best round"}
+        show(
+            Report(title="vectord families", conditions=machine | about, rows=families.rows(sizes), rounds={}),
+            options.json,
+        )
         return
     with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
         subject = make_subject(options.command, options.backend, options.dtype, Path(folder))
@@ -147,6 +157,7 @@ def _options() -> argparse.Namespace:
             "rejections",
             "fairness",
             "large",
+            "families",
             "wire",
             "bulk",
             "console",
@@ -159,7 +170,8 @@ def _options() -> argparse.Namespace:
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "rejections: CPU time of a rejected request; "
         "fairness: single requests during a bulk job; "
-        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
+        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
+        "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec; "
         "library: vectord.Embedder next to sentence-transformers and fastembed; "
@@ -181,6 +193,7 @@ def _options() -> argparse.Namespace:
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
         help="folders that precision compares (default: the default model), and the table of static",
     )
+    parser.add_argument("--families", nargs="+", default=[], help="names in bench/families.py (default: all)")
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
     parser.add_argument("--minutes", type=float, help="of soak and overload (default: 20 and 1)")
     parser.add_argument("--backend", default="openvino", help="default: %(default)s")

@@ -35,7 +35,7 @@ def measure(command: Path, backend: str, folder: Path, rounds: int) -> dict[str,
     qwen3 = random_models.qwen3(folder / "qwen3-embedding-0.6b")
     found: dict[str, list[Any]] = defaultdict(list)
     found["start"] = _starts(command, m3, folder)
-    lengths = _lengths(TEXTS)
+    lengths = corpus_lengths(TEXTS)
     pairs = [QUERY + length for length in lengths[:PASSAGES]]
     _ask(found, rounds, backend, m3, "bge-m3", lambda child: {
         "dense": partial(child.ask, measure="throughput", lengths=lengths, outputs=["dense"]),
@@ -89,7 +89,7 @@ def _starts(command: Path, folder: Path, logs: Path) -> list[float]:
     return took[1:]
 
 
-def _lengths(count: int) -> list[int]:
+def corpus_lengths(count: int) -> list[int]:
     """Lengths distributed as in the corpus, in pseudo-random order."""
     lengths = [_at((i + 0.5) / count) for i in range(count)]
     random.Random(0).shuffle(lengths)
@@ -107,7 +107,7 @@ def _at(quantile: float) -> int:
 
 
 def rows(found: Mapping[str, Sequence[Any]]) -> list[Row]:
-    dense, three, pairs, rerank = (_best(found[name]) for name in ("dense", "three", "pairs as texts", "rerank"))
+    dense, three, pairs, rerank = (best_rate(found[name]) for name in ("dense", "three", "pairs as texts", "rerank"))
     anonymous_gb = found["memory bge-m3"][0] / 1e9
     start_s = sorted(found["start"])[len(found["start"]) // 2]
     longest_s = min(measured["elapsed_s"] for measured in found["longest"])
@@ -120,7 +120,7 @@ def rows(found: Mapping[str, Sequence[Any]]) -> list[Row]:
         Row(what=f"one text of {LONGEST} tokens", value=f"{longest_s:.1f} s", tokens_per_s=LONGEST / longest_s),
         Row(what="bge-m3, anonymous memory, most", value=f"{anonymous_gb:.2f} GB", **at_most(anonymous_gb, 1.0, " GB")),
         Row(what="bge-m3, exec to first answer", value=f"{start_s:.2f} s", **at_most(start_s, 5.0, " s")),
-        *_against_ceiling(found, "qwen3-embedding-0.6b", _best(found["qwen3"]), 0.60),
+        *_against_ceiling(found, "qwen3-embedding-0.6b", best_rate(found["qwen3"]), 0.60),
     ]  # fmt: skip
 
 
@@ -143,5 +143,5 @@ def _against_ceiling(found: Mapping[str, Sequence[Any]], name: str, rate: float,
     ]
 
 
-def _best(rounds: Sequence[Mapping[str, Any]]) -> float:
+def best_rate(rounds: Sequence[Mapping[str, Any]]) -> float:
     return max(float(measured["tokens"] / measured["elapsed_s"]) for measured in rounds)

@@ -21,6 +21,7 @@ from vectord.checkpoints.reader import read_spec
 from vectord.compute.backends.base import Backend, BackendOptions, TokenBatch
 
 SAMPLE_S = 0.01
+WORDS = 150_000
 
 
 class MostAnonymous:
@@ -48,19 +49,18 @@ class Large:
         spec = read_spec(resolve(folder))
         self.backend: Backend = import_module(f"vectord.compute.backends.{backend}").load(spec, BackendOptions())
         self.loaded_s = time.perf_counter() - start
-        self.words = 150_000
 
     def __call__(self, measure: str, **arguments: Any) -> Any:
-        assert measure in {"facts", "throughput", "longest", "most_anonymous"}
+        assert measure in {"facts", "throughput", "longest", "cosine", "most_anonymous"}
         return getattr(self, measure)(**arguments)
 
     def facts(self) -> dict[str, Any]:
         facts = self.backend.facts
         return {"dtype": facts.dtype, "streams": facts.streams, "loaded_s": self.loaded_s}
 
-    def throughput(self, lengths: list[int], outputs: list[str]) -> dict[str, Any]:
-        """Texts of these lengths in full batches, on all streams."""
-        batches = self._batches(lengths, outputs)
+    def throughput(self, lengths: list[int], outputs: list[str], words: int = WORDS) -> dict[str, Any]:
+        """Texts of these lengths in full batches, on all streams. words: of the vocabulary."""
+        batches = self._batches(lengths, outputs, words)
         start = time.perf_counter()
         threads = [
             threading.Thread(target=self._run, args=(batches[stream :: self.backend.facts.streams], stream))
@@ -79,13 +79,21 @@ class Large:
         self.backend.forward(batch, 0)
         return {"tokens": tokens, "elapsed_s": time.perf_counter() - start}
 
+    def cosine(self, lengths: list[int], words: int = WORDS) -> float:
+        """The least cosine of a text's vector with that in float32."""
+        batches = self._batches(lengths, ["dense"], words)
+        vectors = np.concatenate([self.backend.forward(batch, 0)["dense"] for batch in batches])
+        exact = np.concatenate([self.backend.forward_exact(batch)["dense"] for batch in batches])
+        norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
+        return float(((vectors * exact).sum(axis=1) / norms).min())
+
     def most_anonymous(self) -> int:
         """Peak bytes of anonymous memory so far, loading included."""
         return self._most.bytes
 
-    def _batches(self, lengths: list[int], outputs: list[str]) -> list[TokenBatch]:
+    def _batches(self, lengths: list[int], outputs: list[str], words: int = WORDS) -> list[TokenBatch]:
         rng = np.random.default_rng(0)
-        texts = [rng.integers(5, self.words, length).tolist() for length in lengths]
+        texts = [rng.integers(5, words, length).tolist() for length in lengths]
         batches: list[list[list[int]]] = []
         room = 0
         for text in texts:

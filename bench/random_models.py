@@ -20,6 +20,7 @@ Config = Mapping[str, Any]  # from config.json
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DONE = ".written"
+POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
 
 
 def bert(folder: Path, config: Config) -> Path:
@@ -92,6 +93,74 @@ def qwen3(folder: Path, config: Config | None = None) -> Path:
     _write_tokenizer(folder, tokenizer, 32_768, ["<|endoftext|>"])
     return _finished(folder)
 
+
+def transformers_model(folder: Path, model_type: str, sizes: Config, changed: Config, pooling: str) -> None:
+    """A body as transformers initializes it, in bfloat16. changed: entries of the written config.json."""
+    import transformers  # noqa: PLC0415 - slow, and only this function needs it
+
+    towers = {"text_config": sizes, "vision_config": None, "audio_config": None}
+    config = transformers.AutoConfig.for_model(model_type, **(towers if model_type == "embedding_gemma2" else sizes))
+    body = "EncoderModel" if model_type in {"t5", "mt5"} else "Model"
+    torch.manual_seed(0)
+    model = getattr(transformers, type(config).__name__.removesuffix("Config") + body)(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    _write_json(folder / "config.json", {**json.loads((folder / "config.json").read_text()), **changed})
+    _write_words(folder, sizes["vocab_size"], model.config.get_text_config().to_dict(), pooling)
+
+
+def jina_bert(folder: Path, config: Config) -> None:
+    """jina-embeddings-v2: a BERT without positions, whose MLPs have a gate."""
+    config = {**BERT, **config, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    width, between = config["hidden_size"], config["intermediate_size"]
+    tensors = {
+        name.replace(".output.LayerNorm", ".mlp.layernorm") if ".attention." not in name else name: tensor
+        for name, tensor in _encoder("", config)
+        if "position_embeddings" not in name and ("attention" in name or ".dense." not in name)
+    }
+    for i in range(config["num_hidden_layers"]):
+        tensors[f"encoder.layer.{i}.mlp.gated_layers.weight"] = _normal(2 * between, width)
+        tensors |= dict(_linear(f"encoder.layer.{i}.mlp.wo", between, width))
+    _write_body(folder, tensors, {**config, "architectures": ["JinaBertModel"]}, "mean")
+
+
+def nomic_experts(folder: Path, config: Config) -> None:
+    """nomic-embed-text-v2: every other layer has eight experts, of which each token takes two."""
+    width, between, layers = (config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    own = {"n_embd": width, "n_inner": between, "n_layer": layers, "n_head": config["num_attention_heads"]}
+    tensors = {"embeddings.word_embeddings.weight": _normal(config["vocab_size"], width)}
+    tensors["embeddings.token_type_embeddings.weight"] = _normal(1, width)
+    tensors |= dict(_norm("emb_ln", width))
+    for layer in (f"encoder.layers.{i}" for i in range(layers)):
+        tensors |= dict(_linear(f"{layer}.attn.Wqkv", width, 3 * width))
+        tensors |= dict(_linear(f"{layer}.attn.out_proj", width, width))
+        tensors |= dict(_norm(f"{layer}.norm1", width)) | dict(_norm(f"{layer}.norm2", width))
+        if int(layer.rpartition(".")[2]) % 2 == 0:
+            tensors |= dict(_linear(f"{layer}.mlp.fc1", width, between))
+            tensors |= dict(_linear(f"{layer}.mlp.fc2", between, width))
+            continue
+        tensors[f"{layer}.mlp.router.layer.weight"] = _normal(NOMIC_V2["num_experts"], width)
+        for part in ("w1", "w2"):
+            tensors[f"{layer}.mlp.experts.mlp.{part}"] = _normal(NOMIC_V2["num_experts"] * between, width)
+        tensors[f"{layer}.mlp.experts.bias"] = torch.zeros(width)
+    _write_body(folder, tensors, {**NOMIC_V2, **own, "vocab_size": config["vocab_size"]}, "mean")
+
+
+NOMIC_V2: Config = {
+    "model_type": "nomic_bert",
+    "architectures": ["NomicBertModel"],
+    "activation_function": "gelu",
+    "layer_norm_epsilon": 1e-5,
+    "mlp_fc1_bias": True,
+    "mlp_fc2_bias": True,
+    "moe_every_n_layers": 2,
+    "moe_top_k": 2,
+    "n_positions": 2048,
+    "num_experts": 8,
+    "pad_token_id": 1,
+    "qkv_proj_bias": True,
+    "rotary_emb_base": 10_000,
+    "type_vocab_size": 1,
+}
 
 BERT: Config = {
     "model_type": "bert",
@@ -193,8 +262,24 @@ def _normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape) * 0.02
 
 
-def _write_modules(folder: Path, width: int, longest: int) -> None:
-    """sentence-transformers' files for the first token's vector, normalized."""
+def _write_body(folder: Path, tensors: Mapping[str, torch.Tensor], config: Config, pooling: str) -> None:
+    folder.mkdir(parents=True)
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}, folder / "model.safetensors")
+    _write_json(folder / "config.json", config)
+    _write_words(folder, config["vocab_size"], config, pooling)
+
+
+def _write_words(folder: Path, count: int, config: Config, pooling: str) -> None:
+    """A tokenizer of `count` words, without specials, and the modules of a model of at most 512 tokens."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    _write_tokenizer(folder, tokenizer, 512, [])
+    width = next(config[key] for key in ("embedding_dim", "hidden_size", "dim", "d_model", "n_embd") if key in config)
+    _write_modules(folder, width, 512, pooling)
+
+
+def _write_modules(folder: Path, width: int, longest: int, pooling: str = "cls") -> None:
+    """sentence-transformers' files for one vector of a text, normalized."""
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -202,7 +287,7 @@ def _write_modules(folder: Path, width: int, longest: int) -> None:
     ]
     _write_json(folder / "modules.json", listed)
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, "pooling_mode_cls_token": True})
+    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, POOLINGS[pooling]: True})
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
 
 
