@@ -118,7 +118,7 @@ def test_bfloat16_keeps_the_direction(tiny: Tiny, name: str) -> None:
     """The mean of a text's states in bfloat16 has the direction of float64, up to a cosine of 0.9999 on the processor.
 
     Some of these weights are so large that attention decides between almost equal scores; LEAST lists those. torch
-    rounds after every layer. docs/models.md has the cosines in the sizes of published models.
+    rounds after every layer. `python -m bench families` measures the sizes of published models.
     """
     if name == "openvino" and not multiplies_bfloat16():
         pytest.skip("this processor does not compute in bfloat16")
