@@ -92,6 +92,17 @@ def test_bfloat16_is_for_processors_that_have_it(
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("dtype", ["auto", "int8", "int8-weights", "bfloat16"])
+def test_a_model_of_large_scores_computes_in_float32_unless_bfloat16_is_requested(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """EmbeddingGemma 2's attention scores are not divided by the root of the heads' width."""
+    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: True)
+    precision = "bf16" if dtype == "bfloat16" else "f32"
+    assert choose_precision(dtype, core=None, architecture="embedding_gemma2") == precision
+    assert choose_precision(dtype, core=None, architecture="gemma3_text") == "bf16"
+
+
 @pytest.mark.parametrize(("capabilities", "precision"), [(["FP32", "BF16"], "bf16"), (["FP32"], "f32")])
 def test_the_runtime_is_asked_if_the_system_does_not_know(
     monkeypatch: pytest.MonkeyPatch, capabilities: list[str], precision: str

@@ -34,7 +34,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
     path = spec.weights[0]
     answerer = Answerer(spec, read_onnx(path).outputs)
     core = ov.Core()
-    precision = choose_precision(options.dtype, core)
+    precision = choose_precision(options.dtype, core, spec.architecture)
     threads = options.threads or thread_budget()
     facts = BackendFacts(
         name="onnx",

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, ModelSpec
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.compute.backends.openvino_int8 import find_recipe
 from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
@@ -45,7 +45,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
     """
     _check_device(options.device)
     core = ov.Core()
-    precision = choose_precision(options.dtype, core)
+    precision = choose_precision(options.dtype, core, spec.architecture)
     threads = options.threads or thread_budget()
     compiler = Compiler(spec, core, precision, threads)
     compiler.weight_bits = WEIGHT_BITS.get(options.dtype)
@@ -95,11 +95,12 @@ def choose_wide_streams(threads: int) -> int:
     return max(1, threads // 4)
 
 
-def choose_precision(dtype: str, core: ov.Core) -> Precision:
+def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Precision:
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
-    int8 applies to linear layers; the other ops compute as for auto. So do all with packed weights. float16 computes as
-    auto too, because no processor supports it. Raises ConfigError for an unknown name.
+    auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. int8 applies to linear layers; the other ops compute as for
+    auto. So do all with packed weights. float16 computes as auto too, because no processor supports it. Raises
+    ConfigError for an unknown name.
     """
     if dtype not in {"auto", "float32", "bfloat16", "float16", "int8", *WEIGHT_BITS}:
         raise ConfigError(f"dtype must be auto, float32, bfloat16, float16, int8, {' or '.join(WEIGHT_BITS)}")
@@ -108,7 +109,8 @@ def choose_precision(dtype: str, core: ov.Core) -> Precision:
     has_bfloat16 = multiplies_bfloat16()
     if has_bfloat16 is None:
         has_bfloat16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    chosen: Precision = "bf16" if has_bfloat16 else "f32"
+    wants_bfloat16 = dtype == "bfloat16" or architecture not in FLOAT32_BY_DEFAULT
+    chosen: Precision = "bf16" if has_bfloat16 and wants_bfloat16 else "f32"
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
         logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen

@@ -87,6 +87,13 @@ def test_encoders_of_small_activations_compute_in_float16(architecture: str) -> 
     assert choose_dtype("auto", CUDA, "jina_bert_v2") == torch.bfloat16
 
 
+@pytest.mark.usefixtures("ampere")
+def test_a_model_of_large_scores_computes_in_float32_unless_bfloat16_is_requested() -> None:
+    """EmbeddingGemma 2's attention scores are not divided by the root of the heads' width."""
+    assert choose_dtype("auto", CUDA, "embedding_gemma2") == torch.float32
+    assert choose_dtype("bfloat16", CUDA, "embedding_gemma2") == torch.bfloat16
+
+
 @pytest.mark.usefixtures("turing")
 def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> None:
     """It only emulates bfloat16; a request for that logs a warning."""

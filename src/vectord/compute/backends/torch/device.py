@@ -11,7 +11,7 @@ import re
 
 import torch
 
-from vectord.checkpoints.spec import NEVER_FLOAT16
+from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, NEVER_FLOAT16
 from vectord.errors import ConfigError
 from vectord.schema import DeviceMemory, Gpu
 
@@ -41,7 +41,8 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, architecture: str = "") -> torch.dtype:
-    """Return the dtype. auto: 16 bits on CUDA (bfloat16 if supported, except FLOAT16_ENCODERS), and float32 elsewhere.
+    """Return the dtype. auto: 16 bits on CUDA (bfloat16 if supported, except FLOAT16_ENCODERS), and float32 elsewhere
+    and for FLOAT32_BY_DEFAULT.
 
     A dtype that the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before
     Ampere by float16. For an architecture that overflows in float16 it is replaced by bfloat16 or float32. Raises
@@ -108,7 +109,7 @@ def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:
 
 
 def _best(device: torch.device, architecture: str) -> torch.dtype:
-    if device.type != "cuda":
+    if device.type != "cuda" or architecture in FLOAT32_BY_DEFAULT:
         return torch.float32
     return torch.float16 if architecture in FLOAT16_ENCODERS else torch.bfloat16
 
