@@ -10,9 +10,11 @@ A folder with a config.json is model2vec's. The libraries differ, and the one th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
@@ -84,8 +86,8 @@ def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[St
     if not tokens or not isinstance(own, dict | None):
         raise ModelUnavailable(f"{spec.tokenizer}: no tokens, or truncation is not an object")
     own_limit = UNLIMITED_TOKENS if own is None else _limit(own.get("max_length"), spec.tokenizer)
-    if own is not None and own.get("direction", "Right") != "Right":
-        raise ModelUnavailable(f"{spec.tokenizer}: truncation on the left is not supported")
+    if own is not None:
+        _check_truncation(own, own_limit, spec.tokenizer)
     if not folder.config.path.is_file():
         return table, own_limit
     is_new = "max_length" in folder.config.fields
@@ -99,6 +101,14 @@ def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[St
     if is_new or own_limit <= limit:
         return replace(table, unknown_id=unknown, max_characters=characters), limit if is_new else own_limit
     return replace(table, unknown_id=unknown, max_characters=characters, truncates_known=True), limit
+
+
+def _check_truncation(own: Mapping[str, Any], limit: int, path: Path) -> None:
+    """The tokenizer would fail for each long text with the second of two texts, or with a stride as long as a text."""
+    if own.get("direction", "Right") != "Right":
+        raise ModelUnavailable(f"{path}: truncation on the left is not supported")
+    if own.get("strategy") == "OnlySecond" or not (type(stride := own.get("stride", 0)) is int and 0 <= stride < limit):
+        raise ModelUnavailable(f"{path}: truncation must have strategy LongestFirst and a stride below max_length")
 
 
 def _limit(value: object, path: Path) -> int:
