@@ -136,7 +136,7 @@ FAMILIES: Mapping[str, Shape] = {
     ),
     "mobilebert": Shape(model="mobilebert-uncased", sizes={}, layers=24),
     "modernbert": Shape(model="modernbert-embed-base", sizes=_sizes(768, 1152, 12), layers=22),
-    "mpnet": Shape(model="all-mpnet-base-v2", sizes=BASE, layers=12),
+    "mpnet": Shape(model="all-mpnet-base-v2", sizes=BASE | {"pad_token_id": 1}, layers=12),
     "mt5": Shape(
         model="mt5-base's encoder", sizes=T5 | {"d_ff": 2048, "feed_forward_proj": "gated-gelu"}, layers=12
     ),
