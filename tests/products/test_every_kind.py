@@ -16,11 +16,16 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.models import write_sentence_bert
 from tests.products.test_real_models import LABELS, write_classifier, write_splade
 from tests.reference.reference_models import write_bge_m3, write_colbert, write_qwen3_reranker
+from tests.server.grpc.fakes import Live, pipeline
 
 from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
@@ -36,11 +41,16 @@ from vectord.schema import (
     SimilarityRequest,
     TokenizeRequest,
 )
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.requests import METHODS, RERANK_STREAM
+from vectord.server.grpc.server import serve_grpc
+from vectord.server.pipeline import Shutdown
 
 NAME = "served"
 DIALECTS = load_dialects(ServerConfig().dialects)
 BY_MODEL = ("vllm /invocations", "vllm /pooling")  # the model decides which of several responses they have
 REFUSALS = (400, 422, 424)  # "this model cannot" in the products' words
+GRPC_REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
 def write_table(folder: Path) -> Path:
@@ -167,7 +177,51 @@ async def ask_all(folder: Path) -> list[Reply]:
                 operation = _operation(route, Incoming(body=body, path={"model": NAME}, models=models))
                 name = f"{dialect.name} {route.path} {min(route.keys, default='')}"
                 replies.append(Reply(name, operation, response.status_code, response.content, route.answer))
+        server = ServerConfig(grpc_port=0)
+        async with (
+            serve_grpc(composed.engine, server, pipeline(server)) as port,
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            replies += await call_all(Live(channel, port, Shutdown()))
     return replies
+
+
+FIELDS: Mapping[str, Any] = {
+    "inputs": "a dog",
+    "query": "a dog",
+    "texts": ["a dog", "a fox"],
+    "text": "a fox",
+    "ids": [5],
+}
+RANKING = pb.RerankStreamRequest(query="a dog", text="a fox")
+
+
+async def call_all(live: Live) -> list[Reply]:
+    """Every method of tei.v1."""
+    replies = [await _call(live, RERANK_STREAM, "rerank", [RANKING])]
+    for method in METHODS:
+        names = {field.name for field in method.kind.DESCRIPTOR.fields} & FIELDS.keys()
+        fields = {name: FIELDS[name] for name in names}
+        if method.repeats == "inputs":
+            fields["inputs"] = ["a dog", "a fox"]
+        message = method.kind(**fields)
+        if names:
+            operation = operation_of(method.parse(message).request)
+            replies.append(await _call(live, method.path, operation, [message] if method.streams else message))
+    return replies
+
+
+async def _call(live: Live, path: str, operation: str, messages: Any) -> Reply:
+    call = live.call(path, messages)
+    try:
+        answered = (
+            [str(one) async for one in call] if path.endswith("Stream") and path != RERANK_STREAM else [await call]
+        )
+    except grpc.aio.AioRpcError as error:
+        status = 422 if error.code() in GRPC_REFUSALS else 500
+        return Reply(f"gRPC {path}", operation, status, str(error).encode(), None)
+    assert all(str(one) for one in answered), path
+    return Reply(f"gRPC {path}", operation, 200, b"", None)
 
 
 def _operation(route: Route, incoming: Incoming) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sentence_transformers.base.modules import Transformer
 from tests.text.makers import attended, byte_level, make_encoder, modernbert, read, unigram, varied_texts, wordpiece
@@ -14,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from vectord.checkpoints.spec import Colbert
-from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
+from vectord.errors import InputTooLong, InvalidField, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
@@ -89,6 +90,17 @@ def write_reference(folder: Path, tokenizer: Tokenizer, **settings: Any) -> Tran
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
     return Transformer(str(folder), **settings)
+
+
+def test_a_query_may_be_chosen_by_the_name_of_its_prompt(tmp_path: Path) -> None:
+    """Where an API has no other field: TEI and gRPC."""
+    encoder = make(tmp_path, names_kinds=True)
+    (named,) = read(encoder, ["a dog"], TextOptions(prompt_name="query"))
+    np.testing.assert_array_equal(named.ids, query(encoder, "a dog").ids)
+    (named,) = read(encoder, ["a dog"], TextOptions(prompt_name="document"))
+    np.testing.assert_array_equal(named.ids, document(encoder, "a dog").ids)
+    with pytest.raises(InvalidField, match="no prompts"):
+        read(encoder, ["a dog"], TextOptions(prompt_name="passage"))
 
 
 def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:

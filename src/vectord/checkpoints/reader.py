@@ -78,8 +78,12 @@ def read_spec(
                 f"{located.folder / 'router_config.json'}: two networks are supported where both make dense vectors of "
                 f"one width; those of documents have {spec.dimensions} numbers, those of queries {queries.dimensions}"
             )
-        spec = replace(spec, query=replace(queries, fingerprint=fingerprint(queries)))
-    return replace(spec, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template))
+        queries = replace(queries, fingerprint=fingerprint(queries), names_kinds=True)
+        spec = replace(spec, query=queries)
+    differ = any(part is not None for part in (spec.query, spec.query_weights, spec.colbert))
+    return replace(
+        spec, names_kinds=differ, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template)
+    )
 
 
 def _read_route(

@@ -192,6 +192,7 @@ class ModelSpec:
     query_weights: Path | None = None  # the weight of each token of a query, which needs no network; None: it needs one
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
+    names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order
     token_labels: tuple[str, ...] = ()  # one a score of a token, in order

@@ -57,14 +57,14 @@ class ColbertEncoder:
         self._skipped: Int32 = np.array([word for word in words if word is not None], np.int32)
 
     def read(self, request: ReadRequest, prompt: str, part: Sequence[int]) -> Iterator[TokenSequence]:
-        """Each input as a query if `options.kind` says so, else as a document. Token ids are decoded and read again.
+        """Each input as a query if the options say so, else as a document. Token ids are decoded and read again.
 
         The limit is the model's for that kind. Texts are cut at their end, as pylate does. prompt: may begin with the
         marker, which sentence-transformers writes into it.
         """
         options, inputs = request.options, request.inputs
         require_specials(options, "ColBERT vectors")
-        kind = "query" if options.kind == "query" else "document"
+        kind = "query" if options.is_query else "document"
         form = self._forms[kind]
         limit = limit_of(request, form.max_tokens, self._least(form), "right")
         prompt = prompt.removeprefix(form.prefix)

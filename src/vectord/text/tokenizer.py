@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
-from vectord.schema import ChunkOptions, Float32, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_adapter, find_prompt, limit_of
@@ -195,7 +195,11 @@ class TextEncoder:
         return np.arange(1, tokens, dtype=np.int32) if self._drops_first else None
 
     def _prompt(self, options: TextOptions) -> str:
-        return find_prompt(self._spec.prompts, options, self._spec.default_prompt_name)
+        prompts = self._spec.prompts
+        if self._spec.names_kinds and options.prompt_name in {"query", "document"} - prompts.keys():
+            kind: InputKind = "query" if options.is_query else "document"
+            options = replace(options, prompt_name=None, kind=kind)
+        return find_prompt(prompts, options, self._spec.default_prompt_name)
 
     def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
         """As sentence-transformers counts: the tokens of the prompt as a text, without its last special token."""
