@@ -4,8 +4,8 @@
 Its own downloads restart after a killed process (2.4: a new temporary file for each call) and name files after response
 headers, so the bytes are fetched here, into a `.part` file next to the blobs that the next call resumes.
 
-The hub is not trusted: names, sizes and digests of its listing are checked first, its response headers name nothing,
-and content that differs from the listing is deleted.
+The hub is not trusted: names, sizes and digests of its listing are checked first, its response headers name no file,
+its redirects stay out of the private network (redirects.py), and content that differs from the listing is deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
+from vectord.checkpoints.redirects import RefusedRedirect, refusing_redirects
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
 from vectord.errors import ModelUnavailable, plain_reason
 
@@ -263,7 +264,7 @@ class _Puller:
                 self._resume(file, part)
                 break
             except Exception as error:  # the exceptions of whatever HTTP client huggingface_hub uses
-                if attempt == ATTEMPTS - 1 or isinstance(error, _WrongContent) or _is_refusal(error):
+                if attempt == ATTEMPTS - 1 or isinstance(error, (_WrongContent, RefusedRedirect)) or _is_refusal(error):
                     raise
                 time.sleep(PAUSE_S * 2**attempt)
         if not _matches(part, file):
@@ -348,12 +349,14 @@ def _is_refusal(error: Exception) -> bool:
 @contextmanager
 def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
     """Raise the hub's refusals and network errors as ModelUnavailable."""
+    from huggingface_hub import constants, get_session  # noqa: PLC0415
+
     try:
-        with _hub_errors(hub_id, revision):
+        with _hub_errors(hub_id, revision), refusing_redirects(get_session(), constants.ENDPOINT):
             yield
     except ModelUnavailable:
         raise
-    except _WrongContent as error:
+    except (_WrongContent, RefusedRedirect) as error:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
     except Exception as error:  # network and disk: the library's exceptions differ between versions
         why = f"model {hub_id}: the hub could not be read ({plain_reason(error)}); run the same command to resume"
