@@ -94,7 +94,7 @@ def test_threads_wait_briefly_for_the_interpreter(monkeypatch: pytest.MonkeyPatc
     seen: list[object] = []
     monkeypatch.setattr(sys, "setswitchinterval", seen.append)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *arguments: seen.append(arguments[1]), raising=False)
-    compose.share_cores()
+    compose.prepare_process()
     assert seen == [0.0005, *([os.SCHED_BATCH] if hasattr(os, "SCHED_BATCH") else [])]
 
 

@@ -1,14 +1,27 @@
-"""Return freed memory from the C library's heap to the system. Called in any thread, after freeing much memory."""
+"""The C library's heap, where it is glibc's: how much freed memory it keeps. No effect elsewhere."""
 
 from __future__ import annotations
 
 import ctypes
 
+LARGE_BYTES = 4 * 2**20  # a buffer of this size has pages of its own, which return to the system when it is freed
+KEPT_BYTES = 8 * 2**20  # of free memory at the end of each thread's heap
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # parameters of mallopt
+
+
+def limit_freed_memory() -> None:
+    """Return freed memory to the system early. Called once per process, before its threads start.
+
+    By default glibc raises both limits with the largest buffer that was freed, and each thread then keeps up to 64 MB.
+    A server kept 387 MB free after all attacks of tests/attack, and 66 MB with fixed limits.
+    """
+    if hasattr(ctypes.pythonapi, "mallopt"):
+        ctypes.pythonapi.mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        ctypes.pythonapi.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
 
 def trim_heap() -> None:
-    """Return the heap's free pages to the system, if the platform supports it.
-
-    Without it, 600 MB stay allocated after 80 results of 10 MB.
-    """
-    if hasattr(ctypes.pythonapi, "malloc_trim"):  # glibc
-        ctypes.pythonapi.malloc_trim(0)
+    """Return the heap's free pages to the system. Called in any thread, after freeing much memory."""
+    if hasattr(ctypes.pythonapi, "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)  # without the interpreter's lock

@@ -35,7 +35,7 @@ def main() -> int:
     start = read_start_message()
     logs.configure(start.config.telemetry, process=start.name)
     compose.check_server(start.config.server)
-    compose.share_cores()
+    compose.prepare_process()
     state_changed = asyncio.Event()
 
     def watching(then: Observer) -> Observer:

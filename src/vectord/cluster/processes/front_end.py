@@ -17,7 +17,7 @@ from vectord import __version__
 from vectord.cluster.processes.start import on_supervisor_end, read_start_message, run_and_exit
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
-from vectord.compute.heap import trim_heap
+from vectord.compute.heap import limit_freed_memory
 from vectord.compute.processor import lower_other_threads
 from vectord.config import Config
 from vectord.observability import logs
@@ -31,12 +31,13 @@ from vectord.server.pipeline import Shutdown
 
 def main() -> int:
     """The exit code. Raises StartError."""
+    limit_freed_memory()
     start = read_start_message()
     logs.configure(start.config.telemetry, process=start.name)
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
     listener = socket.socket(fileno=start.listener)
-    run.serve(app, start.config.server, listener=listener, trim_memory=trim_heap, every_second=lower_other_threads)
+    run.serve(app, start.config.server, listener=listener, every_second=lower_other_threads)
     return 0
 
 

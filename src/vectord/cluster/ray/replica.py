@@ -39,7 +39,7 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:  # called by Ray
         logs.configure(self._config.telemetry)
-        compose.share_cores()
+        compose.prepare_process()
         self._composed = compose.build(self._config, self._watching)
         app = self._composed.app
         _wait_for_models(app, self._composed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -21,12 +21,13 @@ from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.schema import ANYONE, Caller, Result, TokenizeResult
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.grpc.requests import ParsedMessage
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestRecord
 from vectord.server.results import RENDERING_THREADS, SMALL_NUMBERS, count_numbers
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc has no types
-Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 BYTES_PER_NUMBER = 4
 SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
@@ -61,6 +62,14 @@ def trailers_of(error: VectordError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, Overloaded | Unavailable):
         return (("grpc-retry-pushback-ms", str(math.ceil(retry_after_s(error) * 1000))),)
     return ()
+
+
+def bounded(metadata: Metadata) -> Metadata:
+    """The first entries; a valid call has no more.
+
+    grpc limits the size of a frame, not of a call: one of many frames had 169,464 entries (grpcio 1.85).
+    """
+    return metadata[:MAX_HEADERS]
 
 
 def headers_of(metadata: Metadata) -> Mapping[str, str]:

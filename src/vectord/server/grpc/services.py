@@ -34,6 +34,7 @@ from vectord.server.grpc.call import (
     ResponseWriter,
     UnreadResponses,
     address_of,
+    bounded,
     code_of,
     forwarded_of,
     headers_of,
@@ -82,7 +83,7 @@ class Services:
     def service(self, details: Any) -> Any:
         """The handler of a method, None for one that is not served. details: grpc.HandlerCallDetails."""
         path = details.method if details.method in self._handlers else ""
-        headers, keys = headers_of(details.invocation_metadata), self._pipeline.gate.keys
+        headers, keys = headers_of(bounded(details.invocation_metadata)), self._pipeline.gate.keys
         try:
             if len(details.invocation_metadata) > MAX_HEADERS:
                 raise PayloadTooLarge(TOO_MUCH_METADATA, limit=MAX_HEADERS)
@@ -112,7 +113,7 @@ class Services:
         """`work` as grpc calls it: errors become the call's status, and every call is reported."""
 
         async def answer(messages: Any, context: Context) -> T:
-            metadata = context.invocation_metadata()
+            metadata = bounded(context.invocation_metadata())
             record = self._pipeline.begin("gRPC", path, DIALECT, headers_of(metadata))
             call = GrpcCall(context, record)
             try:

@@ -56,20 +56,19 @@ def serve(
     *,
     listener: socket.socket | None = None,
     on_listening: Callable[[str], None] | None = None,
-    trim_memory: Callable[[], object] | None = None,
     every_second: Callable[[], object] | None = None,
 ) -> None:
     """Serve `app`, from create_app, until a signal or app.state.shutdown.begin(); then drain and return.
 
-    listener: from `bind`, None binds here. on_listening: receives the server's URL. trim_memory: runs in a thread after
-    much memory was freed. every_second: called on the event loop. Raises ConfigError if the address cannot be bound,
-    the certificate is invalid or the process has too few file descriptors.
+    listener: from `bind`, None binds here. on_listening: receives the server's URL. every_second: called on the event
+    loop. Raises ConfigError if the address cannot be bound, the certificate is invalid or the process has too few file
+    descriptors.
     """
     certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
     _raise_file_limit()
     app.state.url = url = url_of(listener, "http" if certificate is None else "https")
-    Server(app, config, url, on_listening, certificate, trim_memory, every_second).run(sockets=[listener])
+    Server(app, config, url, on_listening, certificate, every_second).run(sockets=[listener])
 
 
 class WatchingServer(uvicorn.Server):
@@ -127,7 +126,6 @@ class Server(WatchingServer):
         url: str,
         on_listening: Callable[[str], None] | None,
         certificate: Certificate | None = None,
-        trim_memory: Callable[[], object] | None = None,
         every_second: Callable[[], object] | None = None,
     ) -> None:
         limits = ConnectionLimits(
@@ -145,7 +143,6 @@ class Server(WatchingServer):
         self._timeout_s = config.shutdown_timeout_secs
         self._url = url
         self._on_listening = on_listening
-        self._trim_memory = trim_memory
         self._every_second = every_second
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -175,8 +172,6 @@ class Server(WatchingServer):
         super()._watch(now_s)
         if self._every_second is not None:
             self._every_second()
-        if self._backpressure.take_decrease() and self._trim_memory is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._trim_memory)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()

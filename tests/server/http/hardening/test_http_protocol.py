@@ -13,7 +13,7 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import ask, connected, get, live, post, until
 
 from vectord.server.http.hardening import http_protocol
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS
+from vectord.server.http.hardening.http_protocol import EAGER_BYTES, MAX_HEADERS, HttpProtocol
 
 HELLO = {"input": "hello"}
 
@@ -80,6 +80,26 @@ async def test_an_unfinished_head_with_too_many_headers_is_431() -> None:
         client.send(b"GET / HTTP/1.1\r\n" + b"ab:\r\n" * (MAX_HEADERS + 1) + b"a")
         assert (await client.reply()).status == 431
         assert await client.closed()
+
+
+async def test_a_long_unfinished_head_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its first EAGER_BYTES, so that thousands of them take no time; a complete one is answered."""
+    parsed: list[int] = []
+    feed = HttpProtocol._feed
+
+    def count(protocol: HttpProtocol, piece: bytes) -> None:
+        parsed.append(len(piece))
+        feed(protocol, piece)
+
+    monkeypatch.setattr(HttpProtocol, "_feed", count)
+    async with live() as running, connected(running) as client:
+        client.send(b"GET /health/live HTTP/1.1\r\nhost: x\r\n" + b"filler: aaaaaaaaaa\r\n" * 100)
+        await until(lambda: bool(parsed))
+        client.send(b"filler: aaaaaaaaaa\r\n" * 100)
+        await until(lambda: any(each._head_bytes > 4000 for each in running.server._connections()))
+        assert parsed == [EAGER_BYTES]
+        client.send(b"\r\n")
+        assert (await client.reply()).status == 200
 
 
 async def test_unfinished_heads_are_bounded_together() -> None:

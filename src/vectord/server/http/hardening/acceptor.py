@@ -83,7 +83,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_ITERATION):
             if not self._accept_one():
-                return
+                break
 
     async def _accept_forever(self) -> None:
         while True:

@@ -31,6 +31,7 @@ MAX_HEADERS = 256
 HEADER_COST_BYTES = 200  # of the objects of one header, in addition to its bytes
 HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
 FREE_HEAD_BYTES = 4096  # less than the other state of a connection
+EAGER_BYTES = 1024  # of a head are parsed as they arrive; the rest waits, unparsed, for its end
 SMALL_BODY_BYTES = 2**14
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 FIRST_REQUEST_S = 75.0  # before the first byte of the first request
@@ -88,6 +89,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._counted_bytes = 0  # in head_room
         self._phase = Phase.HEAD
         self._head_bytes = 0  # of the head, or of the trailers
+        self._waiting_head = bytearray()  # of an unfinished head, after EAGER_BYTES
         self._body_left = 0  # bytes of Phase.BODY
         self._chunk_left = 0  # bytes of the chunk
         self._size_line = b""  # the begun line of a chunk's size
@@ -118,7 +120,9 @@ class HttpProtocol(HttpToolsProtocol):
             if end == start:
                 self._refuse(431, TOO_LARGE)
                 break
-            self._feed(data if end - start == len(data) else memoryview(data)[start:end])
+            piece = data if end - start == len(data) else memoryview(data)[start:end]
+            if not self._waits_for_head(piece):
+                self._feed(piece)
             start = end
             if self._unstarted is not None and (self._phase is Phase.HEAD or start == len(data)):
                 self._start_or_refuse(*self._unstarted)
@@ -182,6 +186,25 @@ class HttpProtocol(HttpToolsProtocol):
             return found + len(BLANK_LINE)
         self._last_bytes = (last + data[max(start, stop - 3) : stop])[-3:]
         return stop
+
+    def _waits_for_head(self, piece: bytes | memoryview) -> bool:
+        """Keep a piece of a long head until the head is complete, so that an unfinished one costs no time."""
+        is_unfinished = self._phase is Phase.HEAD and bool(self._last_bytes)
+        if not self._waiting_head and not (is_unfinished and self._head_bytes > EAGER_BYTES):
+            return False
+        eager = max(0, EAGER_BYTES - (self._head_bytes - len(piece)))
+        if eager:
+            self._feed(piece[:eager])
+        self._waiting_head += piece[eager:]
+        if not is_unfinished:
+            rest = bytes(self._waiting_head)
+            self._waiting_head.clear()
+            self._feed(rest)
+        elif not self._ends:
+            lines = len(self.headers) + self._waiting_head.count(b"\n")
+            if lines > MAX_HEADERS + (not self.headers):  # without parsed headers, the request line may be among them
+                self._refuse(431, TOO_LARGE)
+        return True
 
     def _feed(self, piece: bytes | memoryview) -> None:
         try:

@@ -16,7 +16,6 @@ from vectord.errors import Overloaded
 
 MAX_BODIES = 6  # request body limits that all responses may hold together: 192 MiB by default
 MIN_ROOM_BYTES = 192 * 2**20
-TRIM_BYTES = 64 * 2**20  # a decrease from which memory is returned to the system
 MIN_BYTES_PER_S = 16_384 / 10  # that a client must read
 WRITE_STALL_S = 60.0  # maximum lag at that rate
 PRESSED_STALL_S = 10.0  # maximum lag while other responses need the room
@@ -70,7 +69,6 @@ class WriteBackpressure:
         self._held_bytes = 0  # at the last count
         self._sent_bytes = 0  # of large responses since the last count
         self._reserved_bytes = 0  # for responses being rendered, compressed and sent
-        self._peak_bytes = 0  # since `take_decrease` last returned True
         self._connections: Callable[[], Collection[Connection]] | None = None
         self._waiting = 0
         self._waiting_bytes = 0
@@ -107,15 +105,6 @@ class WriteBackpressure:
     def _given_back(self, n_bytes: int) -> None:
         self._reserved_bytes -= n_bytes
         self._sent_bytes += n_bytes
-
-    def take_decrease(self) -> bool:
-        """Whether the bytes held fell by TRIM_BYTES since this last returned True. Called after `make_room`."""
-        held_bytes = self._held_bytes + self._reserved_bytes
-        self._peak_bytes = max(self._peak_bytes, held_bytes)
-        if self._peak_bytes - held_bytes < TRIM_BYTES:
-            return False
-        self._peak_bytes = held_bytes
-        return True
 
     async def _wait_for_room(self, n_bytes: int) -> bool:
         max_bytes = self.room_bytes // 2  # of text; the arrays that it is rendered from are a third of that
