@@ -298,6 +298,26 @@ def test_a_home_with_models_directly_inside_is_the_cache(tmp_path: Path) -> None
     assert cache_folder(None, {"HF_HOME": str(tmp_path)}) == tmp_path / "hub"
 
 
+@pytest.mark.parametrize("inside", ["bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"])
+@pytest.mark.parametrize("name", ["bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"])
+def test_a_home_may_hold_plain_folders_of_models(nowhere: Path, name: str, inside: str) -> None:
+    """Without the layout of the cache, by any name of the model. A cached model comes first."""
+    folder = write_sentence_model(nowhere / "hf" / inside)
+    assert resolve(name, offline=True) == Located(folder=folder, model_id=name, revision=None, source="folder")
+    assert f"no folder {nowhere}/hf/other" in refusal("other", offline=True)
+    assert f"at revision {COMMIT} is not on this machine" in refusal(name, offline=True, revision=COMMIT)
+    cached = write_cached(nowhere / "hf" / "hub", "BAAI/bge-small-en-v1.5")
+    assert resolve(name, offline=True).folder == cached
+
+
+def test_a_cache_named_alone_may_hold_plain_folders(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simple Inference Server's profile sets HF_HUB_CACHE to ./models."""
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("HF_HUB_CACHE", "models")
+    folder = write_sentence_model(Path("models/bge-m3"))
+    assert resolve("BAAI/bge-m3", offline=True).folder == folder
+
+
 def test_the_default_model_needs_no_huggingface_hub(nowhere: Path) -> None:
     """Its import takes longer than reading the model; neither it nor torch is needed for the package."""
     code = (

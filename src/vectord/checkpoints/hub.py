@@ -6,6 +6,7 @@ first match wins:
     a local folder or file    no network; a file is a GGUF file
     ollama:NAME               no network; the GGUF file that Ollama has downloaded
     the Hugging Face cache    no network, if it has all needed files
+    HF_HOME or the cache      no network; a plain folder directly inside, named as the model; it has no revision either
     a Python package          no network; packages have no revision, so asking for one skips them
     the Hugging Face hub      unless offline; only the needed files, never code; torch files (read without running
                               them) and graphs only if there are no safetensors
@@ -66,6 +67,10 @@ def resolve(
     cached = _cached(hub_id, revision, cache)
     if cached and is_complete(cached, entry) and _has_any(cached, graphs):
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
+    home = Path(hf_home or os.environ.get("HF_HOME") or cache).expanduser()
+    plain = [home / one for one in (entry.names if entry else (name,))]
+    if revision is None and (found := next(filter(_is_model_folder, plain), None)) and _has_any(found, graphs):
+        return Located(folder=found, model_id=name, revision=None, source="folder")
     if revision is None and package and (found := _package_folder(package)) and _has_any(found, graphs):
         return Located(folder=found, model_id=name, revision=None, source="package")
     if not offline:
@@ -75,6 +80,8 @@ def resolve(
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     at = f" at revision {revision}" if revision else ""
     places = [f"no folder {name}", f"no {hub_id}{at} in {cache}"]
+    if revision is None:
+        places.append(f"no folder {plain[-1]}")
     if package:
         missing = f"no package {package} with a model in it"
         places.append(f"packages have no revision ({package})" if revision else missing)
