@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from vectord.products.common.batches import (
     CancelBatch,
     CreateBatch,
     DeleteFile,
+    ListFiles,
     OpenedFile,
     OpenFile,
     ShowBatch,
@@ -41,6 +44,7 @@ ENDPOINT = "/v1/embeddings"
 HOUR_S = 3600
 ANYONE = Caller(client="192.0.2.1")
 ANN = Caller(client="ann", named=True)
+ALL_FILES = ListFiles(purpose=None, newest_first=False, after=None, limit=100)
 
 
 def lines(count: int) -> bytes:
@@ -210,6 +214,47 @@ async def test_results_beyond_the_disk_limit_fail_the_batch(tmp_path):
         assert [row["custom_id"] for row in good + bad] == [f"r{index}" for index in range(100)]
         with pytest.raises(PayloadTooLarge):
             await create(runner, content)
+
+
+async def test_no_key_takes_the_whole_disk_limit(tmp_path):
+    """A named key may use half of what the others leave, before and after a restart; deleting a file makes room."""
+    content = bytes(100)
+    async with running(tmp_path, limit_bytes=1000) as runner:
+        counts = [await fill(runner, Caller(client=name, named=True), content) for name in ("ann", "bob")]
+        assert counts == [5, 2]  # of 1,000 bytes, and of the other 500
+    async with running(tmp_path, limit_bytes=1000) as runner:
+        assert await fill(runner, ANN, content) == 0
+        carl = Caller(client="carl", named=True)
+        assert await fill(runner, carl, content) == 1
+        listed = await runner.answer(ALL_FILES, carl)
+        await runner.answer(DeleteFile(id=listed.items[0].id), carl)
+        assert await fill(runner, carl, content) == 1
+
+
+async def fill(runner, caller, content):
+    """How many files the client can store."""
+    count = 0
+    with pytest.raises(PayloadTooLarge, match="batch-disk-limit"):
+        while count < 100:
+            await runner.answer(StoreFile(name="in", content=content), caller)
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("failing", [".part", ".json.part"])
+async def test_a_file_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, monkeypatch, failing):
+    """Neither its content nor its record."""
+
+    def full(file):
+        if Path(f"/proc/self/fd/{file}").readlink().name.endswith(failing):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with running(tmp_path) as runner:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            await runner.answer(StoreFile(name="in", content=b"content"), ANN)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["LOCK"]
+        assert (await runner.answer(ALL_FILES, ANN)).items == []
 
 
 async def test_a_batch_of_a_removed_key_fails(tmp_path):

@@ -263,7 +263,7 @@ class BatchRunner:
             line, succeeded = await tasks[0]
             tasks.popleft()
             async with self._storing:
-                self._store.add_result(results, batch, line, succeeded=succeeded)
+                self._store.add_result(shelf, results, batch, line, succeeded=succeeded)
 
         try:
             for index, (_, line) in enumerate(lines):

@@ -33,7 +33,7 @@ RECORD, RESULTS, PART = ".json", ".results", ".part"
 
 NO_SUCH_FILE = "There is no file with this id."
 NO_SUCH_BATCH = "There is no batch with this id."
-DISK_LIMIT = "The stored files would exceed the {limit} bytes of --batch-disk-limit; delete files first."
+DISK_LIMIT = "The stored files would have {given} bytes; --batch-disk-limit leaves {limit}. Delete files first."
 TOO_MANY_FILES = "A client may store {limit} files; delete some first."
 TOO_MANY_BATCHES = "A client may have {limit} unfinished batches."
 TOO_MANY_RECORDS = "A client may have {limit} batches, which are deleted some time after their end; try again later."
@@ -49,7 +49,7 @@ _safe_id = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 
 
 class DiskFull(Exception):
-    """The results of a batch do not fit into --batch-disk-limit."""
+    """The results of a batch do not fit into what --batch-disk-limit leaves to its owner."""
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class Shelf:
     folder: Path
     files: dict[str, StoredFile] = field(default_factory=dict)
     batches: dict[str, StoredBatch] = field(default_factory=dict)
+    used_bytes: int = 0  # of files and results
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -76,7 +77,6 @@ class BatchStore:
         self._retention_s = retention_s
         self._root = Path(folder)
         self._shelves: dict[str, Shelf] = {}
-        self.used_bytes = 0
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = (self._root / "LOCK").open("ab")
@@ -107,18 +107,32 @@ class BatchStore:
             self._shelves[name] = Shelf(owner, self._root / name)
         return self._shelves[name]
 
+    @property
+    def used_bytes(self) -> int:
+        return sum(shelf.used_bytes for shelf in self.shelves())
+
+    def _limit_of(self, shelf: Shelf) -> int:
+        """Bytes that the owner may use: what the others leave; a named key half of that, so that no key takes all."""
+        left_bytes = self._limit_bytes - (self.used_bytes - shelf.used_bytes)
+        return left_bytes // 2 if shelf.owner else left_bytes
+
     # --- files ---
 
     def add_file(self, shelf: Shelf, name: str, content: bytes, expires_after_s: int | None) -> StoredFile:
         """Raises PayloadTooLarge or InvalidRequest beyond the limits."""
         if len(shelf.files) >= MAX_FILES:
             raise InvalidRequest(TOO_MANY_FILES, limit=MAX_FILES, given=len(shelf.files) + 1)
-        if self.used_bytes + len(content) > self._limit_bytes:
-            raise PayloadTooLarge(DISK_LIMIT, limit=self._limit_bytes, given=self.used_bytes + len(content))
+        limit, given = self._limit_of(shelf), shelf.used_bytes + len(content)
+        if given > limit:
+            raise PayloadTooLarge(DISK_LIMIT, limit=limit, given=given)
         file = self._new_file(f"file-{os.urandom(16).hex()}", name, "batch", len(content), expires_after_s)
         shelf.folder.mkdir(mode=0o700, exist_ok=True)
         _replace(shelf.path(file.id), content)
-        self._record_file(shelf, file)
+        try:
+            self._record_file(shelf, file)
+        except OSError:  # such as a full disk
+            shelf.path(file.id).unlink()
+            raise
         return file
 
     def file(self, shelf: Shelf, id: str, field: str = "file_id") -> StoredFile:
@@ -134,7 +148,7 @@ class BatchStore:
         if any(batch.input_file_id == id for batch in shelf.batches.values() if not batch.ended):
             raise InvalidRequest(IN_USE)
         del shelf.files[id]
-        self.used_bytes -= file.bytes
+        shelf.used_bytes -= file.bytes
         shelf.path(id + RECORD).unlink(missing_ok=True)  # first: content without a record is deleted at start
         shelf.path(id).unlink(missing_ok=True)
 
@@ -148,7 +162,7 @@ class BatchStore:
     def _record_file(self, shelf: Shelf, file: StoredFile) -> None:
         _replace(shelf.path(file.id + RECORD), msgspec.json.encode(file))
         shelf.files[file.id] = file
-        self.used_bytes += file.bytes
+        shelf.used_bytes += file.bytes
 
     # --- batches ---
 
@@ -197,7 +211,7 @@ class BatchStore:
         batch.request_counts.completed = batch.request_counts.failed = 0
         answered = end = 0
         with path.open("a+b") as file:
-            self.used_bytes -= 2 * file.tell()
+            shelf.used_bytes -= 2 * file.tell()
             file.seek(0)
             for custom_id, line in zip(custom_ids, file, strict=False):
                 result = read_result_line(line)
@@ -207,20 +221,20 @@ class BatchStore:
                 answered += 1
                 end += len(line)
             file.truncate(end)
-        self.used_bytes += 2 * end
+        shelf.used_bytes += 2 * end
         return answered
 
     def open_results(self, shelf: Shelf, batch: StoredBatch) -> BinaryIO:
         """For `add_result`."""
         return shelf.path(batch.id + RESULTS).open("ab", buffering=0)
 
-    def add_result(self, results: BinaryIO, batch: StoredBatch, line: bytes, *, succeeded: bool) -> None:
+    def add_result(self, shelf: Shelf, results: BinaryIO, batch: StoredBatch, line: bytes, *, succeeded: bool) -> None:
         """The line is in the kernel when this returns. Raises DiskFull or OSError."""
-        if self.used_bytes + 2 * len(line) > self._limit_bytes:  # the output file is written before the results go
+        if shelf.used_bytes + 2 * len(line) > self._limit_of(shelf):  # the output file is written before the results go
             raise DiskFull
         if results.write(line) != len(line):
             raise DiskFull
-        self.used_bytes += 2 * len(line)
+        shelf.used_bytes += 2 * len(line)
         self.count(batch, succeeded)
 
     def count(self, batch: StoredBatch, succeeded: bool) -> None:
@@ -254,7 +268,7 @@ class BatchStore:
         setattr(batch, f"{batch.ending}_at", int(time.time()))
         batch.status = batch.ending
         self.save(shelf, batch)
-        self.used_bytes -= 2 * results.stat().st_size
+        shelf.used_bytes -= 2 * results.stat().st_size
         results.unlink()
 
     def _deliver(self, shelf: Shelf, part: Path, name: str) -> str | None:
@@ -265,7 +279,7 @@ class BatchStore:
             return None
         part.replace(shelf.path(id))
         if (old := shelf.files.get(id)) is not None:  # a crash interrupted an earlier call
-            self.used_bytes -= old.bytes
+            shelf.used_bytes -= old.bytes
         self._record_file(shelf, self._new_file(id, name, "batch_output", n_bytes))
         return id
 
@@ -302,10 +316,10 @@ class BatchStore:
         shelf.batches = {batch.id: batch for batch in sorted(batches, key=lambda batch: batch.created_at)}
         for path in folder.iterdir():
             if path.suffix == RESULTS:
-                self.used_bytes += 2 * path.stat().st_size
+                shelf.used_bytes += 2 * path.stat().st_size
             elif path.suffix == PART or (path.suffix != RECORD and path.name not in shelf.files):
                 path.unlink()  # unfinished when the server was killed
-        self.used_bytes += sum(file.bytes for file in shelf.files.values())
+        shelf.used_bytes += sum(file.bytes for file in shelf.files.values())
 
 
 def request_id(batch: StoredBatch, index: int) -> str:
@@ -328,8 +342,12 @@ def _found(items: dict[str, Item], id: str, message: str, field: str) -> Item:
 def _replace(path: Path, content: bytes) -> None:
     """Write a file as a whole: after a crash it has the old content or the new."""
     part = path.with_name(path.name + PART)
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # such as a full disk
+        part.unlink(missing_ok=True)
+        raise
     part.replace(path)
