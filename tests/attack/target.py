@@ -77,7 +77,9 @@ class Target:
         if context is not None and port is not None:
             context.set_alpn_protocols(["h2"])  # gRPC requires it
         async with asyncio.timeout(20):
-            reader, writer = await asyncio.open_connection(self.host, port or self.port, ssl=context, limit=REPLY_BYTES)
+            reader, writer = await asyncio.open_connection(
+                self.host, port or self.port, ssl=context, limit=REPLY_BYTES, local_addr=self.source_address
+            )
         try:
             yield reader, writer
         finally:

@@ -68,7 +68,7 @@ async def test_the_server_holds(family: ModuleType, plain: Target) -> None:
 
 
 async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handshakes that are unfinished, broken or numerous; and connections under TLS that send or read nothing."""
+    """Handshakes that are unfinished, broken or numerous; connections under TLS that send or read nothing; segments."""
     issuer = trustme.CA()
     certificate = issuer.issue_cert("127.0.0.1")
     issuer.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -78,8 +78,14 @@ async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     files = ("--tls-cert-file", str(tmp_path / "chain.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
     with running(tmp_path / "log", "--cache-bytes", "0", *files) as (url, _):
-        await check(tls, Target(url))
-        await check(connections, Target(url))
+        for family in (tls, connections, framing):
+            await check(family, Target(url))
+
+
+async def test_front_ends_hold(tmp_path: Path) -> None:
+    """Several processes accept the connections; the answers depend neither on the process nor on the segments."""
+    with running(tmp_path / "log", "--cache-bytes", "0", "--front-ends", "2") as (url, _):
+        await check(framing, Target(url))
 
 
 def test_every_family_is_in_the_catalogue() -> None:

@@ -75,7 +75,9 @@ async def handshake_flood(target: Target, attempt: Attempt) -> None:
         try:
             async with asyncio.timeout(20):
                 context = old if outdated else insecure_context()
-                _, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+                _, writer = await asyncio.open_connection(
+                    target.host, target.port, ssl=context, local_addr=target.source_address
+                )
         except ssl.SSLError:
             attempt.saw("refused")
             return

@@ -81,9 +81,12 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
+        is_first = not self._queued
         for _ in range(ACCEPTS_PER_ITERATION):
             if not self._accept_one():
                 break
+        if is_first:  # an iteration earlier: under load, a probe waits for each one
+            self._open_some()
 
     async def _accept_forever(self) -> None:
         while True:
@@ -123,8 +126,15 @@ class Acceptor:
             sock.close()
 
     def _open_queued(self) -> None:
+        self._open_some()
+        if self._queued:
+            self._loop.call_soon(self._open_queued)
+
+    def _open_some(self) -> None:
         """Open some connections: of each address in turn, the oldest first."""
         for _ in range(OPENED_PER_ITERATION):
+            if not self._queued:
+                return
             peer, queued = next(iter(self._queued.items()))
             del self._queued[peer]
             sock, slot = queued.popleft()
@@ -135,9 +145,6 @@ class Acceptor:
                 slot.close = opening.cancel
                 self._opening.add(opening)
                 opening.add_done_callback(partial(self._opened, sock, slot))
-            if not self._queued:
-                return
-        self._loop.call_soon(self._open_queued)
 
     async def _open(self, sock: socket.socket, slot: ConnectionSlot) -> bool:
         """Return whether the connection has a transport, which then reports the end of the connection."""

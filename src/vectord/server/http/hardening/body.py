@@ -318,6 +318,7 @@ class _Watch:
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None  # its exception refers to this object: a cycle, which would keep the request's body
         if self.disconnected:
             self._task.uncancel()
 
