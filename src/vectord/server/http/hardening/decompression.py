@@ -40,6 +40,8 @@ async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold, i
 
     Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
     """
+    if encoding == "zstd" and _announced_bytes(body) > limit_bytes:
+        raise too_large(limit_bytes)
     if len(body) <= ON_LOOP_BYTES:
         try:
             return _decompress(body, encoding, min(ON_LOOP_INFLATED_BYTES, limit_bytes), lambda n_bytes: None)
@@ -91,6 +93,14 @@ def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> byt
     else:
         _zlib(body, encoding, output)
     return bytes(output.bytes)
+
+
+def _announced_bytes(body: bytes) -> int:
+    """The size of the content that a zstd frame states; -1 if it states none, or is no frame."""
+    try:
+        return zstandard.frame_content_size(body)
+    except zstandard.ZstdError:
+        return -1
 
 
 def _zstd(body: bytes, output: _BoundedOutput) -> None:
