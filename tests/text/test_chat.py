@@ -13,7 +13,7 @@ from tests.models import write_bert
 from transformers import AutoTokenizer
 
 from vectord.checkpoints.spec import ChatTemplate
-from vectord.errors import InputTooLong, InvalidField
+from vectord.errors import InputTooLong, InvalidField, Overloaded
 from vectord.schema import Conversation
 from vectord.text import chat
 from vectord.text.chat import ChatTemplates
@@ -119,6 +119,17 @@ async def test_a_template_that_drops_the_last_message_cannot_continue_it(templat
     for asked in (conversation("a", "b", continue_final_message=True), conversation("", continue_final_message=True)):
         with pytest.raises(InvalidField, match="continue"):
             await templates.render(ChatTemplate("{{ messages[0].content }}", {}), asked)
+
+
+async def test_large_conversations_at_the_same_time_are_bounded(templates: ChatTemplates) -> None:
+    """Of 30, those that fit are answered, each with its own text; the others are refused, and one after them is not."""
+    size = chat.MAX_WAITING_CHARACTERS // 10
+    given = [conversation(f"{number} " + "x" * size) for number in range(30)]
+    template = ChatTemplate("{{ messages[0].content[:5] }}", {})
+    answers = await asyncio.gather(*(templates.render(template, each) for each in given), return_exceptions=True)
+    assert answers[:9] == [f"{number} xxxxx"[:5] for number in range(9)]
+    assert all(isinstance(answer, Overloaded) for answer in answers[9:])
+    assert await templates.render(template, given[-1]) == "29 xx"
 
 
 async def test_a_cancelled_conversation_answers_no_other(templates: ChatTemplates) -> None:

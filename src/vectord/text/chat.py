@@ -10,15 +10,17 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from pathlib import Path
 
 from vectord.checkpoints.spec import ChatTemplate
-from vectord.errors import InputTooLong, InvalidField, Unavailable
+from vectord.errors import InputTooLong, InvalidField, Overloaded, Unavailable
 from vectord.schema import Conversation
 
 RENDER_LIMIT_S = 2.0
 START_LIMIT_S = 30.0
 LIMIT_CHARACTERS = 4 * 2**20  # of a conversation; chat_process.py has the same limit for its text
+MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all conversations that are rendered or wait for it
 _SCRIPT = Path(__file__).with_name("chat_process.py")
 
 
@@ -29,12 +31,13 @@ class ChatTemplates:
         self._render_limit_s = render_limit_s
         self._process: Process | None = None
         self._free = asyncio.Lock()
+        self._waiting_characters = 0
 
     async def render(self, template: ChatTemplate | None, conversation: Conversation) -> str:
         """The text of the conversation.
 
-        Raises InvalidField without a template, or if it does not render these messages in time; Unavailable if the
-        process cannot start.
+        Raises InvalidField without a template, or if it does not render these messages in time; Overloaded if too many
+        conversations wait; Unavailable if the process cannot start.
         """
         if template is None:
             raise InvalidField(
@@ -50,11 +53,24 @@ class ChatTemplates:
                 most=f"{LIMIT_CHARACTERS:,}",
                 size=f"{size:,}",
             )
-        job = _job(template, conversation)
+        if self._waiting_characters + size > MAX_WAITING_CHARACTERS:
+            raise Overloaded("Too many conversations wait for their chat template; try again.", retry_after_s=1.0)
+        self._waiting_characters += size
+        try:
+            answer = await self._answer(template, conversation)
+        finally:
+            self._waiting_characters -= size
+        if "reason" in answer:
+            raise _failed(answer["reason"])
+        return answer["text"]
+
+    async def _answer(self, template: ChatTemplate, conversation: Conversation) -> Mapping[str, str]:
+        """What chat_process.py answers."""
         async with self._free:
             try:
                 process = await self._running()
-                answer = await asyncio.wait_for(_ask(process, job), self._render_limit_s)
+                job = _job(template, conversation)
+                return await asyncio.wait_for(_ask(process, job), self._render_limit_s)
             except TimeoutError:
                 await self.close()
                 raise _failed(f"it takes more than {self._render_limit_s:g} s") from None
@@ -64,9 +80,6 @@ class ChatTemplates:
             except BaseException:  # of a cancelled request too: its answer would go to the next one
                 await self.close()
                 raise
-        if "reason" in answer:
-            raise _failed(answer["reason"])
-        return answer["text"]
 
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
