@@ -68,6 +68,20 @@ BODIES: dict[str, tuple[bytes, int, int]] = {
     ),
 }
 BOMB_BYTES = 2**26
+DOCUMENT_CHARACTERS = 2_000_000  # the server's limit
+# Texts that are hard to split: no space, only ends of sentences, no character of their own, many tokens for each one.
+DOCUMENTS = {
+    "one word": "x" * DOCUMENT_CHARACTERS,
+    "ends of sentences": ".\n" * (DOCUMENT_CHARACTERS // 2),
+    "short sentences": "A. " * (DOCUMENT_CHARACTERS // 3),
+    "quotes": '."' * (DOCUMENT_CHARACTERS // 2),
+    "combining marks": "a" + "\u0301" * 200_000,
+    "joiners": "\u200d" * 200_000,
+    "18 tokens a character": "\ufdfa" * 20_000,
+    "spaces": " " * DOCUMENT_CHARACTERS,
+    "too long": "x" * (DOCUMENT_CHARACTERS + 1),
+    "empty": "",
+}
 
 
 async def hostile_bodies(target: Target, attempt: Attempt) -> None:
@@ -94,6 +108,24 @@ def _hostile_requests() -> Iterator[tuple[str, str, bytes, int]]:
         yield name, "/v1/embeddings", body, openai_status
         yield name, "/embed", body, tei_status
         yield name, "/vectord/embed", body, openai_status
+
+
+async def hostile_documents(target: Target, attempt: Attempt) -> None:
+    """Documents that are hard to split, by tokens with half a chunk of overlap and by sentences."""
+    requests = [
+        (name, json.dumps({"documents": [text], "chunk": {"by": by, "max_tokens": 20, "overlap_tokens": 10}}).encode())
+        for name, text in DOCUMENTS.items()
+        for by in ("tokens", "sentences")
+    ]
+
+    async def one(number: int) -> None:
+        name, body = requests[attempt.tried % len(requests)]
+        status = (await target.ask(target.post("/vectord/documents", body), 120)).status
+        attempt.saw(status)
+        if status not in (200, 400, 401, 413, 429, 503):
+            attempt.fault(f"{name}: {status}")
+
+    await attempt.crowd(one, min(attempt.connections, 4))
 
 
 async def decompression_bombs(target: Target, attempt: Attempt) -> None:
@@ -123,4 +155,4 @@ def _bombs() -> dict[str, bytes]:
     }
 
 
-ATTACKS = (hostile_bodies, decompression_bombs)
+ATTACKS = (hostile_bodies, hostile_documents, decompression_bombs)

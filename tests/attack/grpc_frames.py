@@ -17,6 +17,16 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
 ANSWER_S = 20.0
+REFUSALS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"", length: int | None = None) -> bytes:
@@ -165,6 +175,38 @@ async def frame_floods(target: Target, attempt: Attempt) -> None:
     await _check_call_succeeds(target, attempt)
 
 
+async def hostile_calls(target: Target, attempt: Attempt) -> None:
+    """The gRPC twins of the HTTP attacks: hostile texts and many passages, short calls in a flood, and departures."""
+    if target.grpc_port is None or target.is_tls:
+        attempt.skipped = "no --grpc-port, or a certificate that grpcio cannot skip"
+        return
+    metadata = [("authorization", f"Bearer {target.keys[0]}")] if target.keys else None
+    texts = ("", "\0", " \n", "x" * 3_000_000, "a " * 1_000_000, "\ufdfa" * 20_000, "flood", "flood")
+    requests: list[tuple[str, bytes]] = [
+        ("/tei.v1.Embed/Embed", pb.EmbedRequest(inputs=text, truncate=True).SerializeToString()) for text in texts
+    ]
+    requests.append(("/tei.v1.Rerank/Rerank", pb.RerankRequest(query="q", texts=["a"] * 100_000).SerializeToString()))
+    requests.append(("/tei.v1.Embed/Embed", b"\xff" * 1000))
+
+    async with grpc.aio.insecure_channel(f"{target.host}:{target.grpc_port}") as channel:
+        calls = {path: channel.unary_unary(path) for path, _ in requests}
+
+        async def one(number: int) -> None:
+            path, content = requests[attempt.tried % len(requests)]
+            leaves = number % 8 == 0
+            try:
+                await calls[path](content, metadata=metadata, timeout=0.05 if leaves else 60)
+                attempt.saw("OK")
+            except grpc.aio.AioRpcError as error:
+                attempt.saw(error.code().name)
+                if error.code() not in REFUSALS and not (leaves and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
+                    attempt.fault(f"{path}: {error.code().name}: {error.details()}")
+                await asyncio.sleep(0.01)
+
+        await attempt.crowd(one, min(attempt.connections, 32))
+    await _check_call_succeeds(target, attempt)
+
+
 async def silent_grpc(target: Target, attempt: Attempt) -> None:
     """Connections to the gRPC port that send nothing."""
     if target.grpc_port is None:
@@ -206,4 +248,4 @@ async def _check_call_succeeds(target: Target, attempt: Attempt) -> None:
             attempt.fault(f"a valid gRPC call after the attack failed: {error.code().name}")
 
 
-ATTACKS = (malformed_frames, frame_floods, silent_grpc)
+ATTACKS = (malformed_frames, frame_floods, hostile_calls, silent_grpc)

@@ -5,10 +5,12 @@ tests/cli/commands/test_pull.py has the downloads from a proper hub.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 from huggingface_hub import constants
@@ -151,6 +153,20 @@ def test_a_hub_that_stalls_does_not_hold_the_start(hub: Hub, tmp_path: Path, mon
             fetch(tmp_path)
     finally:
         hub.stalls.set()
+
+
+def test_a_full_disk_ends_in_one_line(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next pull continues with what is there."""
+
+    def fail(puller: object, file: object, target: IO[bytes], chunks: Iterator[bytes], done: int) -> None:
+        target.write(next(chunks)[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(pulling._Puller, "_write", fail)
+        with pytest.raises(HubUnreachable, match=r"\(No space left on device\); run the same command to resume$"):
+            fetch(tmp_path)
+    assert (fetch(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 
 
 def test_two_processes_may_fetch_at_once(hub: Hub, tmp_path: Path) -> None:

@@ -319,7 +319,8 @@ def test_content_types_of_possible_json_are_accepted(kind: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["multipart/form-data; boundary=x", "application/xml", "image/png", "application/jsonp"]
+    "kind",
+    ["multipart/form-data; boundary=x", "application/xml", "image/png", "application/jsonp", "application/msgpack"],
 )
 def test_other_content_types_are_refused(kind: str) -> None:
     """Forms and files."""
