@@ -6,8 +6,10 @@ And work is cancelled if its client disconnects, and only then.
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import tracemalloc
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -455,6 +457,30 @@ async def test_work_of_a_disconnected_client_is_cancelled() -> None:
     assert task is not None
     assert task.cancelling() == 0
     await asyncio.sleep(0)
+
+
+async def test_a_watch_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle would keep the connection and the request's body until a full collection, which stops the event loop."""
+    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.0)
+
+    class Connection:
+        async def receive(self) -> None:
+            await asyncio.Event().wait()
+
+    async def answer(connection: Connection) -> None:
+        await cancel_on_disconnect(asyncio.sleep(0.01), connection.receive)
+
+    connection = Connection()
+    kept = weakref.ref(connection)
+    gc.disable()
+    try:
+        await asyncio.create_task(answer(connection))
+        del connection
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_an_error_of_the_work_is_raised() -> None:
