@@ -135,17 +135,23 @@ def a_table_of_two_dimensions(folder: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "another default": (change_router(parameters={"default_route": "query"}), "default_route"),
-    "mappings": (change_router(parameters={"route_mappings": {"('query', 'text')": "document"}}), "route_mappings"),
+    "mappings": (
+        change_router(parameters={"default_route": "document", "route_mappings": {"('query', 'text')": "document"}}),
+        "route_mappings",
+    ),
     "no types": (change_router(types=None), "types"),
     "a place outside": (
         change_router(
-            types={"../x": "a.SparseStaticEmbedding", "y": "a.Transformer"},
+            types={
+                "../x": "sentence_transformers.models.SparseStaticEmbedding",
+                "y": "sentence_transformers.models.Transformer",
+            },
             structure={"query": ["../x"], "document": ["y"]},
         ),
         "out of the folder",
     ),
-    "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "without a type"),
-    "one route": (change_router(structure={}), "supported are the routes"),
+    "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "types has no class"),
+    "one route": (change_router(structure={}), "structure has the routes"),
     "another tokenizer": (another_tokenizer, "differs from the documents'"),
     "another shape": (a_table_of_two_dimensions, "one number for each token"),
 }

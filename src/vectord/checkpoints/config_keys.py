@@ -135,7 +135,6 @@ TRANSFORMER_MODULE: Mapping[str, Harmless] = {
     ),
     "model_args": _ARGUMENTS,
     "model_kwargs": _ARGUMENTS,
-    "module_output_name": Harmless("the usual names", one_of("token_embeddings", "scores", "causal_logits")),
     "processing_kwargs": Harmless(
         "for inputs other than plain texts",
         lambda value: isinstance(value, dict) and {key for key, given in value.items() if given} <= _OTHER_INPUTS,
@@ -200,6 +199,16 @@ TOKENIZER: Mapping[str, Harmless] = {
     **harmless("arguments of the class: none", "init_inputs", []),
     **harmless("the usual value", "fix_mistral_regex", False),
     **harmless("the usual value", "remove_space", True),
+}
+
+# --- modules.json: each of its entries ------------------------------------------------------------------------
+
+MODULE: Mapping[str, Harmless] = {
+    "idx": Harmless("the order of the list decides"),
+    "kwargs": Harmless(
+        "names of options of a call",
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    ),
 }
 
 # --- other modules --------------------------------------------------------------------------------------------

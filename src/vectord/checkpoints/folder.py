@@ -2,7 +2,7 @@
 
 reader.py opens it at start; the modules of kinds/ read from it. modules.json lists the modules of a
 sentence-transformers folder. Only known modules are interpreted: an unknown one stops the start, because leaving it out
-would give plausible but wrong vectors. Class paths in files are compared by their last word and never imported.
+would give plausible but wrong vectors. Class paths in files are compared with known ones and never imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import OPTION, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import MODULE, OPTION, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
@@ -33,7 +33,7 @@ _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ARCHITECTURES_LIMIT = 16
 ADAPTER = "adapter_config.json"  # peft's
 
-# The last words of the class paths, the same in sentence-transformers 2 to 6 and in pylate.
+# The last words of the class paths.
 _KINDS = (
     "Transformer",
     "MLMTransformer",  # before version 6: Transformer with the masked-language head
@@ -46,8 +46,15 @@ _KINDS = (
     "LogitScore",
     "StaticEmbedding",
     router.TABLE,
+    *router.ROUTERS,
+    "Dropout",
 )
 _TRAINING_ONLY = frozenset({"Dropout"})
+# The words before them: of sentence-transformers 2 to 6, or the classes of pylate, jina-embeddings-v3 and pplx-embed.
+_PACKAGE = re.compile(r"sentence_transformers\.(models|\w+\.(models|modules))(\.\w+)?")
+_FURTHER_CLASS = re.compile(
+    r"pylate\.models(\.Dense)?\.Dense|([\w./-]+--)?(custom_st\.Transformer|st_quantize\.FlexibleQuantizer)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class Module:
     kind: str  # one of _KINDS; MLMTransformer becomes Transformer
     folder: Path
     allowed: frozenset[str] = frozenset()  # keys of its configuration that the operator allows to be unknown
+    class_path: str = ""
 
     def read_config(self) -> Settings:
         return read_settings(self.folder / "config.json", allowed=self.allowed)
@@ -174,26 +182,38 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: Rou
 
     Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
     """
-    path = folder / "modules.json"
-    if not path.exists():
-        return ()
-    listed = read_json(path)
-    if router.is_router(listed):
-        listed = [*router.read_routes(folder)[route], *listed[1:]]
-    if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
-        raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
-    modules = tuple(module for fields in listed if (module := _module(path, fields, allowed)) is not None)
-    if not modules or modules[0].kind not in ("Transformer", "StaticEmbedding"):
+    listed = _listed(folder, allowed)
+    if listed and listed[0].kind in router.ROUTERS:
+        listed = (*_route(listed[0], route), *listed[1:])
+    modules = tuple(module for module in listed if module.kind not in _TRAINING_ONLY)
+    if listed and (not modules or modules[0].kind not in ("Transformer", "StaticEmbedding")):
         raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
     return modules
 
 
 def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
     """Return the first module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
+    listed = _listed(folder, allowed)
+    return _route(listed[0], "query")[0] if listed and listed[0].kind in router.ROUTERS else None
+
+
+def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
     path = folder / "modules.json"
-    if not path.exists() or not router.is_router(read_json(path)):
-        return None
-    return _module(path, router.read_routes(folder)["query"][0], allowed)
+    if not path.exists():
+        return ()
+    listed = read_json(path)
+    if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
+        raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
+    names = [fields.get("name") for fields in listed if isinstance(fields, dict)]
+    if not all(isinstance(name, str) and name and "." not in name for name in names) or len({*names}) < len(names):
+        raise ModelUnavailable(f"{path}: each module must have a name of its own, without dots")
+    return tuple(_module(path, fields, allowed) for fields in listed)
+
+
+def _route(module: Module, route: Route) -> tuple[Module, ...]:
+    """The modules of one route of a Router."""
+    path = module.folder / router.FILE
+    return tuple(_module(path, fields, module.allowed) for fields in router.read_routes(path)[route])
 
 
 def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:
@@ -202,21 +222,25 @@ def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) ->
     return ModelUnavailable(f"{folder / 'modules.json'}: modules in the order {kinds}; supported is {supported}")
 
 
-def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module | None:
-    """The module of an entry, None if it has no effect outside training."""
-    match fields:
-        case {"type": str(class_path), "path": str(place)}:
-            inside = PurePosixPath(place)
-        case _:
-            raise ModelUnavailable(f"{path}: a module without type or path")
+def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module:
+    """The module of an entry of modules.json or of a Router's file."""
+    entry = Settings(path, fields if isinstance(fields, dict) else {}, allowed)
+    class_path, place, _ = entry.get("type"), entry.get("path"), entry.get("name")
+    if not isinstance(class_path, str) or not isinstance(place, str):
+        raise ModelUnavailable(f"{path}: a module without type or path")
+    refuse_unread(entry, MODULE)
+    inside = PurePosixPath(place)
     if inside.is_absolute() or ".." in inside.parts or any(character in place for character in "\\:\0"):
         raise ModelUnavailable(f"{path}: a module's path leads out of the folder")
-    kind = class_path.rpartition(".")[2]
-    if kind in _TRAINING_ONLY:
-        return None
+    package, _, kind = class_path.rpartition(".")
+    if not (_PACKAGE.fullmatch(package) or _FURTHER_CLASS.fullmatch(class_path)) and "type" not in allowed:
+        raise ModelUnavailable(
+            f"{path}: type {class_path[:80]!r} of the module {place[:80]!r} is not a class of sentence-transformers; "
+            f"{OPTION} type computes it as the class of that name"
+        )
     if kind not in _KINDS:
-        raise ModelUnavailable(f"{path}: module {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
-    return Module(kind.removeprefix("MLM"), path.parent / inside, allowed)
+        raise ModelUnavailable(f"{path}: type {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
+    return Module(kind.removeprefix("MLM"), path.parent / inside, allowed, class_path)
 
 
 # --- Dense ----------------------------------------------------------------------------------------------------
@@ -233,6 +257,11 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     _check_names(config, over)
     if config.get("use_residual"):
         raise ModelUnavailable(f"{config.path}: use_residual is not supported")
+    if module.class_path.startswith("pylate.") and (over != "token_embeddings" or "activation_function" not in config):
+        raise ModelUnavailable(
+            f"{config.path}: a Dense module of pylate (type in modules.json) must have an activation_function and may "
+            "not follow a Pooling"
+        )
     files = find_weights(module.folder)
     if len(files) > 1:
         raise ModelUnavailable(

@@ -100,14 +100,15 @@ def _read_route(
     return spec
 
 
-# sentence-transformers' class of each kind of model, or pylate's, and the task of its Transformer module.
-_CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str]] = {
-    "embed": (("SentenceTransformer",), "feature-extraction"),
-    "static": (("SentenceTransformer",), "feature-extraction"),
-    "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction"),
-    "splade": (("SparseEncoder",), "fill-mask"),
-    "classify": (("CrossEncoder",), "sequence-classification"),
-    "yes-no": (("CrossEncoder",), "text-generation"),
+# sentence-transformers' class of each kind of model, or pylate's; the task of its Transformer module, and its output.
+_TOKENS = "token_embeddings"
+_CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
+    "embed": (("SentenceTransformer",), "feature-extraction", _TOKENS),
+    "static": (("SentenceTransformer",), "feature-extraction", _TOKENS),
+    "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction", _TOKENS),
+    "splade": (("SparseEncoder",), "fill-mask", _TOKENS),
+    "classify": (("CrossEncoder",), "sequence-classification", "scores"),
+    "yes-no": (("CrossEncoder",), "text-generation", "causal_logits"),
 }
 
 
@@ -116,14 +117,18 @@ def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
 
     sentence-transformers replaces the modules of another class by its own.
     """
-    classes, task = _CLASSES[kind]
+    (classes, task, output), transformer = _CLASSES[kind], folder.transformer_module
+    default = "SentenceTransformer", "feature-extraction"
     if not folder.modules:
-        classes = (*classes, str(folder.sentence.get("model_type")))
-    for settings, key, supported in (
-        (folder.sentence, "model_type", classes),
-        (folder.transformer_module, "transformer_task", (task,)),
+        classes, default = (*classes, str(folder.sentence.get("model_type"))), (classes[0], task)
+    elif folder.modules[0].class_path.endswith("MLMTransformer"):
+        default = default[0], "fill-mask"
+    for settings, key, supported, unset in (
+        (folder.sentence, "model_type", classes, default[0]),
+        (transformer, "transformer_task", (task,), default[1]),
+        (transformer, "module_output_name", (output,), None if "modality_config" in transformer else output),
     ):
-        value = settings.get(key, supported[0])
+        value = settings.get(key, unset)
         if value not in supported and key not in settings.allowed:
             raise ModelUnavailable(
                 f"{settings.path}: {key} {repr(value)[:80]} is not supported for these modules; supported is "
@@ -131,9 +136,8 @@ def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
             )
     refuse_null(folder.sentence, "__version__ prompts")
     refuse_null(
-        folder.transformer_module,
-        "modality_config module_output_name model_args tokenizer_args config_args model_kwargs processor_kwargs "
-        "config_kwargs",
+        transformer,
+        "modality_config model_args tokenizer_args config_args model_kwargs processor_kwargs config_kwargs",
     )
 
 

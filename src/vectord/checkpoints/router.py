@@ -13,42 +13,42 @@ from typing import Any
 
 from vectord.checkpoints.checkpoint import find_weights, tensor_shape
 from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
-from vectord.checkpoints.files.read import read_json_object, read_settings
+from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
 from vectord.errors import ModelUnavailable
 
-ROUTERS = frozenset({"Router", "Asym"})
+ROUTERS = ("Router", "Asym")
+FILE = "router_config.json"
 TABLE = "SparseStaticEmbedding"
 WEIGHT = "weight"  # the tensor of the table, (V,)
 
 _SUPPORTED = f"supported are the routes query (a network, a StaticEmbedding or one {TABLE}) and document"
 
 
-def is_router(listed: object) -> bool:
-    """Return whether the first of the modules of modules.json is a Router."""
-    match listed:
-        case [{"type": str(class_path)}, *_]:
-            return class_path.rpartition(".")[2] in ROUTERS
-    return False
-
-
-def read_routes(folder: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Return the modules of the routes query and document, as modules.json would list them.
+def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Return the modules of the routes query and document, as modules.json would list them. path: the Router's file.
 
     Raises ModelUnavailable, naming the file: routes of another kind, or another default than the document's.
     """
-    settings = read_settings(folder / "router_config.json")
-    types, structure, parameters = settings.get("types"), settings.get("structure"), settings.get("parameters") or {}
+    settings = read_settings(path)
+    types, structure, parameters = (settings.get(key) for key in ("types", "structure", "parameters"))
     if not isinstance(types, dict) or not isinstance(structure, dict) or not isinstance(parameters, dict):
-        raise ModelUnavailable(f"{settings.path}: types, structure and parameters must be objects")
-    if parameters.get("route_mappings") or parameters.get("default_route") not in (None, "document"):
-        raise ModelUnavailable(f"{settings.path}: a default_route or route_mappings of its own; {_SUPPORTED}")
+        raise ModelUnavailable(f"{path}: types, structure and parameters must be objects")
+    refuse_unread(settings, {})
     routes = {
-        str(name)[:40]: [_module(settings.path, types, place) for place in _listed(places)]
-        for name, places in structure.items()
+        str(name)[:40]: [_module(path, types, place) for place in _listed(places)] for name, places in structure.items()
     }
     if routes.keys() != {"query", "document"} or not all(routes.values()):
-        raise ModelUnavailable(f"{settings.path}: routes {', '.join(routes)[:200]}; {_SUPPORTED}")
+        raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
+    arguments = Settings(path, parameters)
+    default, takes_first = arguments.get("default_route"), arguments.flag("allow_empty_key", True)
+    if default is None and takes_first:
+        default = next(iter(routes))
+    if arguments.get("route_mappings") or default != "document":
+        raise ModelUnavailable(
+            f"{path}: parameters with the default_route {repr(default)[:40]}, or route_mappings; {_SUPPORTED}"
+        )
+    refuse_unread(arguments, {})
     return routes
 
 
@@ -76,7 +76,7 @@ def _listed(places: object) -> Sequence[Any]:
 def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, str]:
     class_path = types.get(place) if isinstance(place, str) else None
     if not isinstance(class_path, str):
-        raise ModelUnavailable(f"{path}: a module without a type")
+        raise ModelUnavailable(f"{path}: types has no class path of the module {repr(place)[:80]} of structure")
     return {"type": class_path, "path": str(place)}
 
 

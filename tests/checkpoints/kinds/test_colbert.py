@@ -33,7 +33,8 @@ def colbert_of(folder: Path) -> Colbert:
 
 def write_modules(folder: Path, *types: str) -> None:
     modules = [
-        {"path": "" if i == 0 else f"{i}_{name.rpartition('.')[2]}", "type": name} for i, name in enumerate(types)
+        {"name": str(i), "path": "" if i == 0 else f"{i}_{name.rpartition('.')[2]}", "type": name}
+        for i, name in enumerate(types)
     ]
     write_json(folder / "modules.json", modules)
 
@@ -169,20 +170,20 @@ def save_multi_vector_encoder(folder: Path, **transformer: Any) -> Path:
         MultiVectorMask(skiplist_words=[".", ","]),
         Normalize(module_input_name="token_embeddings"),
     ]
-    encoder = MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "the ", "document": "dog"})
+    encoder = MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "dog", "document": "[SEP]"})
     encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
 
 
 def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
-    """Projection, skiplist and lengths; a prompt that is one token becomes a token, another stays a prompt."""
+    """Projection, skiplist and lengths; a prompt that is an added token becomes a token, another stays a prompt."""
     saved = save_multi_vector_encoder(folder, document_length=200, query_length=40)
     colbert = colbert_of(saved)
     assert (colbert.dimensions, len(colbert.dense_modules)) == (16, 1)
     assert (colbert.query_length, colbert.document_length, colbert.expand_queries) == (40, 200, False)
     assert colbert.skiplist_words == (".", ",")
-    assert (colbert.query_prefix, colbert.document_prefix) == ("", "dog")
-    assert spec_of(saved).prompts == {"query": "the "}
+    assert (colbert.query_prefix, colbert.document_prefix) == ("", "[SEP]")
+    assert spec_of(saved).prompts == {"query": "dog"}
 
 
 def test_query_expansion_of_sentence_transformers(folder: Path) -> None:
@@ -194,7 +195,7 @@ def test_query_expansion_of_sentence_transformers(folder: Path) -> None:
 
 def write_multi_vector_encoder(folder: Path, *kinds: str, mask: Any = None, **transformer: Any) -> Path:
     write_transformer(folder)
-    write_modules(folder, NEW["Transformer"], *(f"sentence_transformers.x.{kind}" for kind in kinds))
+    write_modules(folder, NEW["Transformer"], *(f"sentence_transformers.models.{kind}" for kind in kinds))
     write_dense(folder / "1_Dense", 8, 4, module_input_name="token_embeddings")
     write_json(folder / "2_MultiVectorMask" / "config.json", mask or {})
     write_json(folder / "sentence_bert_config.json", transformer)

@@ -159,8 +159,8 @@ def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None
     """modules.json may name folders inside the model's folder only."""
     write_sentence_model(folder)
     modules = [
-        {"idx": 0, "path": "", "type": "x.Transformer"},
-        {"idx": 1, "path": path, "type": "x.Pooling"},
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": path, "type": "sentence_transformers.models.Pooling"},
     ]
     write_json(folder / "modules.json", modules)
     assert "out of the folder" in refusal(folder)
@@ -171,8 +171,8 @@ def test_the_transformer_may_have_its_own_folder(folder: Path) -> None:
     write_transformer(folder / "0_Transformer", max_position_embeddings=64)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     modules = [
-        {"idx": 0, "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
     write_json(folder / "modules.json", modules)
     spec = spec_of(folder)

@@ -22,8 +22,12 @@ def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any)
     """Save a folder as sentence-transformers 5 does."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
     names = ((first, ""), ("SpladePooling", "1_SpladePooling"))
-    modules = [{"path": path, "type": f"sentence_transformers.sparse_encoder.models.{name}"} for name, path in names]
+    package = "sentence_transformers.sparse_encoder.models"
+    modules = [{"name": name, "path": path, "type": f"{package}.{name}"} for name, path in names]
     write_json(folder / "modules.json", modules)
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
+    task = {"transformer_task": "fill-mask"} if first == "Transformer" else {}
+    write_json(folder / "sentence_bert_config.json", task)
     write_json(folder / "1_SpladePooling" / "config.json", {"word_embedding_dimension": None, **pooling})
     return folder
 
@@ -78,5 +82,7 @@ def test_further_modules_are_refused(folder: Path) -> None:
     """SpladePooling ends the pipeline."""
     write_splade(folder)
     names = (("Transformer", ""), ("SpladePooling", "1_SpladePooling"), ("Normalize", "2_Normalize"))
-    write_json(folder / "modules.json", [{"path": path, "type": name} for name, path in names])
+    package = "sentence_transformers.models"
+    modules = [{"name": name, "path": path, "type": f"{package}.{name}"} for name, path in names]
+    write_json(folder / "modules.json", modules)
     assert "in the order" in refusal(folder)

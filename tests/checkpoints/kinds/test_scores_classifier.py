@@ -196,9 +196,9 @@ def test_scores_of_a_dense_module_are_refused(folder: Path) -> None:
     """sentence-transformers 6 can build such a cross-encoder; as an embedding model its vectors would be wrong."""
     write_classifier(folder)
     modules = [
-        {"path": "", "type": "x.Transformer"},
-        {"path": "1_Pooling", "type": "x.Pooling"},
-        {"path": "2_Dense", "type": "x.Dense"},
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
     ]
     write_json(folder / "modules.json", modules)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})

@@ -101,7 +101,11 @@ def test_an_embedding_model_is_not_a_reranker(folder: Path) -> None:
     """Qwen3-Embedding was saved as a language model too; its modules define pooling."""
     write_judge(folder)
     write_json(
-        folder / "modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+        folder / "modules.json",
+        [
+            {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ],
     )
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
     assert spec_of(folder).pooling == "last"
@@ -161,10 +165,16 @@ def write_logit_score(folder: Path, **fields: Any) -> Path:
     """Save a CrossEncoder of a language model as sentence-transformers 6 does."""
     write_judge(folder)
     modules = [
-        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-        {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"},
+        {"name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {
+            "name": "1",
+            "path": "1_LogitScore",
+            "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+        },
     ]
     write_json(folder / "modules.json", modules)
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    write_json(folder / "sentence_bert_config.json", {"transformer_task": "text-generation"})
     write_json(folder / "1_LogitScore" / "config.json", fields)
     return folder
 

@@ -151,7 +151,10 @@ def test_what_is_not_understood_is_refused(change: dict[str, Any], message: str,
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     safetensors.numpy.save_file({**tensors, **change.get("tensors", {})}, folder / "model.safetensors")
     if "modules" in change:
-        modules = [{"path": ".", "type": f"sentence_transformers.models.{kind}"} for kind in change["modules"]]
+        modules = [
+            {"name": str(i), "path": ".", "type": f"sentence_transformers.models.{kind}"}
+            for i, kind in enumerate(change["modules"])
+        ]
         write_json(folder / "modules.json", modules)
     assert message in refusal(folder)
 

@@ -5,7 +5,7 @@
     Stanford               no modules.json; linear.weight among the weights, settings in artifact.metadata
 
 pylate and Stanford insert a token after the first one. MultiVectorEncoder puts a prompt before the text, which is the
-same if the prompt is a single token.
+same if the prompt is an added token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
-from vectord.checkpoints.vocabulary import find_ids
+from vectord.checkpoints.vocabulary import read_vocabulary
 from vectord.errors import ModelUnavailable
 
 SKIPLIST_LIMIT = 10_000
@@ -121,12 +121,15 @@ def _masked_words(config: Settings) -> tuple[str, ...]:
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:
-    """The prompts of queries and documents as inserted tokens, where the vocabulary has them as single tokens."""
+    """The prompts of queries and documents as inserted tokens, where the tokenizer has them as added tokens.
+
+    A mere word of its vocabulary would join the text's first word.
+    """
     prompts = {kind: spec.prompts.get(kind, "") for kind in ("query", "document")}
     if not any(prompts.values()):
         return colbert, spec
-    ids = find_ids(spec.tokenizer, prompts.values())
-    tokens = {kind: prompt for kind, prompt in prompts.items() if prompt in ids}
+    added = {token["content"] for token in read_vocabulary(spec.tokenizer)[1].get("added_tokens") or ()}
+    tokens = {kind: prompt for kind, prompt in prompts.items() if prompt in added}
     others = {name: prompt for name, prompt in spec.prompts.items() if name not in tokens}
     colbert = replace(colbert, query_prefix=tokens.get("query", ""), document_prefix=tokens.get("document", ""))
     default = spec.default_prompt_name if spec.default_prompt_name in others else None

@@ -15,7 +15,7 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_unread
+from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_null, refuse_unread
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
@@ -57,6 +57,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 def _labels(folder: ModelFolder) -> tuple[str, ...]:
     """The values of id2label, whose keys are "0", "1" ... in any order; without it LABEL_0, LABEL_1 ..."""
+    refuse_null(folder.config, "num_labels")
     path, named, count = folder.config.path, folder.config.get("id2label"), folder.config.get("num_labels")
     if count is not None and (type(count) is not int or not 0 < count <= LABELS_LIMIT):
         raise ModelUnavailable(f"{path}: num_labels must be a whole number from 1 to {LABELS_LIMIT:,}")
@@ -90,8 +91,10 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
     if problem == "single_label_classification" and labels == 1:
         raise ModelUnavailable(f"{folder.config.path}: problem_type {problem} needs more than one label")
     default: ScoreActivation = _PROBLEMS.get(problem, "sigmoid" if labels == 1 else "softmax")
-    inner = folder.config.get("sentence_transformers")
-    if isinstance(inner, dict) and "activation_fn" in inner:
+    inner = folder.config.get("sentence_transformers", {})
+    if not isinstance(inner, dict):
+        raise ModelUnavailable(f"{folder.config.path}: sentence_transformers must be an object")
+    if "activation_fn" in inner:
         older = (folder.config, "activation_fn", inner["activation_fn"])
     else:
         key = "sbert_ce_default_activation_function"
@@ -200,6 +203,7 @@ def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:
     if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
     config = folder.modules[1].read_config()
+    refuse_null(config, "module_input_name")
     saved = (config.get("false_token_id"), config.get("true_token_id"))
     ids = tuple(value for value in saved if _is_id(value))
     if ids != saved[-len(template.answers) :] or saved[1] is None or (len(ids) == 1 and saved[0] is not None):
