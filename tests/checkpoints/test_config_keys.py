@@ -27,7 +27,10 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "other processing of texts": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}),
     "another output": (
         "sentence_bert_config.json",
-        {"modality_config": {"text": FORWARD | {"method_output_name": "pooler_output"}}},
+        {
+            "modality_config": {"text": FORWARD | {"method_output_name": "pooler_output"}},
+            "module_output_name": "token_embeddings",
+        },
     ),
     "a length of queries": ("sentence_bert_config.json", {"query_length": 4}),
     "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),

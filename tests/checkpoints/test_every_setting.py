@@ -1,6 +1,6 @@
 """Each setting of the files of each kind of model, changed alone, gives its library's numbers or is refused by name.
 
-Random tiny models of sentence-transformers and pylate. The keys are those that their classes save, so a later version's
+Random tiny models of sentence-transformers. The keys are those that their classes save, so a later version's
 are covered too, and those of earlier versions. Where the library raises an error, only a refusal passes.
 """
 
@@ -27,9 +27,7 @@ from tests.checkpoints.reading import spec_of
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.models import WIDTH, write_bert, write_sentence_bert
-from tests.reference.ragged import unpack
-from tests.reference.reference_models import write_colbert, write_qwen3_reranker
-from tests.reference.references import run_script
+from tests.reference.reference_models import write_qwen3_reranker
 from tokenizers import Tokenizer
 from transformers import (
     AutoTokenizer,
@@ -232,13 +230,6 @@ def multi_vector_reference(folder: Path) -> Arrays:
     return [*map(np.asarray, model.encode_query(TEXTS)), *map(np.asarray, model.encode_document(TEXTS))]
 
 
-def pylate_reference(folder: Path) -> Arrays:
-    output = folder.parent / "reference.npz"
-    run_script("pylate_colbert", folder, json.dumps({"queries": TEXTS, "documents": TEXTS}), output)
-    with np.load(output) as arrays:
-        return [*unpack(arrays, "queries"), *unpack(arrays, "documents")]
-
-
 def save(model: Any, folder: Path) -> Path:
     model.save_pretrained(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
@@ -397,12 +388,6 @@ CASES = {
             "2_MultiVectorMask/config.json": MultiVectorMask.config_keys,
             "3_Normalize/config.json": Normalize.config_keys,
         },
-    ),
-    "pylate": Case(
-        lambda folder: write_colbert(folder, query_length=32, document_length=40),
-        tokens_answer,
-        pylate_reference,
-        {"config_sentence_transformers.json": SENTENCE, "1_Dense/config.json": DENSE_KEYS, "modules.json": ()},
     ),
     "reranker": Case(write_reranker, scores_answer, scores_reference, {**COMMON, "config.json": SCORE_KEYS}),
     "classifier": Case(

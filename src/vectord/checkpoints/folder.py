@@ -286,6 +286,8 @@ def check_normalize(module: Module, *, over: str) -> None:
     """Raise ModelUnavailable if a Normalize module has another input or output than `over`, or an unknown setting."""
     config = read_settings(module.folder / "config.json", optional=True, allowed=module.allowed)
     _check_names(config, over)
+    if over != "sentence_embedding" and "module_input_name" not in config:
+        raise ModelUnavailable(f"{config.path}: module_input_name is missing; it must be {over} at this place")
     refuse_unread(config, {})
 
 

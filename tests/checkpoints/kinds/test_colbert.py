@@ -198,6 +198,9 @@ def write_multi_vector_encoder(folder: Path, *kinds: str, mask: Any = None, **tr
     write_modules(folder, NEW["Transformer"], *(f"sentence_transformers.models.{kind}" for kind in kinds))
     write_dense(folder / "1_Dense", 8, 4, module_input_name="token_embeddings")
     write_json(folder / "2_MultiVectorMask" / "config.json", mask or {})
+    for i, kind in enumerate(kinds, 1):
+        if kind == "Normalize":
+            write_json(folder / f"{i}_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
     write_json(folder / "sentence_bert_config.json", transformer)
     return folder
 

@@ -263,3 +263,23 @@ def test_a_projection_that_cannot_follow_the_pooling_is_refused(folder: Path, po
     write_dense(folder / "dense", 8, 4)
     (folder / "dense" / "model.safetensors").rename(folder / "model.safetensors")
     assert "linear.weight of shape [4, 8] is supported as num_labels x hidden_size" in refusal(folder, pooling=pooling)
+
+
+@pytest.mark.parametrize(
+    "kind", ["mypackage.Pooling", "Pooling", "sentence_transformers.Pooling", "pylate.models.Pooling"]
+)
+def test_a_class_of_another_package_is_refused(kind: str, tmp_path: Path) -> None:
+    """It may compute something else under the same name; the operator can allow it."""
+    folder = write_sentence_model(tmp_path)
+    path = folder / "modules.json"
+    path.write_text(path.read_text().replace("sentence_transformers.models.Pooling", kind))
+    assert f"type {kind!r} of the module '1_Pooling' is not a class" in refusal(folder)
+    assert spec_of(folder, allow_unknown=["type"]).pooling == "mean"
+
+
+def test_two_modules_of_one_name_are_refused(tmp_path: Path) -> None:
+    """sentence-transformers would keep only the last of them."""
+    folder = write_sentence_model(tmp_path)
+    path = folder / "modules.json"
+    path.write_text(path.read_text().replace('"name": "2"', '"name": "1"'))
+    assert "a name of its own" in refusal(folder)

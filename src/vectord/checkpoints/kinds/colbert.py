@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import harmless, refuse_unread
+from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
-from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
 from vectord.checkpoints.vocabulary import read_vocabulary
 from vectord.errors import ModelUnavailable
@@ -81,9 +81,13 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     config = folder.transformer_module
     expansion = _expansion(folder)
     query_length = _length(expansion or config, "length" if expansion else "query_length", None)
-    attends = expansion is not None and expansion.get("attend") is True
+    attends = expansion is not None and expansion.flag("attend", False)
     if expansion is not None:
+        refuse_null(expansion, "attend")
         refuse_unread(expansion, harmless("compared here", "strategy token"))
+    check_normalize(folder.modules[-1], over="token_embeddings")
+    if config.get("max_seq_length") is not None and "max_seq_length" not in config.allowed:
+        raise ModelUnavailable(f"{config.path}: max_seq_length is not supported next to query and document lengths")
     return Colbert(
         dimensions=0,
         dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
@@ -111,7 +115,10 @@ def _expansion(folder: ModelFolder) -> Settings | None:
 
 
 def _masked_words(config: Settings) -> tuple[str, ...]:
-    if config.get("skiplist_tasks", ["document"]) != ["document"] or config.get("keep_only_token_ids"):
+    if config.get("skiplist_tasks", ["document"]) != ["document"] or config.get("keep_only_token_ids") not in (
+        None,
+        [],
+    ):
         raise ModelUnavailable(
             f"{config.path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
         )
