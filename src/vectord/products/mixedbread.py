@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import UNPROCESSABLE, error_response
+from vectord.products.common.errors import UNPROCESSABLE, render_message
 from vectord.products.common.inputs import Switch, TopN, read_switch
 from vectord.products.common.ranking import EXAMPLE, best_first
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -92,8 +91,6 @@ def render_reranking(texts: Sequence[str], top_k: int | None, shows_texts: bool,
     )
 
 
-def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"detail": error.message}, ERRORS)
-
-
-DIALECT = Dialect(name="mixedbread", title="Mixedbread", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(
+    name="mixedbread", title="Mixedbread", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS)
+)

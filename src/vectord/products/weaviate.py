@@ -11,10 +11,10 @@ from typing import Annotated
 
 import msgspec
 
-from vectord.errors import MissingField, Unavailable, VectordError
+from vectord.errors import MissingField, Unavailable
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import STATUSES, error_response
+from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import ready_models
 from vectord.products.common.vectors import json_answer
@@ -22,6 +22,8 @@ from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, Rera
 
 ROUTES = Routes()
 ERRORS = STATUSES
+
+render_error = render_message("error", ERRORS)
 
 # --- wire types -----------------------------------------------------------------------------------------------
 
@@ -203,10 +205,6 @@ def render_ready(result: ModelList) -> Rendered:
 def _embedder(result: ModelList) -> ModelInfo | None:
     """The model that answers /vectors: the first that makes dense vectors."""
     return next((info for info in result.models if "dense" in info.outputs), None)
-
-
-def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"error": error.message}, ERRORS)
 
 
 DIALECT = Dialect(

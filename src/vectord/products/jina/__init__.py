@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import FASTAPI, error_response
+from vectord.products.common.errors import FASTAPI, render_message
 from vectord.products.common.inputs import (
     Force,
     OnSwitch,
@@ -408,8 +408,4 @@ def render_ranking(
     )
 
 
-def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"detail": error.message}, ERRORS)
-
-
-DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

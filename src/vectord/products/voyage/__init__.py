@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vectord import errors
-from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import STATUSES, Statuses, error_response
+from vectord.products.common.errors import STATUSES, Statuses, render_message
 from vectord.products.common.inputs import (
     Force,
     OnSwitch,
@@ -328,8 +328,4 @@ def _list(data: Sequence[dict[str, Any]], model: str, usage: Usage) -> Rendered:
     return json_answer(object="list", data=data, model=model, usage=shown)
 
 
-def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"detail": error.message}, ERRORS)
-
-
-DIALECT = Dialect(name="voyage", title="Voyage", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(name="voyage", title="Voyage", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))
