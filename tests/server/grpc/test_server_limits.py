@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NoReturn
 
 import pytest
 
@@ -13,8 +14,10 @@ from grpc import StatusCode
 from tests.attack.grpc_frames import PING, PREFACE, SETTINGS, frame
 from tests.server.grpc.fakes import FakeEngine, Live, live
 
-from vectord.server.grpc import server
+from vectord.errors import VectordError
+from vectord.server.grpc import server, services
 from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.call import GrpcCall
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 
 EMBED = "/tei.v1.Embed/Embed"
@@ -118,3 +121,19 @@ async def test_a_flood_of_pings_ends_its_connection() -> None:
         writer.write(PREFACE + frame(SETTINGS) + frame(PING, payload=b"a" * 8) * 100)
         assert b"too_many_pings" in await reader.read()
         writer.close()
+
+
+async def test_an_ended_call_keeps_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpc keeps the exception of a refused call in a cycle; its frames would have the message until a collection."""
+    errors: list[VectordError] = []
+    abort = services._abort
+
+    async def keep(call: GrpcCall, error: VectordError) -> NoReturn:
+        errors.append(error)
+        return await abort(call, error)
+
+    monkeypatch.setattr(services, "_abort", keep)
+    async with live() as running:
+        await refusal(running, "a" * 100_000, metadata=[("x", "v")] * (MAX_HEADERS + 1))
+    (error,) = errors
+    assert error.__traceback__ is error.__context__ is error.__cause__ is None

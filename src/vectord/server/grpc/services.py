@@ -123,12 +123,16 @@ class Services:
                 answered = await work(messages, call)
                 call.code = grpc.StatusCode.OK
                 return answered
+            except asyncio.CancelledError as cause:
+                raise cause.with_traceback(None) from None  # see without_frames
             except Exception as cause:
-                call.error = self._pipeline.failed(record, cause)
+                call.error = without_frames(self._pipeline.failed(record, cause))
                 call.code = code_of(call.error)
-                await _abort(call, call.error)
             finally:
                 self._pipeline.end(record, call.http_status, grpc_code=call.code.value[0])
+            assert call.error is not None
+            del messages  # their generator keeps the last one
+            return await _abort(call, call.error)
 
         return answer
 
@@ -216,6 +220,15 @@ async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
             return await work()
         except Overloaded as overloaded:
             await asyncio.sleep(retry_after_s(overloaded))
+
+
+def without_frames(error: VectordError) -> VectordError:
+    """The error without its traceback, whose frames have the call's message of up to 4 MiB.
+
+    grpc keeps the exception of an ended call in a cycle, until a full garbage collection.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 async def _abort(call: GrpcCall, error: VectordError) -> NoReturn:
