@@ -5,6 +5,7 @@ Architectures are found by listing the folder. A new one needs a Case in tiny_en
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -13,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Case, Texts, numpy_answer, texts_of
-from tests.models import batch_of
+from tests.models import batch_of, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.read import Settings
@@ -74,6 +76,15 @@ def test_states_equal_its_own_class(tiny: Tiny) -> None:
     """transformers in float64, which still computes rotary positions in float32."""
     assert np.abs(tiny.reference).max() > 0.1
     np.testing.assert_allclose(tiny.ours, tiny.reference, atol=1e-5)
+
+
+def test_its_folder_is_read(tiny: Tiny, tmp_path: Path) -> None:
+    """With all facts that only the folder has: the network has as many positions as texts may have tokens."""
+    shutil.copytree(tiny.spec.folder, tmp_path / "model")
+    shutil.copy(write_bert(tmp_path / "bert") / "tokenizer.json", tmp_path / "model")
+    spec = spec_of(tmp_path / "model", pooling="mean")
+    assert spec.architecture.replace("-", "_") == tiny.spec.architecture.replace("-", "_")
+    assert numpy_answer(spec, TEXTS, "dense").shape == (len(TEXTS), spec.dimensions)
 
 
 def test_backends_agree_with_the_reference(tiny: Tiny, backend: Backend) -> None:
