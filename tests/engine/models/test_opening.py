@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -302,11 +301,17 @@ def test_the_operators_pooling_replaces_the_models(pooling: str | None, read_poo
     assert read(DEFAULT_MODEL, pooling=pooling).pooling == read_pooling
 
 
+def write_splade_model(root: Path) -> Path:
+    folder = write_sentence_model(root, kinds=("Transformer", "SpladePooling"), architectures=["BertForMaskedLM"])
+    write_json(folder / "1_SpladePooling" / "config.json", {})
+    write_json(folder / "sentence_bert_config.json", {"transformer_task": "fill-mask"})
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
+    return folder
+
+
 def test_pooling_splade_requires_a_splade_model(tmp_path: Path) -> None:
     """TEI's POOLING=splade changes nothing for a SPLADE model and is an error for other embedding models."""
-    kinds: Mapping[str, Any] = {"kinds": ("Transformer", "SpladePooling"), "architectures": ["BertForMaskedLM"]}
-    folder = write_sentence_model(tmp_path, **kinds)
-    write_json(folder / "1_SpladePooling" / "config.json", {})
+    folder = write_splade_model(tmp_path)
     assert read(folder, pooling="splade").outputs == {"splade"}
     with pytest.raises(ConfigError, match=r"pooling splade: .* is not a SPLADE model"):
         read(DEFAULT_MODEL, pooling="splade")
@@ -317,8 +322,7 @@ def test_pooling_none_leaves_the_vectors_of_tokens(tmp_path: Path) -> None:
     usual, without = read(DEFAULT_MODEL), read(DEFAULT_MODEL, pooling="none")
     assert (without.outputs, without.pooling, without.dimensions) == ({"tokens"}, None, 0)
     assert without.fingerprint != usual.fingerprint
-    folder = write_sentence_model(tmp_path, kinds=("Transformer", "SpladePooling"), architectures=["BertForMaskedLM"])
-    write_json(folder / "1_SpladePooling" / "config.json", {})
+    folder = write_splade_model(tmp_path)
     assert read(folder, pooling="none") == read(folder)
 
 
