@@ -30,7 +30,7 @@ from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError, plain_reason
 
-FORMAT = 1  # of names and values; raise it also if a model's numbers change their meaning
+FORMAT = 2  # of names and values; raise it also if a model's numbers change their meaning
 LOOKUP_TIMEOUT_S = 0.05  # the longest wait of a request for one look-up
 WRITE_TIMEOUT_S = 1.0
 MAX_LOOKUPS = 64  # at the same time; further ones are misses
