@@ -11,11 +11,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from vectord.compute.backends.base import Backend, OwnMemory
 from vectord.compute.processor import thread_budget
@@ -35,17 +35,16 @@ from vectord.engine.events import (
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.pulls import Puller, Pulls
 from vectord.engine.models.registry import (
-    Allowed,
     CompositeSource,
     ModelOrComposite,
     ModelSource,
     Registry,
+    Requirement,
     ServedModel,
 )
-from vectord.engine.operations import embed as embedding
-from vectord.engine.operations.classify import classifies, classifies_tokens, classify
+from vectord.engine.operations.classify import classify
 from vectord.engine.operations.documents import embed_documents
-from vectord.engine.operations.embed import DENSE
+from vectord.engine.operations.embed import DENSE, embed, similarity, space_of
 from vectord.engine.operations.multi import check_multi, in_turns, lane_of, placed, usage_together
 from vectord.engine.operations.rerank import method_of, rerank
 from vectord.engine.operations.task import EncoderPool, Task
@@ -56,7 +55,6 @@ from vectord.errors import (
     FingerprintMismatch,
     Forbidden,
     InvalidField,
-    ModelCannot,
     ModelUnavailable,
     Overloaded,
     TimedOut,
@@ -87,6 +85,7 @@ from vectord.schema import (
     RemoveModel,
     RemoveResult,
     Request,
+    RerankMethod,
     RerankRequest,
     RerankResult,
     Result,
@@ -96,13 +95,21 @@ from vectord.schema import (
     TokenizeRequest,
     UnloadModel,
     Usage,
-    VectorKind,
 )
 from vectord.text.chat import ChatTemplates
 from vectord.text.sequence import Encoder
 
 log = logging.getLogger("vectord.engine")
 
+OPERATIONS: Mapping[type[ModelRequest], Callable[[ModelOrComposite, Any, Task], Coroutine[Any, Any, Result]]] = {
+    EmbedRequest: embed,
+    DocumentsRequest: embed_documents,
+    SimilarityRequest: similarity,
+    RerankRequest: rerank,
+    ClassifyRequest: classify,
+    TokenizeRequest: tokenize,
+    DecodeRequest: decode,
+}
 NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
 
 
@@ -353,7 +360,7 @@ class Engine:
         operation = _operation(request)
         self._observe(ActiveRequestsChanged(operation, 1))
         try:
-            target = self._target(request, task.caller.models)
+            target = self._registry.resolve(request.model, *_requirements(request), allowed=task.caller.models)
             model = target.name
             _check_fingerprint(target, request, task.caller)
             result = await self._run(target, await self._rendered(target, request), task)
@@ -373,39 +380,6 @@ class Engine:
         model, adapter = found
         return replace(request, model=model, text=replace(request.text, task=adapter))
 
-    def _target(self, request: ModelRequest, allowed: Allowed) -> ModelOrComposite:
-        """The requested model, else the first that supports the operation."""
-        match request:
-            case EmbedRequest():
-                what = f"make {' and '.join(sorted(request.outputs)) or 'any'} vectors"
-                return self._registry.resolve(
-                    request.model, lambda target: _embeds(target, request.outputs), what, allowed
-                )
-            case DocumentsRequest() | SimilarityRequest():
-                what = "make dense vectors"
-                return self._registry.resolve(request.model, lambda target: target.kinds >= DENSE, what, allowed)
-            case RerankRequest():
-                return self._reranker(request, allowed)
-            case ClassifyRequest():
-                if request.each_token:
-                    return self._registry.resolve(request.model, _classifies_tokens, "classify tokens", allowed)
-                return self._registry.resolve(request.model, _classifies, "classify", allowed)
-        return self._registry.resolve(
-            request.model, lambda target: isinstance(target, ServedModel), "tokenize", allowed
-        )
-
-    def _reranker(self, request: RerankRequest, allowed: Allowed) -> ModelOrComposite:
-        """The requested model, else the first reranker, else the first model that can rerank by its vectors."""
-        if request.model is not None:
-            return self._registry.named(request.model, allowed)
-        seen = [target for target in self._registry.seen_by(allowed) if isinstance(target, ServedModel)]
-        for method in (request.method,) if request.method else ("scores", None):
-            for served in seen:
-                if method_of(served.kinds, served.spec.reranks, method):
-                    return served
-        by = f" by {request.method}" if request.method else ""
-        raise ModelCannot("No model served here can rerank{by}.", by=by)
-
     async def _rendered(self, target: ModelOrComposite, request: ModelRequest) -> ModelRequest:
         """The request with the text of its conversation as its only input."""
         if not isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest) or request.conversation is None:
@@ -414,22 +388,8 @@ class Engine:
         return replace(request, inputs=(text,), conversation=None)
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
-        match request:
-            case EmbedRequest():
-                return await embedding.embed(target, request, task)
-            case DocumentsRequest():
-                return await embed_documents(target.lead, target.name, request, task)
-            case SimilarityRequest():
-                return await embedding.similarity(target.lead, target.name, request, task)
-            case RerankRequest():
-                work = rerank(target.lead, target.name, request, task)
-                return await within(self._config.rerank_timeout_s, work)
-            case ClassifyRequest():
-                return await classify(target.lead, target.name, request, task)
-            case TokenizeRequest():
-                return await tokenize(target.lead, target.name, request, task)
-            case DecodeRequest():
-                return await decode(target.lead, target.name, request, task)
+        work = OPERATIONS[type(request)](target, request, task)
+        return await within(self._config.rerank_timeout_s if isinstance(request, RerankRequest) else 0, work)
 
     async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
         served = self._registry.named(request.model, caller.models).lead
@@ -569,20 +529,33 @@ def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
     return isinstance(request, DocumentsRequest | SimilarityRequest | RerankRequest | ClassifyRequest)
 
 
-def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
-    return outputs <= target.kinds if outputs else _has_vectors(target)
-
-
 def _has_vectors(target: ModelOrComposite) -> bool:
     return not VECTOR_KINDS.isdisjoint(target.kinds)
 
 
-def _classifies(target: ModelOrComposite) -> bool:
-    return isinstance(target, ServedModel) and classifies(target.spec)
+def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
+    """What a model must be able to do for the request: in words, and as conditions, preferred ones first."""
+    match request:
+        case EmbedRequest(outputs=outputs):
+            what = f"make {' and '.join(sorted(outputs)) or 'any'} vectors"
+            return what, [lambda target: outputs <= target.kinds and _has_vectors(target)]
+        case DocumentsRequest() | SimilarityRequest():
+            return "make dense vectors", [lambda target: target.kinds >= DENSE]
+        case RerankRequest(method=None):
+            return "rerank", [partial(_reranks, "scores"), partial(_reranks, None)]
+        case RerankRequest(method=method):
+            return f"rerank by {method}", [partial(_reranks, method)]
+        case ClassifyRequest(each_token=True):
+            return "classify tokens", [
+                lambda target: isinstance(target, ServedModel) and bool(target.spec.token_labels)
+            ]
+        case ClassifyRequest():
+            return "classify", [lambda target: isinstance(target, ServedModel) and bool(target.spec.labels)]
+    return "tokenize", [lambda target: isinstance(target, ServedModel)]
 
 
-def _classifies_tokens(target: ModelOrComposite) -> bool:
-    return isinstance(target, ServedModel) and classifies_tokens(target.spec)
+def _reranks(method: RerankMethod | None, target: ModelOrComposite) -> bool:
+    return isinstance(target, ServedModel) and method_of(target.kinds, target.spec.reranks, method) is not None
 
 
 def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:
@@ -595,7 +568,7 @@ def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: 
         dimensions, normalize = request.dimensions, request.normalize
     if expected is None:
         return
-    actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
+    actual = space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
     if expected != actual:
         raise FingerprintMismatch(
             "The vectors of {model} belong to the space {space}, not to the expected one.",

@@ -19,7 +19,6 @@ from vectord.compute.backends.base import Backend
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
-from vectord.engine.queue.batch import Answer
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed, VectordError
 from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
@@ -81,7 +80,8 @@ async def self_test(runner: ModelRunner) -> None:
     kinds = runner.kinds
     (text,) = _texts(runner, [SELF_TEST_TEXT])
     (alone,) = (await runner.run([text], kinds, Caller(), fresh=True)).answers
-    answers = await _run_together(runner, text)
+    together = [text] * (2 * runner.facts.streams)
+    answers = list((await runner.run(together, kinds, Caller(), fresh=True)).answers)
     for device in range(len(runner.backends)) if len(runner.backends) > 1 else ():
         answers += (await runner.run([text], kinds, Caller(), fresh=True, device=device)).answers
         answers += (await runner.run([text] * 2, kinds, Caller(), fresh=True, device=device)).answers
@@ -107,11 +107,6 @@ async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int
             "workers": streams,
         }
         facts_log.info("warmup", extra={"fields": fields})
-
-
-async def _run_together(runner: ModelRunner, text: TokenSequence) -> list[Answer]:
-    texts = [text] * (2 * runner.facts.streams)
-    return list((await runner.run(texts, runner.kinds, Caller(), fresh=True)).answers)
 
 
 async def _check_known(runner: ModelRunner) -> None:

@@ -168,6 +168,7 @@ class Composite:
 
 
 ModelOrComposite: TypeAlias = ServedModel | Composite
+Requirement: TypeAlias = Callable[[ModelOrComposite], bool]
 Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
@@ -241,17 +242,18 @@ class Registry:
         return target if target is not None and target in self.seen_by(allowed) else None
 
     def resolve(
-        self, name: str | None, can: Callable[[ModelOrComposite], bool], what: str, allowed: Allowed = None
+        self, name: str | None, what: str, requirements: Sequence[Requirement], allowed: Allowed = None
     ) -> ModelOrComposite:
-        """The model of that name or alias; without a name, the first for which `can` is true.
+        """The model of that name or alias; without a name, the first that meets the first requirement that any meets.
 
         Raises ModelNotFound, which lists the served names, and ModelCannot if no served model can `what`.
         """
         if name is not None:
             return self.named(name, allowed)
-        for target in self.seen_by(allowed):
-            if can(target):
-                return target
+        for is_met in requirements:
+            for target in self.seen_by(allowed):
+                if is_met(target):
+                    return target
         raise ModelCannot("No model served here can {operation}.", operation=what)
 
     def seen_by(self, allowed: Allowed) -> Sequence[ModelOrComposite]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.models.registry import ServedModel
+from vectord.engine.models.registry import ModelOrComposite
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
@@ -15,23 +14,15 @@ from vectord.text.sequence import ReadRequest, TextOrPair
 MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB of response
 
 
-def classifies(spec: ModelSpec) -> bool:
-    """Whether the model has labels; a language model that answers yes or no has none."""
-    return bool(spec.labels)
-
-
-def classifies_tokens(spec: ModelSpec) -> bool:
-    return bool(spec.token_labels)
-
-
-async def classify(served: ServedModel, name: str, request: ClassifyRequest, task: Task) -> ClassifyResult:
+async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Task) -> ClassifyResult:
     """A score for every label of every input, or of its tokens. Raises ModelCannot for a model without labels."""
+    served = target.lead
     labels = served.spec.token_labels if request.each_token else served.spec.labels
     if not labels:
         template = "The model {model} does not classify: it has no labels."
         if request.each_token:
             template = "The model {model} does not classify tokens: it has no such head."
-        raise ModelCannot(template, field="model", model=name)
+        raise ModelCannot(template, field="model", model=target.name)
     kind_of_answer: AnswerKind = "token_scores" if request.each_token else "scores"
     inputs: Sequence[TextOrPair] = request.ids or request.inputs
     with placing_errors("inputs", len(inputs)):
@@ -48,7 +39,7 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
     activation = "identity" if request.raw else served.spec.score_activation
     scores, kind = postprocess.activate(ran.rows(kind_of_answer), activation)
     return ClassifyResult(
-        model=name,
+        model=target.name,
         fingerprint=served.spec.fingerprint,
         labels=labels,
         scores=scores,

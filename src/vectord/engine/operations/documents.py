@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vectord.engine.models.registry import ServedModel, require
+from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, request_of, space_of
 from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
@@ -32,9 +32,10 @@ from vectord.schema import (
 from vectord.text.sequence import Chunk, ReadRequest
 
 
-async def embed_documents(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> DocumentsResult:
+async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, task: Task) -> DocumentsResult:
     """The chunks of every document and their vectors, in order; a document without any text has none."""
-    _check(served, name, request, task)
+    served = target.lead
+    _check(served, target.name, request, task)
     how = request.spans if request.chunks is None else request.chunks
     assert how is not None, "either chunks or spans"
     with placing_errors("documents", len(request.documents)):
@@ -49,7 +50,7 @@ async def embed_documents(served: ServedModel, name: str, request: DocumentsRequ
         rows.size, lambda: {kind: postprocess.in_precision(vectors, kind) for kind in request.precisions}
     )
     return DocumentsResult(
-        model=name,
+        model=target.name,
         fingerprint=space_of(served, request.dimensions, request.normalize),
         documents=_documents(chunked, vectors, shown, request),
         usage=usage_of(task, made.lengths, request.documents, made.ran, further_tokens=made.further_tokens),

@@ -74,8 +74,9 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     )
 
 
-async def similarity(served: ServedModel, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
+async def similarity(target: ModelOrComposite, request: SimilarityRequest, task: Task) -> SimilarityResult:
     """The cosine of one text with each of several."""
+    served = target.lead
     require(served, DENSE)
     with placing_errors("sentences", len(request.sentences)):
         task.check_count(len(request.sentences))
@@ -93,7 +94,7 @@ async def similarity(served: ServedModel, name: str, request: SimilarityRequest,
     rows = ran.rows("dense")
     scores = await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
     return SimilarityResult(
-        model=name,
+        model=target.name,
         fingerprint=served.spec.fingerprint,
         scores=scores,
         usage=usage_of(task, [sequence.length for sequence in sequences], texts, ran),

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.models.registry import ServedModel
+from vectord.engine.models.registry import ModelOrComposite, ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import ModelVectors, check_specials, vectors_of
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
@@ -89,9 +89,10 @@ def method_of(kinds: frozenset[AnswerKind], reranks: bool, requested: RerankMeth
     return supported[0] if supported else None
 
 
-async def rerank(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankResult:
+async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -> RerankResult:
     """The score of every passage, in order. Raises ModelCannot if the model has no such method."""
-    method = _check(served, name, request, task)
+    served = target.lead
+    method = _check(served, target.name, request, task)
     async with task.use(served) as runner:
         task.check_wait(runner)
         cut = await _cut(runner, request, task)
@@ -106,7 +107,7 @@ async def rerank(served: ServedModel, name: str, request: RerankRequest, task: T
     for passage, place in zip(cut, last.values(), strict=True):
         read[place] = passage.whole(read[place])
     return RerankResult(
-        model=name,
+        model=target.name,
         fingerprint=served.fingerprint,
         scores=scored.scores[best],
         kind=scored.kind,

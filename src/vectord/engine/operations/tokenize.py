@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from vectord.engine.models.registry import ServedModel
+from vectord.engine.models.registry import ModelOrComposite
 from vectord.engine.operations.task import Task, characters, placing_errors, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequest, TokenizeResult
 
 
-async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, task: Task) -> TokenizeResult:
+async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Task) -> TokenizeResult:
     """The tokens of every text, not limited by the model."""
     with placing_errors("inputs", len(request.inputs)):
         task.check_count(len(request.inputs))
-        async with task.use(served) as runner:
+        async with task.use(target.lead) as runner:
             began_s = time.perf_counter()
             tokens = await task.pool.run(
                 characters(request.inputs),
@@ -25,16 +25,16 @@ async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, tas
             task.tokenized_s = time.perf_counter() - began_s
     lengths = [TextLength(seen=len(row), kept=len(row)) for row in tokens]
     usage = usage_of(task, lengths, request.inputs, NOTHING_RAN)
-    return TokenizeResult(model=name, tokens=tokens, usage=usage, max_input_tokens=served.spec.max_tokens)
+    return TokenizeResult(model=target.name, tokens=tokens, usage=usage, max_input_tokens=target.lead.spec.max_tokens)
 
 
-async def decode(served: ServedModel, name: str, request: DecodeRequest, task: Task) -> DecodeResult:
+async def decode(target: ModelOrComposite, request: DecodeRequest, task: Task) -> DecodeResult:
     """The text of every list of ids."""
     with placing_errors("ids", len(request.ids)):
         task.check_count(len(request.ids))
-        async with task.use(served) as runner:
+        async with task.use(target.lead) as runner:
             texts = await task.pool.run(
                 characters(request.ids),
                 lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
             )
-    return DecodeResult(model=name, texts=texts)
+    return DecodeResult(model=target.name, texts=texts)
