@@ -94,9 +94,7 @@ def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
             f"{config.path}: task_instructions must be texts of at most {PROMPT_LIMIT_CHARACTERS:,} characters by the "
             "names in lora_adaptations"
         )
-    rank, alpha = config.get("lora_rank", 4), config.get("lora_alpha", 1)
-    check_rank(config, "lora_rank", rank)
-    check_alpha(config, "lora_alpha", alpha)
+    rank, alpha = config.whole("lora_rank", 4, most=RANK_LIMIT), _alpha(config, 1)
     return tuple(Adapter(name=name, prompt=prompts.get(name, ""), scale=alpha / rank, rank=rank) for name in names)
 
 
@@ -110,9 +108,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
-    rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
-    check_rank(config, "r", rank)
-    check_alpha(config, "lora_alpha", alpha)
+    rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
     rooted = config.flag("use_rslora", False)
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
@@ -132,16 +128,12 @@ def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
     return tuple(read_adapter(path.name, path, folder.allowed) for path in found)
 
 
-def check_rank(config: Settings, key: str, value: object) -> None:
-    """Raise ModelUnavailable unless `value`, which stands at `key`, is a rank."""
-    if type(value) is not int or not 0 < value <= RANK_LIMIT:
-        raise ModelUnavailable(f"{config.path}: {key} must be a whole number from 1 to {RANK_LIMIT:,}")
-
-
-def check_alpha(config: Settings, key: str, value: object) -> None:
-    """Raise ModelUnavailable unless `value`, which stands at `key`, is a number that a change can be scaled by."""
-    if type(value) not in (int, float) or not 0 < value <= 1e6:  # type: ignore[operator]
-        raise ModelUnavailable(f"{config.path}: {key} must be a number above 0 and at most 1,000,000")
+def _alpha(config: Settings, default: float) -> float:
+    """The number by which a change is scaled. Raises ModelUnavailable."""
+    value = config.get("lora_alpha", default)
+    if type(value) not in (int, float) or not 0 < value <= 1e6:
+        raise ModelUnavailable(f"{config.path}: lora_alpha must be a number above 0 and at most 1,000,000")
+    return float(value)
 
 
 # --- tensors --------------------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from vectord.checkpoints.files.read import read_bytes, read_settings
 from vectord.checkpoints.folder import ModelFolder
 from vectord.checkpoints.spec import ChatTemplate
+from vectord.checkpoints.vocabulary import token_text
 
 LIMIT_BYTES = 2**20  # the longest known template has 25 kB
 
@@ -23,7 +22,7 @@ def read_chat_template(folder: ModelFolder, operators: str | None = None) -> Cha
     if text is None:
         return None
     files = read_settings(folder.transformer / "special_tokens_map.json", optional=True), folder.tokenizer_config
-    tokens = {name: content for file in files for name in _TOKENS if (content := _content(file.fields.get(name)))}
+    tokens = {name: content for file in files for name in _TOKENS if (content := token_text(file.fields.get(name)))}
     return ChatTemplate(text, tokens)
 
 
@@ -31,22 +30,9 @@ def _text(folder: ModelFolder) -> str | None:
     path = folder.transformer / "chat_template.jinja"
     if path.exists():
         return read_bytes(path, LIMIT_BYTES).decode("utf-8", "replace")
-    match folder.tokenizer_config.fields.get("chat_template"):
-        case str(text):
-            return text
-        case list(named):
-            return next(filter(None, map(_named_default, named)), None)
-    return None
-
-
-def _named_default(entry: Any) -> str | None:
-    match entry:
-        case {"name": "default", "template": str(text)}:
-            return text
-    return None
-
-
-def _content(token: Any) -> str:
-    """The text of a token, which is a string or an object."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else ""
+    text = folder.tokenizer_config.fields.get("chat_template")
+    if isinstance(text, list):
+        text = next(
+            (each.get("template") for each in text if isinstance(each, dict) and each.get("name") == "default"), None
+        )
+    return text if isinstance(text, str) else None

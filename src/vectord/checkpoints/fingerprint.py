@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ def fingerprint(spec: ModelSpec) -> str:
         except OSError as error:
             raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
     return digest.hexdigest()[:16]
+
+
+def changed(spec: ModelSpec, **facts: Any) -> ModelSpec:
+    """Return the model with these facts changed, and with the fingerprint of its new vector space."""
+    spec = replace(spec, known_cosines=(), **facts)
+    return replace(spec, fingerprint=fingerprint(spec))
 
 
 def _facts(spec: ModelSpec) -> bytes:

@@ -73,9 +73,9 @@ class ModelFolder:
     root: Path
     name: str  # the last part of the model's id, in lower case
     entry: catalogue.Entry | None  # the catalogue's entry of that id
-    modules: tuple[Module, ...]  # of modules.json, or of its Router's document route; () without one
-    query: Module | None  # of a Router's query route, if that is a table of weights
-    has_query_network: bool  # of a Router: whether its query route has a network of its own
+    modules: tuple[Module, ...] = ()  # of modules.json, or of its Router's document route; () without one
+    query: Module | None = None  # of a Router's query route, if that is a table of weights
+    has_query_network: bool = False  # of a Router: whether its query route has a network of its own
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
     model_type: str  # config.json's; "static" for a table of token vectors
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
@@ -149,9 +149,6 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
         entry=next(
             (entry for entry in entries if entry and entry.model_type == model.config.fields["model_type"]), None
         ),
-        modules=(),
-        query=None,
-        has_query_network=False,
         transformer=located.folder,
         model_type=model.config.fields["model_type"],
         architectures=tuple(model.config.fields["architectures"]),
@@ -273,8 +270,8 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     dense = DenseModule(
         folder=module.folder,
         weights=files[0],
-        in_features=_width(config, "in_features"),
-        out_features=_width(config, "out_features"),
+        in_features=config.whole("in_features", most=WIDTH_LIMIT),
+        out_features=config.whole("out_features", most=WIDTH_LIMIT),
         bias=config.flag("bias", True),
         activation=activation,
     )
@@ -306,11 +303,4 @@ def chain_width(width: int, modules: Collection[DenseModule]) -> int:
         if module.in_features != width:
             raise ModelUnavailable(f"{module.folder}: expects {module.in_features} numbers and gets {width}")
         width = module.out_features
-    return width
-
-
-def _width(config: Settings, key: str) -> int:
-    width = config.get(key)
-    if type(width) is not int or not 0 < width <= WIDTH_LIMIT:
-        raise ModelUnavailable(f"{config.path}: {key} must be a whole number from 1 to {WIDTH_LIMIT:,}")
     return width

@@ -349,27 +349,15 @@ def _is_refusal(error: Exception) -> bool:
 @contextmanager
 def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
     """Raise the hub's refusals and network errors as ModelUnavailable."""
-    from huggingface_hub import constants, get_session  # noqa: PLC0415
+    from huggingface_hub import constants, errors, get_session  # noqa: PLC0415
 
     try:
-        with _hub_errors(hub_id, revision), refusing_redirects(get_session(), constants.ENDPOINT):
+        with refusing_redirects(get_session(), constants.ENDPOINT):
             yield
     except ModelUnavailable:
         raise
     except (_WrongContent, RefusedRedirect) as error:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
-    except Exception as error:  # network and disk: the library's exceptions differ between versions
-        why = f"model {hub_id}: the hub could not be read ({plain_reason(error)}); run the same command to resume"
-        raise HubUnreachable(why) from error
-
-
-@contextmanager
-def _hub_errors(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Raise the hub's refusals as ModelUnavailable; other errors pass."""
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    try:
-        yield
     except errors.GatedRepoError as error:
         why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
         raise ModelUnavailable(why) from error
@@ -378,3 +366,6 @@ def _hub_errors(hub_id: str, revision: str | None) -> Iterator[None]:
         raise ModelUnavailable(why) from error
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
+    except Exception as error:  # network and disk: the library's exceptions differ between versions
+        why = f"model {hub_id}: the hub could not be read ({plain_reason(error)}); run the same command to resume"
+        raise HubUnreachable(why) from error

@@ -83,8 +83,8 @@ class DenseModule:
     weights: Path  # the file with linear.weight (and linear.bias)
     in_features: int
     out_features: int
-    bias: bool
-    activation: DenseActivation
+    bias: bool = False
+    activation: DenseActivation = "identity"
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
 
 
@@ -223,6 +223,18 @@ class ModelSpec:
     def kinds(self) -> dict[AnswerKind, Output]:
         """The kinds of answers that the model can give, each with the output of the network that it is made of."""
         return {_KINDS[output]: output for output in self.outputs}
+
+    @property
+    def widths(self) -> dict[Output, int]:
+        """The row width of each output, except splade's, which is the size of the vocabulary."""
+        return {
+            "dense": self.dimensions,
+            "tokens": self.hidden_size,
+            "colbert": self.colbert.dimensions if self.colbert is not None else 0,
+            "lexical": 1,
+            "scores": self.scores_width,
+            "token_scores": len(self.token_labels),
+        }
 
     @property
     def scores_by_words(self) -> bool:

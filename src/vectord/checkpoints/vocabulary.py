@@ -55,6 +55,12 @@ def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
     return known, fields
 
 
+def token_text(token: object) -> str | None:
+    """Return the text of a special token of the settings, which is a string or an object; None for any other value."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
 def vocab_txt_json(path: Path) -> str:
     """Return the tokenizer.json that transformers' BertTokenizer makes of the vocab.txt at `path`.
 
@@ -69,9 +75,7 @@ def vocab_txt_json(path: Path) -> str:
     config = read_settings(path.with_name("tokenizer_config.json"), optional=True)
     specials = {}
     for name in ("pad", "unk", "cls", "sep", "mask"):
-        token = config.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token  # older versions write an object
-        specials[name] = token = token if isinstance(token, str) else f"[{name.upper()}]"
+        specials[name] = token = token_text(config.get(f"{name}_token")) or f"[{name.upper()}]"
         if token not in ids:
             raise ModelUnavailable(f"{path}: the special token {token[:40]!r} is not in it")
     strips = config.get("strip_accents")

@@ -54,6 +54,16 @@ class Settings(Mapping[str, Any]):
             raise ModelUnavailable(f"{self.path}: {key} must be true or false; found {repr(value)[:80]}")
         return default if value is None else value
 
+    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int) -> int:
+        """Return the whole number at `key`, or `default` without one. Raises ModelUnavailable for any other value."""
+        value = self.get(key, default)
+        if type(value) is not int or not least <= value <= most:
+            found = "nothing" if value is None else repr(value)[:80]
+            raise ModelUnavailable(
+                f"{self.path}: {key} must be a whole number from {least:,} to {most:,}; found {found}"
+            )
+        return value
+
     def unread(self) -> dict[str, Any]:
         """Return the entries that no code has read so far."""
         return {key: value for key, value in self.fields.items() if key not in self._read}

@@ -304,10 +304,7 @@ class _Keys:
         return self.prefix + key in self.metadata
 
     def whole(self, key: str, default: int | None = None, *, at_least: int = 1) -> int:
-        value = self.metadata.get(self.prefix + key, default)
-        if type(value) is not int or not at_least <= value < _WHOLE_LIMIT:
-            raise self.refuse(key, value, f"a whole number from {at_least} to {_WHOLE_LIMIT - 1:,}")
-        return value
+        return self.metadata.whole(self.prefix + key, default, least=at_least, most=_WHOLE_LIMIT - 1)
 
     def real(self, key: str, default: float | None = None) -> float:
         value = self.metadata.get(self.prefix + key, default)
@@ -422,8 +419,6 @@ def _dense_modules(path: Path, architecture: Architecture, file: GgufFile) -> tu
             layer=name,
             in_features=shapes[name][-1],
             out_features=shapes[name][0],
-            bias=False,
-            activation="identity",
         )
         for name in DENSE
         if name in shapes

@@ -19,7 +19,7 @@ from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
-from vectord.checkpoints.vocabulary import read_vocabulary
+from vectord.checkpoints.vocabulary import read_vocabulary, token_text
 from vectord.errors import ModelUnavailable
 
 SKIPLIST_LIMIT = 10_000
@@ -104,8 +104,7 @@ def _expansion(folder: ModelFolder) -> Settings | None:
     path, fields = folder.transformer_module.path, folder.transformer_module.get("query_expansion")
     if fields is None:
         return None
-    mask = folder.tokenizer_config.get("mask_token")
-    mask = mask.get("content") if isinstance(mask, dict) else mask
+    mask = token_text(folder.tokenizer_config.get("mask_token"))
     match fields:
         case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, mask):
             return Settings(path, fields, folder.allowed)
@@ -171,8 +170,6 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
                 weights=path,
                 in_features=shape[1],
                 out_features=shape[0],
-                bias=False,
-                activation="identity",
             )
     raise ModelUnavailable(f"{folder.transformer}: a ColBERT model without a linear.weight of two dimensions")
 
@@ -181,12 +178,8 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
 
 
 def _length(config: Settings, key: str, default: int | None) -> int | None:
-    length = config.get(key)
-    if length is None:
-        return default
-    if type(length) is not int or not 2 < length <= LENGTH_LIMIT:  # room for specials, prefix and a token
-        raise ModelUnavailable(f"{config.path}: {key} must be a whole number of tokens from 3 to {LENGTH_LIMIT:,}")
-    return length
+    """In tokens: at least room for specials, prefix and a token."""
+    return default if config.get(key) is None else config.whole(key, least=3, most=LENGTH_LIMIT)
 
 
 def _text(config: Settings, key: str, default: str) -> str:

@@ -133,8 +133,6 @@ def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> t
             weights=file,
             in_features=shape[1],
             out_features=shape[0],
-            bias=False,
-            activation="identity",
         ),
     )
 

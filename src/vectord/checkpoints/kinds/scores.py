@@ -59,8 +59,8 @@ def _labels(folder: ModelFolder) -> tuple[str, ...]:
     """The values of id2label, whose keys are "0", "1" ... in any order; without it LABEL_0, LABEL_1 ..."""
     refuse_null(folder.config, "num_labels")
     path, named, count = folder.config.path, folder.config.get("id2label"), folder.config.get("num_labels")
-    if count is not None and (type(count) is not int or not 0 < count <= LABELS_LIMIT):
-        raise ModelUnavailable(f"{path}: num_labels must be a whole number from 1 to {LABELS_LIMIT:,}")
+    if count is not None:
+        count = folder.config.whole("num_labels", most=LABELS_LIMIT)
     if named is None:
         return tuple(f"LABEL_{i}" for i in range(count or _DEFAULT_LABELS))
     if not isinstance(named, dict) or not 0 < len(named) <= LABELS_LIMIT:

@@ -18,6 +18,7 @@ from typing import Any
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.kinds.embedding import matryoshka_of
 from vectord.checkpoints.spec import ModelSpec, Pooling, StaticTable
@@ -85,18 +86,18 @@ def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[St
     own = tokenizer.get("truncation")  # of the tokenizer itself; model2vec 0.10 replaces it
     if not tokens or not isinstance(own, dict | None):
         raise ModelUnavailable(f"{spec.tokenizer}: no tokens, or truncation is not an object")
-    own_limit = UNLIMITED_TOKENS if own is None else _limit(own.get("max_length"), spec.tokenizer)
+    own_limit = UNLIMITED_TOKENS
     if own is not None:
+        own_limit = Settings(spec.tokenizer, own).whole("max_length", most=UNLIMITED_TOKENS)
         _check_truncation(own, own_limit, spec.tokenizer)
     if not folder.config.path.is_file():
         return table, own_limit
     is_new = "max_length" in folder.config.fields
     name, place = tokenizer["model"].get("unk_token"), tokenizer["model"].get("unk_id")
     unknown = tokens.get(name) if isinstance(name, str) else place if is_new and isinstance(place, int) else None
-    limit = folder.config.get("max_length", MAX_TOKENS)
-    if limit is None:
+    if is_new and folder.config.get("max_length") is None:
         return replace(table, unknown_id=unknown), UNLIMITED_TOKENS
-    limit = _limit(limit, folder.config.path)
+    limit = folder.config.whole("max_length", MAX_TOKENS, most=UNLIMITED_TOKENS)
     characters = limit * int(median(map(len, tokens)))
     if is_new or own_limit <= limit:
         return replace(table, unknown_id=unknown, max_characters=characters), limit if is_new else own_limit
@@ -109,9 +110,3 @@ def _check_truncation(own: Mapping[str, Any], limit: int, path: Path) -> None:
         raise ModelUnavailable(f"{path}: truncation on the left is not supported")
     if own.get("strategy") == "OnlySecond" or not (type(stride := own.get("stride", 0)) is int and 0 <= stride < limit):
         raise ModelUnavailable(f"{path}: truncation must have strategy LongestFirst and a stride below max_length")
-
-
-def _limit(value: object, path: Path) -> int:
-    if type(value) is not int or not 0 < value <= UNLIMITED_TOKENS:
-        raise ModelUnavailable(f"{path}: max_length must be a whole number from 1 to {UNLIMITED_TOKENS:,}")
-    return value

@@ -30,7 +30,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
     Raises ModelUnavailable if a SPLADE model's config names no vocabulary.
     """
     return FakeBackend(
-        {output: _width(spec, output) for output in spec.outputs},
+        spec.widths | ({"splade": size(spec.config, "vocab_size")} if "splade" in spec.outputs else {}),
         streams=options.streams or 1,
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
         max_batch_texts=max_batch_texts(spec),
@@ -108,25 +108,6 @@ def _spans(texts: PackedTexts) -> list[Int32]:
         whole[i] if (first, last) == (start, stop) else np.append(whole[i], (first - start, last - start))
         for i, (first, last), start, stop in zip(text, texts.spans, starts, stops, strict=True)
     ]
-
-
-def _width(spec: ModelSpec, output: Output) -> int:
-    match output:
-        case "dense":
-            return spec.dimensions
-        case "tokens":
-            return spec.hidden_size
-        case "colbert":
-            assert spec.colbert is not None
-            return spec.colbert.dimensions
-        case "lexical":
-            return 1
-        case "splade":
-            return size(spec.config, "vocab_size")
-        case "scores":
-            return spec.scores_width
-        case "token_scores":
-            return len(spec.token_labels)
 
 
 def _key(ids: Int32) -> int:

@@ -25,6 +25,7 @@ class CalibrationTexts:
     texts: tuple[str, ...]
     source: str  # "built-in" or "own"
     digest: str  # 16 hex digits
+    folder: Path | None  # for stored recipes; None: nothing is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Sample:
     ids: tuple[Int32, ...]  # (L,) of each text, specials included
     source: str
     digest: str
-    folder: Path | None  # for stored recipes; None: nothing is stored
+    folder: Path | None  # as in CalibrationTexts
 
     @property
     def fitted(self) -> Sequence[Int32]:
@@ -43,24 +44,24 @@ class Sample:
         return self.ids[::HELD_OUT]
 
 
-def read_calibration_texts(path: str | None) -> CalibrationTexts:
+def read_calibration_texts(path: str | None, folder: Path | None = None) -> CalibrationTexts:
     """Return the operator's texts, one per line, or the built-in ones. Raises ConfigError with file and limit."""
     if path is None:
         from importlib.resources import files  # noqa: PLC0415  only int8 needs it
 
-        return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes())
+        return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes(), folder)
     data = read_operators_file("calibration_file", path, FILE_LIMIT_BYTES)
     try:
-        return _split("own", data)
+        return _split("own", data, folder)
     except UnicodeDecodeError as error:
         raise ConfigError(f"calibration_file: {Path(path).expanduser()} is not UTF-8 at byte {error.start}") from error
     except ValueError as error:
         raise ConfigError(f"calibration_file: {Path(path).expanduser()}: {error}") from error
 
 
-def _split(source: str, data: bytes) -> CalibrationTexts:
+def _split(source: str, data: bytes, folder: Path | None) -> CalibrationTexts:
     lines = [line.strip() for line in data.decode().split("\n")]
     texts = tuple(line[:TEXT_LIMIT_CHARACTERS] for line in lines if line)
     if not TEXTS_LEAST <= len(texts) <= TEXTS_MOST:
         raise ValueError(f"expected {TEXTS_LEAST} to {TEXTS_MOST} texts, one per line, got {len(texts):,}")
-    return CalibrationTexts(texts, source, sha256("\n".join(texts).encode()).hexdigest()[:16])
+    return CalibrationTexts(texts, source, sha256("\n".join(texts).encode()).hexdigest()[:16], folder)

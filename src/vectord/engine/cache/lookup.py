@@ -17,7 +17,6 @@ from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import CacheLookedUp, Observer
 from vectord.engine.queue.batch import Answer, CacheKey, Item, answer_bytes
-from vectord.engine.queue.execution import widths_of
 from vectord.schema import AnswerKind, Caller, Int32
 from vectord.text.sequence import TokenSequence
 
@@ -131,8 +130,7 @@ class ModelCache:
         self._shared = shared
         self._observer = observer
         self._shared_between_keys = shared_between_keys
-        widths = widths_of(spec)
-        self._widths = {kind: widths.get(output) for kind, output in spec.kinds.items()}
+        self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
         self._running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
 
     def covers(self, kinds: frozenset[AnswerKind]) -> bool:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vectord.checkpoints.files.onnx_file import read_onnx
-from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.graphs import find_graph, graph_patterns
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute import backends
@@ -221,8 +221,7 @@ def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec
     graph = find_graph(folder, dtype, device.onnx_file, has_vnni=_has_vnni())
     if graph == spec.weights[0]:
         return spec
-    spec = replace(spec, weights=(graph, *read_onnx(graph).data), known_cosines=())
-    return replace(spec, fingerprint=fingerprint(spec))
+    return changed(spec, weights=(graph, *read_onnx(graph).data))
 
 
 def _graph_dtype(backend: str, device: DeviceConfig) -> str:

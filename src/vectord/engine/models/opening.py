@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -21,7 +21,7 @@ from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTE
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_operators_file
-from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
@@ -101,7 +101,7 @@ def make_source(
     name: str,
     aliases: tuple[str, ...],
     device: DeviceConfig,
-    texts: Calibration | None,
+    texts: CalibrationTexts | None,
     *,
     pinned: bool,
 ) -> ModelSource:
@@ -175,7 +175,7 @@ def _load(
     spec: ModelSpec,
     backend: str,
     options: Sequence[BackendOptions],
-    texts: Calibration | None,
+    texts: CalibrationTexts | None,
 ) -> tuple[Encoder, Sequence[Backend]]:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it does not delay the start
 
@@ -183,7 +183,7 @@ def _load(
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
     load = import_module(f"{backends.__name__}.{backend}").load
-    sample = texts.sample(encoder) if texts is not None and backend in ("openvino", "torch") else None
+    sample = _sample(texts, encoder) if texts is not None and backend in ("openvino", "torch") else None
     return encoder, _load_all(load, spec, [replace(one, sample=sample) for one in options])
 
 
@@ -204,29 +204,22 @@ def _load_all(load: LoadBackend, spec: ModelSpec, options: Sequence[BackendOptio
 # --- int8 calibration -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """The texts on which int8 is calibrated, as the model reads them."""
-
-    texts: CalibrationTexts
-    folder: Path | None
-
-    def sample(self, encoder: Encoder) -> Sample:
-        """The texts' tokens, with the model's own prompt and special tokens, truncated."""
-        try:
-            sequences = encoder.read(ReadRequest(inputs=self.texts.texts, options=TextOptions(), truncate=True))
-        except VectordError as error:
-            raise error.at(field="calibration_file") from error
-        ids = tuple(sequence.ids[:CALIBRATION_TOKENS] for sequence in sequences)
-        return Sample(ids, self.texts.source, self.texts.digest, self.folder)
-
-
-def calibration_texts(device: DeviceConfig) -> Calibration | None:
+def calibration_texts(device: DeviceConfig) -> CalibrationTexts | None:
     """None unless dtype is int8. Raises ConfigError for a file that is missing, too large, or has too few texts."""
     if device.dtype != "int8":
         return None
     folder = None if device.calibration_folder is None else Path(device.calibration_folder).expanduser()
-    return Calibration(read_calibration_texts(device.calibration_file), folder)
+    return read_calibration_texts(device.calibration_file, folder)
+
+
+def _sample(texts: CalibrationTexts, encoder: Encoder) -> Sample:
+    """The texts' tokens, with the model's own prompt and special tokens, truncated."""
+    try:
+        sequences = encoder.read(ReadRequest(inputs=texts.texts, options=TextOptions(), truncate=True))
+    except VectordError as error:
+        raise error.at(field="calibration_file") from error
+    ids = tuple(sequence.ids[:CALIBRATION_TOKENS] for sequence in sequences)
+    return Sample(ids, texts.source, texts.digest, texts.folder)
 
 
 OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's own
@@ -334,23 +327,21 @@ def _is_plain_mean(requested: RequestedModel, spec: ModelSpec, plain_mean: Seque
 
 def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
     """With the mean of the last hidden states as dense vector: transformers' AutoModel, without Dense modules."""
-    spec = replace(
+    return changed(
         spec,
         pooling="mean",
         include_prompt=True,
         dense_modules=(),
         dimensions=spec.hidden_size,
         matryoshka=None,
-        known_cosines=(),
     )
-    return replace(spec, fingerprint=fingerprint(spec))
 
 
 def _without_pooling(spec: ModelSpec) -> ModelSpec:
     """With the last hidden state of each token as its only vectors."""
     if "tokens" not in spec.outputs:
         raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
-    spec = replace(
+    return changed(
         spec,
         outputs=spec.outputs & {"tokens", "token_scores"},
         pooling=None,
@@ -360,9 +351,7 @@ def _without_pooling(spec: ModelSpec) -> ModelSpec:
         matryoshka=None,
         lexical=None,
         colbert=None,
-        known_cosines=(),
     )
-    return replace(spec, fingerprint=fingerprint(spec))
 
 
 def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> ModelSpec:
@@ -372,8 +361,7 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
     dense = read_dense(Module("Dense", spec.folder / place, allowed), over="sentence_embedding")
     width = chain_width(spec.hidden_size, [dense])
-    spec = replace(spec, dense_modules=(dense,), dimensions=width, matryoshka=None, known_cosines=())
-    return replace(spec, fingerprint=fingerprint(spec))
+    return changed(spec, dense_modules=(dense,), dimensions=width, matryoshka=None)
 
 
 def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.adapters import read_adapter
-from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.spec import ModelSpec, Pooling
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
@@ -138,7 +138,7 @@ def with_adapters(
 
     Raises ConfigError for another form, an unknown model or a name twice; ModelUnavailable for an adapter's files.
     """
-    changed = list(specs)
+    adapted = list(specs)
     for text in config.lora:
         match = _LORA.fullmatch(text)
         if match is None:
@@ -149,15 +149,12 @@ def with_adapters(
         if len(places) != 1:
             which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
             raise ConfigError(f"lora: {name}: {which}")
-        spec = changed[places[0]]
+        spec = adapted[places[0]]
         if name in [adapter.name for adapter in spec.adapters]:
             raise ConfigError(f"lora: {name}: the model has an adapter of this name")
         adapter = read_adapter(name, Path(match["folder"]).expanduser(), frozenset(config.allow_unknown_config))
-        changed[places[0]] = replace(spec, adapters=(*spec.adapters, adapter), known_cosines=())
-    return [
-        spec if spec is old else replace(spec, fingerprint=fingerprint(spec))
-        for spec, old in zip(changed, specs, strict=True)
-    ]
+        adapted[places[0]] = replace(spec, adapters=(*spec.adapters, adapter))
+    return [spec if spec is old else changed(spec) for spec, old in zip(adapted, specs, strict=True)]
 
 
 # --- composites -----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Execution:
         """unused: ids of special tokens, which sparse vectors leave out."""
         self._backend = backend
         self._outputs = spec.kinds
-        self._widths = widths_of(spec)
+        self._widths = spec.widths
         self._log_twice, self._whole_numbers = spec.log_twice is True, spec.whole_numbers is True
         self._unused = unused
 
@@ -121,18 +121,6 @@ class Execution:
         if self._outputs["sparse"] == "lexical":
             return lexical_weights(item.sequence.own_ids, rows[:, 0], self._unused)
         return splade_weights(rows[0], twice=self._log_twice)
-
-
-def widths_of(spec: ModelSpec) -> dict[Output, int]:
-    """The row width of each output, except splade's, which the spec does not contain."""
-    return {
-        "dense": spec.dimensions,
-        "tokens": spec.hidden_size,
-        "colbert": spec.colbert.dimensions if spec.colbert is not None else 0,
-        "lexical": 1,
-        "scores": spec.scores_width,
-        "token_scores": len(spec.token_labels),
-    }
 
 
 def lexical_weights(ids: Int32, weights: Float32, unused: Int32) -> Sparse:
