@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
-from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch
 from vectord.compute.ops.base import PackedTexts
 from vectord.config import EngineConfig
 from vectord.engine.cache.shared import Store
@@ -189,7 +189,7 @@ def _row(ids: Int32) -> Float32:
     return np.cos(np.outer(ids, places) + np.arange(len(ids))[:, None]).sum(axis=0).astype(np.float32)
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """Computes answers from token ids. `fail` is called before each forward and may raise; `gate` blocks forwards."""
 
     def __init__(

@@ -17,7 +17,6 @@ from tests.engine.fakes import (
     settle,
 )
 
-from vectord.compute.backends.base import OwnMemory
 from vectord.engine.models.registry import CompositeSource
 from vectord.errors import Overloaded
 from vectord.schema import Caller, DeviceMemory, EmbedRequest, RerankRequest
@@ -116,7 +115,6 @@ class OnItsOwnDevice(FakeBackend):
 async def test_the_memory_of_devices_is_measured() -> None:
     """Not the processor's."""
     own = OnItsOwnDevice()
-    assert isinstance(own, OwnMemory)
     async with serving(own) as engine:
         assert engine.gauges().devices == {"cpu": DeviceMemory(allocated=1, reserved=2, free=3, total=5)}
     async with serving(FakeBackend()) as engine:

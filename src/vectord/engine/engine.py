@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, cast
 
-from vectord.compute.backends.base import Backend, OwnMemory
+from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
@@ -238,12 +238,7 @@ class Engine:
         queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
         for runner in runners:
             queued.update(runner.queued_by_lane())
-        measured = {
-            backend.facts.device: backend.device_memory()
-            for runner in runners
-            for backend in runner.backends
-            if isinstance(backend, OwnMemory)
-        }
+        measured = {backend.facts.device: backend.device_memory() for runner in runners for backend in runner.backends}
         return Gauges(
             queued_tokens=queued,
             wait_s=max((runner.wait_s() for runner in runners), default=0.0),

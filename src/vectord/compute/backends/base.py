@@ -7,7 +7,7 @@ queue and no tokenizer. `forward` is called by the device's worker threads, at m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -98,17 +98,19 @@ class Backend(Protocol):
         ...
 
     def renew(self, stream: int) -> None:
-        """Let another thread use a stream whose forward hangs and may never end. Blocks; other streams continue."""
-        ...
+        """Let another thread use a stream whose forward hangs and may never end. Blocks; other streams continue.
 
-    def close(self) -> None: ...
+        Nothing to do without a state of each stream.
+        """
+        return
 
+    def close(self) -> None:
+        """Free everything. No forward may be running or follow."""
+        return
 
-@runtime_checkable
-class OwnMemory(Protocol):
-    """A backend that reports its device's memory; None: not available for this device. Any thread; takes no time."""
-
-    def device_memory(self) -> DeviceMemory | None: ...
+    def device_memory(self) -> DeviceMemory | None:
+        """The memory of its device; None: not available for this device. Any thread; takes no time."""
+        return None
 
 
 class LoadBackend(Protocol):

@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import POOLED, Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.compute.backends.base import (
+    POOLED,
+    Answers,
+    Backend,
+    BackendFacts,
+    BackendOptions,
+    TokenBatch,
+    max_batch_texts,
+)
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.groups import positions
@@ -37,7 +45,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
     )
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """Hashes instead of a network. Any number of threads may call `forward` at once."""
 
     def __init__(
@@ -78,12 +86,6 @@ class FakeBackend:
             rows = _mix(np.repeat(keys, np.diff(texts.cu_seqlens)) + positions(texts).astype(np.uint64) + np.uint64(1))
         numbers = _expand(rows, self._widths[output])
         return np.abs(numbers) if output == "lexical" else numbers
-
-    def renew(self, stream: int) -> None:
-        """The fake has no state."""
-
-    def close(self) -> None:
-        """The fake has no state."""
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.ops.padding import spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
 from vectord.schema import Float32, Int32
@@ -59,7 +59,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
     return backend
 
 
-class HandlerBackend:
+class HandlerBackend(Backend):
     """An instance of the operator's class. One thread at a time calls it."""
 
     def __init__(self, facts: BackendFacts, handler: Handler, dimensions: int) -> None:

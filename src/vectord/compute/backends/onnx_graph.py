@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import Answers, BackendFacts, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, PackedTexts, TokenBatch
 from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.compute.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
@@ -114,7 +114,7 @@ class Graph(Protocol):
         ...
 
 
-class GraphBackend:
+class GraphBackend(Backend):
     """One graph. `facts.streams` workers may call `forward` at once."""
 
     def __init__(

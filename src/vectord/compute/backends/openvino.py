@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 
 from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, ModelSpec
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.compute.backends.openvino_int8 import find_recipe
 from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
 from vectord.compute.ops.base import PackedTexts
@@ -137,7 +137,7 @@ def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
     return TokenBatch(texts=texts, outputs=spec.outputs)
 
 
-class OpenvinoBackend:
+class OpenvinoBackend(Backend):
     """One model on the processor. `facts.streams` workers may call `forward` at once."""
 
     def __init__(
@@ -223,7 +223,7 @@ class OpenvinoBackend:
         return plan
 
 
-class AdaptedBackend:
+class AdaptedBackend(Backend):
     """A model with adapters in two forms: batches without any adapter run on plans that have none.
 
     Those are compiled in a thread of their own; until then, and if they cannot be made, one form runs all batches.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.weight import Weight
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
 
@@ -29,7 +29,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> StaticBackend:
     return StaticBackend(spec, options)
 
 
-class StaticBackend:
+class StaticBackend(Backend):
     """Any number of threads may call `forward` at once; numpy releases the GIL for large texts."""
 
     def __init__(self, spec: ModelSpec, options: BackendOptions) -> None:
@@ -77,9 +77,6 @@ class StaticBackend:
                 np.dot(weights[start:stop], part.astype(np.float32, copy=False), out=vectors[i])
             vectors[i] /= max(count, 1)
         return {"dense": vectors}
-
-    def renew(self, stream: int) -> None:
-        """The backend has no state of a stream."""
 
     def close(self) -> None:
         """See Backend.close."""

@@ -34,7 +34,7 @@ from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, 
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
@@ -116,7 +116,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
     )
 
 
-class TransformersBackend:
+class TransformersBackend(Backend):
     """A model on one device."""
 
     def __init__(
@@ -135,9 +135,6 @@ class TransformersBackend:
     def forward_exact(self, batch: TokenBatch) -> Answers:
         """The same in float32."""
         return _run(self._exact, batch)
-
-    def renew(self, stream: int) -> None:
-        """See Backend.renew. A forward has no state that the next one needs."""
 
     def close(self) -> None:
         """Free the weights. No forward may follow."""

@@ -1,4 +1,4 @@
-"""The backend on torch: CUDA and MPS, or the CPU when asked for. Needs the torch extra.
+"""The backend on torch: CUDA and MPS, or the CPU if requested. Needs the torch extra.
 
 networks/ defines the computation, over the op set ops/torch/. This folder chooses device and dtype (device.py), moves
 batches in and answers out (slot.py, backend.py), and finds out what the device can do (capacity.py, graphs.py).

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch
 from vectord.compute.backends.torch.device import memory_of
 from vectord.compute.backends.torch.graphs import Graphs, without_padding
 from vectord.compute.backends.torch.slot import PlainSlot, Slot, Streams
@@ -24,7 +24,7 @@ from vectord.compute.ops.torch.grouped import pack
 from vectord.schema import DeviceMemory
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """A network on one device."""
 
     def __init__(
@@ -96,7 +96,7 @@ class TorchBackend:
         self._exact_lock = threading.Lock()
 
     def device_memory(self) -> DeviceMemory | None:
-        """See OwnMemory. Of CUDA only."""
+        """See Backend.device_memory. Of CUDA only."""
         return memory_of(self._device) if self._device.type == "cuda" else None
 
     def close(self) -> None:
