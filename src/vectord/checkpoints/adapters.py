@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,10 +189,7 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
         sides.setdefault(places[match["layer"]], {})[match["side"]] = read
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")
-    for layer, pair in sides.items():
-        if len(pair) < 2:
-            raise ModelUnavailable(f"{path}: only one of A and B of {layer}")
-    return {layer: Change(number, pair["A"], pair["B"], adapter.rank, adapter.scale) for layer, pair in sides.items()}
+    return _changes(sides, str(path), number, adapter)
 
 
 def _is_copy(name: str, weight: Weight, plain: Mapping[str, Weight], path: Path) -> bool:
@@ -206,17 +203,11 @@ def _is_copy(name: str, weight: Weight, plain: Mapping[str, Weight], path: Path)
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:
     """The name of a layer in the checkpoint, which may have another class's prefix. Raises ModelUnavailable."""
-    for name in _with_other_prefixes(layer, plain):
+    prefixes = sorted({name.partition(".")[0] for name in plain})
+    for name in (layer, layer.partition(".")[2], *(f"{prefix}.{layer}" for prefix in prefixes)):
         if f"{name}.weight" in plain:
             return name
     raise ModelUnavailable(f"{path}: the model has no layer {layer[:200]}, which the adapter changes")
-
-
-def _with_other_prefixes(layer: str, plain: Mapping[str, Weight]) -> Iterator[str]:
-    yield layer
-    yield layer.partition(".")[2]
-    for prefix in sorted({name.partition(".")[0] for name in plain}):
-        yield f"{prefix}.{layer}"
 
 
 def _own_changes(
@@ -232,16 +223,16 @@ def _own_changes(
             raise ModelUnavailable(
                 f"the checkpoint's tensor {name} is {list(weight.array.shape)}; config.json has {count} adapters"
             )
-        part = Weight(name, weight.dtype, weight.array[number - 1])
-        sides.setdefault(match["layer"], {})[match["side"]] = part
-    return {layer: _change(layer, pair, number, adapter) for layer, pair in sides.items()}
+        part = weight.array[number - 1]
+        if match["layer"].endswith("_embeddings") and match["side"] == "B":
+            part = part.T  # a table's A is (V, rank) and its B (rank, H): the change is A B instead of B A
+        sides.setdefault(match["layer"], {})[match["side"]] = Weight(name, weight.dtype, part)
+    return _changes(sides, "the checkpoint", number, adapter)
 
 
-def _change(layer: str, pair: Mapping[str, Weight], number: int, adapter: Adapter) -> Change:
-    """A table's A is (V, rank) and its B (rank, H): the change is A B instead of B A."""
-    if len(pair) < 2:
-        raise ModelUnavailable(f"the checkpoint has only one of lora_A and lora_B of {layer}")
-    down, up = pair["A"], pair["B"]
-    if layer.endswith("_embeddings"):
-        up = Weight(up.name, up.dtype, up.array.T)
-    return Change(number, down, up, adapter.rank, adapter.scale)
+def _changes(sides: Mapping[str, Mapping[str, Weight]], where: str, number: int, adapter: Adapter) -> dict[str, Change]:
+    """sides: A and B of each layer. Raises ModelUnavailable for a layer with only one of them."""
+    for layer, pair in sides.items():
+        if len(pair) < 2:
+            raise ModelUnavailable(f"{where}: only one of A and B of {layer}")
+    return {layer: Change(number, pair["A"], pair["B"], adapter.rank, adapter.scale) for layer, pair in sides.items()}

@@ -52,8 +52,8 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     """
     try:
         modules = read_modules(snapshot)
-        asked = read_query_module(snapshot)
-        queries = read_modules(snapshot, route="query") if asked is not None and asked.kind != TABLE else ()
+        first = read_query_module(snapshot)
+        queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
         find_weight_files(transformer)
         if queries:

@@ -285,12 +285,8 @@ def first_position(file: GgufFile, model_type: object) -> int:
     """Return how many rows of the table of positions were cut off: those that belong to no token."""
     if model_type not in ("roberta", "xlm-roberta"):
         return 0
-    return 1 + _pad_id(file)
-
-
-def _pad_id(file: GgufFile) -> int:
     pad = file.metadata.get("tokenizer.ggml.padding_token_id", PAD_TOKEN_ID)
-    return pad if type(pad) is int and 0 <= pad < 2**16 else PAD_TOKEN_ID
+    return 1 + pad if type(pad) is int and 0 <= pad < 2**16 else 1 + PAD_TOKEN_ID
 
 
 class _Keys:

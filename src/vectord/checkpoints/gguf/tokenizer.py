@@ -19,7 +19,7 @@ import numpy as np
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.checkpoints.files.gguf_file import read_gguf
-from vectord.checkpoints.files.read import map_file
+from vectord.checkpoints.files.read import Settings, map_file
 from vectord.checkpoints.vocabulary import wordpiece_json
 from vectord.errors import ModelUnavailable
 
@@ -84,7 +84,7 @@ class _Vocabulary:
 
     def __init__(self, path: Path, metadata: Mapping[str, Any]) -> None:
         self.path = path
-        self._metadata = metadata
+        self._metadata = Settings(path, metadata)
         self.kind = self.text("model")
         self.tokens: list[str] = self._tokens()
         self.types: Sequence[int] = self._list("token_type", "iu", np.full(len(self.tokens), _NORMAL)).tolist()
@@ -109,10 +109,7 @@ class _Vocabulary:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.refuse(key, "must be true or false")
-        return default if value is None else value
+        return self._metadata.flag(f"tokenizer.ggml.{key}", default)
 
     def token(self, key: str, default: int | None = None) -> str:
         """The token whose id is at `key`."""

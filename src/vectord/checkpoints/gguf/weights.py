@@ -7,17 +7,17 @@ the conversion changed, are computed in float32 when a network reads them.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from vectord.checkpoints.files.gguf_file import GgufFile, GgufTensor, read_gguf
+from vectord.checkpoints.files.gguf_file import GgufTensor, read_gguf
 from vectord.checkpoints.files.weight import DTYPES, ROWS_AT_ONCE, ComputedWeight, Dtype, Weight, array_over
-from vectord.checkpoints.gguf.model import Architecture, checkpoint_name, find_architecture, first_position
+from vectord.checkpoints.gguf.model import checkpoint_name, find_architecture, first_position
 from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
 
@@ -29,45 +29,77 @@ _PLAIN = frozenset({"F32", "F16", "BF16"})
 def read_weights(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     """Raises ModelUnavailable, naming file and tensor: what read_gguf raises, a head count that does not divide the
     rows of its tensor, or quantized tensors without the package that reads them."""
-    file = read_gguf(path, mapped)
-    name, architecture = find_architecture(path, file)
-    packed = next((tensor for tensor in file.tensors.values() if tensor.type.name not in _PLAIN), None)
+    reader = _TensorReader(path, mapped)
+    packed = next((tensor for tensor in reader.file.tensors.values() if tensor.type.name not in _PLAIN), None)
     if packed is not None and find_spec("gguf") is None:
         raise ModelUnavailable(
             f"{path}: tensor {packed.name[:100]!r} is quantized ({packed.type.name}); run {installing('gguf')}"
         )
     weights: dict[str, Weight] = {}
-    for tensor in file.tensors.values():
-        target = checkpoint_name(architecture, tensor.name)
+    for tensor in reader.file.tensors.values():
+        target = checkpoint_name(reader.architecture, tensor.name)
         if target in weights:
             raise ModelUnavailable(f"{path}: tensor {tensor.name[:100]!r} is a second {target}")
         if tensor.name.endswith(".ffn_gate.weight") and target == tensor.name:
             continue  # the first half of the gated layer below: JinaBERT as converted before 2025
-        weights[target] = _weight(path, mapped, file, name, architecture, tensor, target)
+        weights[target] = reader.read(tensor, target)
     return weights
 
 
-def _weight(
-    path: Path,
-    mapped: mmap.mmap,
-    file: GgufFile,
-    name: str,
-    architecture: Architecture,
-    tensor: GgufTensor,
-    target: str,
-) -> Weight:
-    gate = file.tensors.get(tensor.name.replace(".ffn_up.", ".ffn_gate."))
-    if target.endswith("mlp.gated_layers.weight") and gate is not None and gate is not tensor:
-        if gate.shape != tensor.shape:
-            raise ModelUnavailable(f"{path}: tensor {gate.name[:100]!r} has another shape than ffn_up")
-        both = (gate, tensor)
-        return ComputedWeight(
-            target, (2 * tensor.shape[0], tensor.shape[1]), lambda: (part for one in both for part in _parts(one))
+class _TensorReader:
+    """Makes the tensors of transformers out of those of one file."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self._path = path
+        self._mapped = mapped
+        self.file = read_gguf(path, mapped)
+        self._name, self.architecture = find_architecture(path, self.file)
+
+    def read(self, tensor: GgufTensor, target: str) -> Weight:
+        """target: its name in transformers."""
+        gate = self.file.tensors.get(tensor.name.replace(".ffn_up.", ".ffn_gate."))
+        if target.endswith("mlp.gated_layers.weight") and gate is not None and gate is not tensor:
+            if gate.shape != tensor.shape:
+                raise ModelUnavailable(f"{self._path}: tensor {gate.name[:100]!r} has another shape than ffn_up")
+            both = (gate, tensor)
+            return ComputedWeight(
+                target, (2 * tensor.shape[0], tensor.shape[1]), lambda: (part for one in both for part in _parts(one))
+            )
+        shape, change = self._change(tensor, target)
+        if change is None and tensor.type.name in _PLAIN:
+            array = array_over(self._mapped, tensor.type.name, shape, tensor.at)
+            return Weight(target, cast(Dtype, tensor.type.name), array)
+        return ComputedWeight(target, shape, partial(_computed, tensor, change))
+
+    def _change(self, tensor: GgufTensor, target: str) -> tuple[tuple[int, ...], Change | None]:
+        """The shape in transformers, and the inverse of what the conversion did to the tensor; None: nothing."""
+        architecture = self.architecture
+        skipped = first_position(self.file, architecture.config["model_type"])
+        if tensor.name == "position_embd.weight" and skipped:
+            widths = ((skipped, 0), *((0, 0),) * (len(tensor.shape) - 1))
+            return (tensor.shape[0] + skipped, *tensor.shape[1:]), lambda array: np.pad(array, widths)
+        if architecture.norm_offset and target.endswith("norm.weight"):
+            return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
+        if architecture.turns_pairs and ".self_attn.q_proj." in target:
+            return tensor.shape, self._in_halves(tensor, "attention.head_count")
+        if architecture.turns_pairs and ".self_attn.k_proj." in target:
+            is_own = f"{self._name}.attention.head_count_kv" in self.file.metadata
+            return tensor.shape, self._in_halves(
+                tensor, "attention.head_count_kv" if is_own else "attention.head_count"
+            )
+        return tensor.shape, None
+
+    def _in_halves(self, tensor: GgufTensor, key: str) -> Change:
+        """From rows in which the two halves of a head alternate, to transformers' order: one half after the other."""
+        heads = self.file.metadata.get(f"{self._name}.{key}")
+        if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
+            raise ModelUnavailable(
+                f"{self._path}: {self._name}.{key} does not divide the {tensor.shape[0]:,} rows of "
+                f"{tensor.name[:100]!r}"
+            )
+        return lambda array: (
+            array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         )
-    shape, change = _change(path, file, name, architecture, tensor, target)
-    if change is None and tensor.type.name in _PLAIN:
-        return Weight(target, cast(Dtype, tensor.type.name), array_over(mapped, tensor.type.name, shape, tensor.at))
-    return ComputedWeight(target, shape, partial(_computed, tensor, change))
 
 
 def _computed(tensor: GgufTensor, change: Change | None) -> Iterable[Float32]:
@@ -75,35 +107,6 @@ def _computed(tensor: GgufTensor, change: Change | None) -> Iterable[Float32]:
     if change is None:
         return _parts(tensor)
     return (np.ascontiguousarray(change(np.concatenate(list(_parts(tensor)))), np.float32),)
-
-
-def _change(
-    path: Path, file: GgufFile, name: str, architecture: Architecture, tensor: GgufTensor, target: str
-) -> tuple[tuple[int, ...], Change | None]:
-    """The shape in transformers, and the inverse of what the conversion did to the tensor; None: nothing."""
-    if tensor.name == "position_embd.weight" and (rows := first_position(file, architecture.config["model_type"])):
-        return (tensor.shape[0] + rows, *tensor.shape[1:]), lambda array: np.pad(
-            array, ((rows, 0), *((0, 0),) * (array.ndim - 1))
-        )
-    if architecture.norm_offset and target.endswith("norm.weight"):
-        return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
-    if architecture.turns_pairs and ".self_attn.q_proj." in target:
-        return tensor.shape, _apart(path, file.metadata, f"{name}.attention.head_count", tensor)
-    if architecture.turns_pairs and ".self_attn.k_proj." in target:
-        own = f"{name}.attention.head_count_kv"
-        key = own if own in file.metadata else f"{name}.attention.head_count"
-        return tensor.shape, _apart(path, file.metadata, key, tensor)
-    return tensor.shape, None
-
-
-def _apart(path: Path, metadata: Mapping[str, Any], key: str, tensor: GgufTensor) -> Change:
-    """From rows in which the two halves of a head alternate, to transformers' order: one half after the other."""
-    heads = metadata.get(key)
-    if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
-        raise ModelUnavailable(f"{path}: {key} does not divide the {tensor.shape[0]:,} rows of {tensor.name[:100]!r}")
-    return lambda array: (
-        array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-    )
 
 
 def _parts(tensor: GgufTensor) -> Iterator[Float32]:

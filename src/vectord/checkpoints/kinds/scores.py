@@ -178,16 +178,13 @@ def _find_template(folder: ModelFolder) -> YesNo | None:
     """The words around a pair: the catalogue's, or those of the model that it derives from."""
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
-    if folder.model_type == "qwen3" and ("rerank" in folder.name or _asks_the_question(folder)):
-        return _template_of(_ORIGINAL)
+    if folder.model_type == "qwen3":
+        chat_template = read_chat_template(folder)
+        if "rerank" in folder.name or (chat_template is not None and _QUESTION in chat_template.text):
+            return _template_of(_ORIGINAL)
     if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):
         return _template_of(_NEMOTRON)
     return None
-
-
-def _asks_the_question(folder: ModelFolder) -> bool:
-    chat_template = read_chat_template(folder)
-    return chat_template is not None and _QUESTION in chat_template.text
 
 
 def _template_of(model: str) -> YesNo:
