@@ -1,6 +1,6 @@
 """Heads: functions from last hidden states (T, H) to one output of a model.
 
-network.py applies all of them to its own bodies. The backends of foreign networks apply those of `heads_of`, which
+network.py applies all of them to its own bodies. Backends that run other networks apply those of `heads_of`, which
 need no weights of the body, to transformers' classes and to ONNX graphs. An architecture file reads the weights that
 have other names in each architecture: `classifier(config, weights, ops, labels)`, `masked_lm(config, weights, ops)` and
 `head_rows(config, weights, ops, ids)`. The engine does everything that needs no weights: normalizing and cutting
@@ -68,11 +68,14 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
         layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
         if spec.colbert.linear:
             layers = (*layers, _bare_layer(spec.colbert.linear, spec.hidden_size, spec.colbert.dimensions, ops))
-        heads["colbert"] = colbert_head(layers, ops)
+        # Each row of length 1. Source: FlagEmbedding's colbert_linear, pylate's Dense.
+        heads["colbert"] = lambda x, tokens: ops.normalize(_in_sequence(layers, ops, x))
     if "lexical" in spec.outputs and spec.lexical is not None:
-        heads["lexical"] = lexical_head(_bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu"), ops)
+        lexical = _bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu")
+        heads["lexical"] = lambda x, tokens: lexical.apply(ops, x)  # source: FlagEmbedding's sparse_linear
     if "token_scores" in spec.outputs:
-        heads["token_scores"] = token_scores_head(_token_layers(spec, ops), ops)
+        token_layers = _token_layers(spec, ops)
+        heads["token_scores"] = lambda x, tokens: _in_sequence(token_layers, ops, x)
     return heads
 
 
@@ -86,21 +89,6 @@ def pooled_head(
     """
     pool = {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[pooling]
     return lambda x, packed: _in_sequence(projections, ops, pool(_in_sequence(tokens, ops, x), packed))
-
-
-def colbert_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
-    """(T, H) to (T, C), each row of length 1. Source: FlagEmbedding's colbert_linear, pylate's Dense."""
-    return lambda x, tokens: ops.normalize(_in_sequence(projections, ops, x))
-
-
-def token_scores_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
-    """(T, H) to (T, L): the logits of each token. Source: transformers' ...ForTokenClassification."""
-    return lambda x, tokens: _in_sequence(projections, ops, x)
-
-
-def lexical_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:
-    """(T, H) to (T, 1): how much each token matters. Source: FlagEmbedding's sparse_linear."""
-    return lambda x, tokens: projection.apply(ops, x)
 
 
 def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:
@@ -128,7 +116,7 @@ def dense_and_norm(config: Mapping[str, Any], weights: WeightReader[T]) -> Proje
 
 
 def _token_layers(spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
-    """`classifier`, after ModernBERT's `head`; `score` of decoders."""
+    """`classifier`, after ModernBERT's `head`; `score` of decoders. Source: transformers' ...ForTokenClassification."""
     file = open_checkpoint(spec.weights)
     weights = WeightReader(file, ops)
     name = "score" if "score.weight" in weights else "classifier"

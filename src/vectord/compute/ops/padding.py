@@ -1,7 +1,7 @@
-"""A packed batch as one rectangle, for networks that need padded input.
+"""A packed batch as one rectangle, for networks that take padded (texts, length) and a mask.
 
-The backends of foreign networks use it, which take (texts, length) and a mask. Index arithmetic in numpy; runs on the
-thread that calls `forward`, once per batch.
+The backends on ONNX graphs and on transformers use it. Index arithmetic in numpy; runs on the thread that calls
+`forward`, once per batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Padded:
 def pad(texts: PackedTexts, length_step: int = 1, most: int = 2**31 - 1) -> Padded:
     """Pad all texts to the longest length, rounded up to `length_step` but at most `most`."""
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
-    before = _parent_lengths(texts, lengths)
+    before = np.zeros_like(lengths)  # (N,) of each text's parent
+    if texts.parents is not None:
+        before = np.where(texts.parents < 0, 0, lengths[texts.parents])
     longest = int((before + lengths).max())
     length = max(longest, min(-(-longest // length_step) * length_step, most))
     place = np.arange(length, dtype=np.int32)
@@ -53,8 +55,3 @@ def spans_are_whole(texts: PackedTexts) -> bool:
     """Return whether each span is a whole text: networks with their own pooling support nothing else."""
     found = texts_of_spans(texts)
     return np.array_equal(texts.pooled, np.stack([texts.cu_seqlens[found], texts.cu_seqlens[found + 1]], axis=1))
-
-
-def _parent_lengths(texts: PackedTexts, lengths: Int32) -> Int32:
-    """(N,) 0 for a text without a parent."""
-    return np.zeros_like(lengths) if texts.parents is None else np.where(texts.parents < 0, 0, lengths[texts.parents])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.ops.torch import TorchOps
-from vectord.compute.ops.torch.int8 import quantise, restore
+from vectord.compute.ops.torch.ops import quantize, restore
 
 CPU = torch.device("cpu")
 
@@ -21,14 +21,14 @@ def test_a_row_is_accurate_to_half_its_scale(rows: int, width: int, exponent: in
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.randn(rows, width, generator=generator) * 2.0**exponent
     matrix[0] *= 1000
-    numbers, scales = quantise(matrix)
+    numbers, scales = quantize(matrix)
     assert numbers.dtype == torch.int8
     assert (restore(numbers, scales, torch.float32) - matrix).abs().le(scales * 0.5001).all()
 
 
 def test_a_row_of_zeros_stays_zeros() -> None:
     """It has no scale."""
-    assert not restore(*quantise(torch.zeros(2, 3)), torch.float32).any()
+    assert not restore(*quantize(torch.zeros(2, 3)), torch.float32).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

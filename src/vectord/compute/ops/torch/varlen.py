@@ -67,5 +67,5 @@ def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Leng
         scale=spec.scale,
         window_size=(reach, 0 if spec.causal else reach),
     )
-    assert isinstance(answer, Tensor), "a tuple comes only when return_aux is asked for"
+    assert isinstance(answer, Tensor), "a tuple comes only with return_aux"
     return answer.reshape(-1, spec.width)
