@@ -194,7 +194,7 @@ def check_rows(tokenizer: Tokenizer, vocab_size: int, type_rows: object, path: P
     """Raises ModelUnavailable if the file gives tokens types, or puts ids around texts, that the model has no rows for.
 
     type_rows: the model's type_vocab_size; with one row or none, types make no difference. The file sets both
-    independently of the vocabulary. One device reads a missing row from foreign memory or answers zeros; another fails
+    independently of the vocabulary. One device reads a missing row from other memory or answers zeros; another fails
     until the process ends, with all its models.
     """
     most = type_rows if isinstance(type_rows, int) and type_rows > 1 else 2**31
@@ -231,7 +231,7 @@ def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
 def count_ids(tokenizer: Tokenizer, path: Path) -> int:
     """One more than the highest id: added tokens may be beyond the model's own, with a gap between.
 
-    Raises ModelUnavailable for an id above 2**31 - 1: a device would read its row from foreign memory.
+    Raises ModelUnavailable for an id above 2**31 - 1: a device would read its row from other memory.
     """
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
     own = tokenizer.get_vocab_size(with_added_tokens=False)

@@ -213,7 +213,7 @@ class ModelCache:
 
 
 def _layout(sequence: TokenSequence) -> bytes:
-    """What determines an answer besides the tokens."""
+    """The properties other than its tokens that determine an answer."""
     layout = b"" if sequence.spans is None else sequence.spans.tobytes()
     if sequence.keys is not None:
         layout = b"%d:%b" % (sequence.keys, layout)

@@ -142,7 +142,7 @@ def _check_same(kind: AnswerKind, one: Float32 | Sparse, other: Float32 | Sparse
         least, spread = float((np.einsum("nd,nd->n", a, b) / norms).min()), 0.0
     if not (least >= MIN_COSINE and spread <= MAX_SPREAD):
         raise InferenceFailed(
-            f"the self-test gave one text two {kind} answers (cosine {least:.4f}, {spread:.4f} apart)"
+            f"the self-test gave one text two {kind} answers (cosine {least:.4f}, difference {spread:.4f})"
         )
 
 

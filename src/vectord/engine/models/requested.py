@@ -32,21 +32,18 @@ class RequestedModel:
 
 def requested_models(config: ModelConfig) -> list[RequestedModel]:
     """The models of config.in_order, each once, even if the same hub model is named in two ways."""
-    entries = {} if config.model_catalogue is None else _catalogue_entries(Path(config.model_catalogue))
+    entries: dict[str, RequestedModel] = {}  # of the operator's catalogue
+    if config.model_catalogue is not None:
+        from vectord.checkpoints.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
+
+        for entry in read_catalogue_file(Path(config.model_catalogue)):
+            entries[entry.name] = RequestedModel(entry.model, entry.name, entry.handler, entry.pooling)
     requested: dict[RequestedModel, RequestedModel] = {}
     for name in config.in_order:
         one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
         # Equal for two names of one model: a catalogue name and its hub id.
         requested.setdefault(replace(one, model=hub_id_of(one.model)), one)
     return list(requested.values())
-
-
-def _catalogue_entries(path: Path) -> Mapping[str, RequestedModel]:
-    """The operator's catalogue, by name."""
-    from vectord.checkpoints.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
-
-    read = read_catalogue_file(path)
-    return {entry.name: RequestedModel(entry.model, entry.name, entry.handler, entry.pooling) for entry in read}
 
 
 def _in_model_path(requested: RequestedModel, model_path: str | None) -> RequestedModel:

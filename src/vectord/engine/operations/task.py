@@ -1,4 +1,4 @@
-"""What every operation needs besides its request: reading and running texts, counts, errors' places, and usage.
+"""The steps that all operations share: reading and running texts, checks of counts, places of errors, and usage.
 
 Belongs to the event loop; EncoderPool has the threads on which longer texts are tokenized.
 """

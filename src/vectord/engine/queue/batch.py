@@ -25,11 +25,10 @@ CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[AnswerKin
 
 def answer_bytes(answer: Answer) -> int:
     """The size of its arrays."""
-    return sum(map(_array_bytes, answer.values()))
-
-
-def _array_bytes(value: Float32 | Sparse) -> int:
-    return value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes
+    return sum(
+        value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes
+        for value in answer.values()
+    )
 
 
 @dataclass(slots=True, eq=False)
