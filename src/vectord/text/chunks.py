@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vectord.errors import InputTooLong, InvalidField
+from vectord.errors import InvalidField
 from vectord.schema import ChunkOptions, Int32, Span
 from vectord.text.plain import PlainTokenizer, Source
 from vectord.text.sequence import Chunk
-from vectord.text.truncation import split_at_spaces
+from vectord.text.truncation import check_size, split_at_spaces
 
 # A book has 500 thousand. This many in Chinese, with a token each, take 6 s of one thread and 150 MB (MiniLM).
 DOCUMENT_LIMIT_CHARACTERS = 2_000_000
@@ -53,13 +53,7 @@ class TokenizedDocument:
 
 def read_document(plain: PlainTokenizer, text: str, index: int | None = None) -> TokenizedDocument:
     """The tokens of `text`. Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable."""
-    if len(text) > DOCUMENT_LIMIT_CHARACTERS:
-        raise InputTooLong(
-            "{field} must have at most {most} characters; got {size}",
-            index=index,
-            most=DOCUMENT_LIMIT_CHARACTERS,
-            size=len(text),
-        )
+    check_size(len(text), DOCUMENT_LIMIT_CHARACTERS, index=index)
     pieces = list(split_at_spaces(text))
     sources = [Source(index, text[start:stop]) for start, stop in pieces]
     columns: list[Int32] = [np.zeros((4, 0), np.int32)]

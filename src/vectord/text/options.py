@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vectord.checkpoints.spec import Adapter
-from vectord.errors import InputTooLong, InvalidField, Untokenizable
+from vectord.errors import InvalidField, Untokenizable
 from vectord.schema import InputKind, Side, TextOptions
 from vectord.text.sequence import ReadRequest
-from vectord.text.truncation import Limit
+from vectord.text.truncation import Limit, check_size
 
 # A client's own prompt is read once for each input; the longest instruction that a model publishes has 900.
 PROMPT_LIMIT_CHARACTERS = 2_000
@@ -69,13 +69,7 @@ def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name
 
 def check_prompt(prompt: str, field: str) -> str:
     """A prompt or instruction of the client's own, if it is valid. Raises InputTooLong or Untokenizable."""
-    if len(prompt) > PROMPT_LIMIT_CHARACTERS:
-        raise InputTooLong(
-            "{field} must have at most {most} characters; got {size}",
-            field=field,
-            most=PROMPT_LIMIT_CHARACTERS,
-            size=len(prompt),
-        )
+    check_size(len(prompt), PROMPT_LIMIT_CHARACTERS, field=field)
     try:
         prompt.encode()
     except UnicodeEncodeError:

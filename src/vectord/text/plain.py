@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import EmptyInput, ForeignIds, InputTooLong, ModelUnavailable, Untokenizable
+from vectord.errors import EmptyInput, ForeignIds, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32
 from vectord.text import cl100k
 from vectord.text.tokenizer_file import (
@@ -25,7 +25,7 @@ from vectord.text.tokenizer_file import (
     load_tokenizer,
     probe_frame,
 )
-from vectord.text.truncation import Limit, fit_characters
+from vectord.text.truncation import Limit, check_size, fit_characters
 
 # The limit of one call of the tokenizer, which returns all Encodings at once: up to 600 bytes per token, and per text.
 CALL_CHARACTERS = 2**17
@@ -158,9 +158,7 @@ class PlainTokenizer:
         Raises InputTooLong and Untokenizable.
         """
         size = len(pieces) + sum(len(text) for text in pieces if isinstance(text, str))
-        if size > limit.max_characters:
-            template = "{field} must have at most {most} token ids and characters; got {size}"
-            raise InputTooLong(template, index=index, most=limit.max_characters, size=size)
+        check_size(size, limit.max_characters, "token ids and characters", index=index)
         sources = {at: Source(index, text) for at, text in enumerate(pieces) if isinstance(text, str)}
         tokens = dict(zip(sources, self.contents(list(sources.values())), strict=True))
         if 0 in sources:
@@ -204,14 +202,8 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "") -> 
 
 
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:
-    """Raises InputTooLong for more ids than a text may have characters: decoding them would cost as much."""
-    if len(ids) > limit.max_characters:
-        raise InputTooLong(
-            "{field} must have at most {most} token ids; got {size}",
-            index=index,
-            most=limit.max_characters,
-            size=len(ids),
-        )
+    """A list may have as many ids as a text may have characters: decoding them costs as much. Raises InputTooLong."""
+    check_size(len(ids), limit.max_characters, "token ids", index=index)
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:

@@ -17,7 +17,7 @@ from tokenizers import Encoding
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
+from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
@@ -26,7 +26,7 @@ from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
-from vectord.text.truncation import Limit, fit_tokens
+from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
 from vectord.text.yes_no import YesNoEncoder
 
@@ -47,35 +47,19 @@ class TextEncoder:
         with library_failures_as_unavailable(path):
             self._plain = PlainTokenizer(spec)
             self._frame = self._plain.frame
+            self.vocab_size = self._plain.vocab_size  # all token ids that a client may send are below
+            self.special_ids = self._plain.special_ids  # (n,) the ids that are not words
             if sum(self._frame.specials) >= self.max_tokens:
                 raise ModelUnavailable(f"{path}: its special tokens fill all {self.max_tokens} tokens of a text")
-            self._query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
+            # (V,) the weight of each token of a query, for a model that runs no network on queries
+            self.query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
             self._windows = WindowEncoder(self._plain, self.max_tokens)
             self._pairs = PairEncoder(self._plain, self.max_tokens)
+            self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
             if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
                 self._yes_no = YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, path)
-
-    @property
-    def vocab_size(self) -> int:
-        """All token ids that a client may send are below this number."""
-        return self._plain.vocab_size
-
-    @property
-    def special_ids(self) -> Int32:
-        """The ids (n,) that are not words."""
-        return self._plain.special_ids
-
-    @property
-    def query_weights(self) -> Float32 | None:
-        """The weight (V,) of each token of a query, for a model that runs no network on queries."""
-        return self._query_weights
-
-    @property
-    def reads_pairs(self) -> bool:
-        """Whether `read` takes pairs and queries."""
-        return self._pairs.possible
 
     def _read_query_weights(self, path: Path) -> Float32:
         file = open_checkpoint((path,))
@@ -124,7 +108,7 @@ class TextEncoder:
         limit = limit_of(request, self.max_tokens, sum(specials) + 1)
         if self._static is not None:
             limit = replace(limit, model_characters=self._static.max_characters)
-        by_table = self._query_weights is not None and options.is_query  # without a network, no token gives no weight
+        by_table = self.query_weights is not None and options.is_query  # without a network, no token gives no weight
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
@@ -252,14 +236,14 @@ class TextEncoder:
         """Each text's tokens, not limited by the model. Raises InputTooLong above 150,000 characters in all."""
         prompt = self._prompt(TextOptions(prompt_name=prompt_name))
         characters = sum(map(len, texts)) + len(prompt) * len(texts)
-        _check_total("{field} must have at most {most} characters in all; got {size}", characters)
+        check_size(characters, TOKENIZE_LIMIT_CHARACTERS, "characters in all")
         sources = [Source(i, prompt + text) for i, text in enumerate(texts)]
         encodings = self._plain.encodings(sources, specials=add_special_tokens, offsets=True)
         return [_tokens(source.text, encoding) for source, encoding in zip(sources, encodings, strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each list of ids as text. Raises Untokenizable (an id outside the vocabulary), EmptyInput or InputTooLong."""
-        _check_total("{field} must hold at most {most} token ids in all; got {size}", sum(map(len, ids)))
+        check_size(sum(map(len, ids)), TOKENIZE_LIMIT_CHARACTERS, "token ids in all")
         checked = [self._plain.check_ids(row, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
@@ -267,11 +251,6 @@ class TextEncoder:
 
 def _is_pair(value: TextOrPair) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-
-
-def _check_total(template: str, size: int) -> None:
-    if size > TOKENIZE_LIMIT_CHARACTERS:
-        raise InputTooLong(template, most=TOKENIZE_LIMIT_CHARACTERS, size=size)
 
 
 def _tokens(text: str, encoding: Encoding) -> list[Token]:

@@ -56,6 +56,15 @@ class Limit:
         )
 
 
+def check_size(
+    size: int, most: int, what: str = "characters", *, index: int | None = None, field: str | None = None
+) -> None:
+    """Raises InputTooLong if there are more than `most`."""
+    if size > most:
+        template = "{field} must have at most {most} {what}; got {size}"
+        raise InputTooLong(template, field=field, index=index, most=most, what=what, size=size)
+
+
 def fit_characters(text: str, limit: Limit, index: int | None) -> str:
     """Return the text, cut to `limit.max_characters` if it is longer.
 
@@ -68,7 +77,7 @@ def fit_characters(text: str, limit: Limit, index: int | None) -> str:
     if size <= most:
         return text
     if not limit.truncate:
-        raise InputTooLong("{field} must have at most {most} characters; got {size}", index=index, most=most, size=size)
+        check_size(size, most, index=index)
     kept = most * len(window) // weight
     return window[:kept] if limit.side == "right" else window[-kept:]
 
