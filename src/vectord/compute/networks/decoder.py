@@ -60,11 +60,6 @@ def read_spec(
 ) -> TransformerSpec:
     """Raises ModelUnavailable."""
     heads = facts.size(config, "num_attention_heads")
-    kv_heads = facts.size(config, "num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise ModelUnavailable(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
-        )
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings"),
@@ -72,7 +67,7 @@ def read_spec(
         intermediate_size=facts.size(config, "intermediate_size"),
         layers=facts.size(config, "num_hidden_layers", at_most=1024),
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=facts.key_heads(config, heads, heads),
         head_size=_head_size(config),
         activation=facts.activation(config, activation_key, activations),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),

@@ -17,9 +17,7 @@ HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
     HarmlessTensors("heads of pretraining", r"(generator_predictions|generator_lm_head|discriminator_predictions)\..+"),
-    HarmlessTensors(
-        "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
-    ),
+    encoder.DENSE_CLASSIFIER,
 )
 
 

@@ -137,9 +137,7 @@ def _layer_specs(config: Mapping[str, Any], spec: TransformerSpec, kinds: Sequen
         own = numbers.pop(str(i), {}) if given else wide if kind == "full_attention" else {}
         if not isinstance(own, dict) or not own.keys() <= _LAYER_KEYS:
             raise ModelUnavailable(f"config.json: per_layer_config.{i} may have {', '.join(sorted(_LAYER_KEYS))}")
-        kv_heads = facts.size(own, "num_key_value_heads", spec.kv_heads)
-        if spec.heads % kv_heads:
-            raise ModelUnavailable(f"config.json: num_key_value_heads {kv_heads} of layer {i} is no divisor")
+        kv_heads = facts.key_heads(own, spec.heads, spec.kv_heads)
         specs.append(replace(spec, head_size=facts.size(own, "head_dim", spec.head_size), kv_heads=kv_heads))
     if numbers:
         raise ModelUnavailable(f"config.json: per_layer_config.{min(numbers)[:40]} is not the number of a layer")

@@ -96,6 +96,12 @@ BERT_WORDS_HEAD = words_head(
 )
 
 
+LM_HEAD = words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)")
+DENSE_CLASSIFIER = HarmlessTensors(
+    "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNames:
     """The names of a layer's tensors after `prefix` and the layer's number. One name for several linears: stacked."""

@@ -43,6 +43,16 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
     return count
 
 
+def key_heads(config: Mapping[str, Any], heads: int, default: int | None) -> int:
+    """Return num_key_value_heads, a divisor of `heads`, or `default`. Raises ModelUnavailable."""
+    count = size(config, "num_key_value_heads", default)
+    if heads % count:
+        raise ModelUnavailable(
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {count}"
+        )
+    return count
+
+
 def number(
     config: Mapping[str, Any], key: str, default: float, *, at_least: float = 0.0, at_most: float = 1e9
 ) -> float:

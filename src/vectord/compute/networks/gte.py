@@ -30,7 +30,7 @@ HARMLESS: Mapping[str, Harmless] = {
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
     POOLER,
-    *encoder.words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)"),
+    *encoder.LM_HEAD,
     FREQUENCIES,
 )
 NAMES = encoder.LayerNames(

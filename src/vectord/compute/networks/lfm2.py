@@ -80,11 +80,6 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "is_causal", True)
     heads = facts.heads(config, "num_attention_heads", "hidden_size")
     width = facts.size(config, "hidden_size")
-    kv_heads = facts.size(config, "num_key_value_heads", 8)
-    if heads % kv_heads:
-        raise ModelUnavailable(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
-        )
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings", 128_000),
@@ -92,7 +87,7 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         intermediate_size=_inner_size(config),
         layers=facts.size(config, "num_hidden_layers", at_most=1024),
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=facts.key_heads(config, heads, 8),
         head_size=facts.size(config, "head_dim", width // heads),
         activation="silu",
         norm_eps=facts.epsilon(config, "norm_eps"),

@@ -41,10 +41,8 @@ HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
     POOLER,
-    *encoder.words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)"),
-    HarmlessTensors(
-        "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
-    ),
+    *encoder.LM_HEAD,
+    encoder.DENSE_CLASSIFIER,
 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
-from vectord.compute.networks import encoder, facts
+from vectord.compute.networks import bert, encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Mixture, Mlp, Transformer, TransformerSpec
@@ -70,12 +70,7 @@ NAMES = encoder.LayerNames(
     output_norm="norm2",
 )
 PLAIN_MLP = "mlp.fc1"  # instead of the gated one
-HEAD = encoder.HeadNames(
-    dense="cls.predictions.transform.dense",
-    norm="cls.predictions.transform.layer_norm",
-    decoder="cls.predictions.decoder",
-    bias="cls.predictions.bias",
-)
+HEAD = replace(bert.HEAD, norm="cls.predictions.transform.layer_norm")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
