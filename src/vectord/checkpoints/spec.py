@@ -92,7 +92,7 @@ class DenseModule:
 class Colbert:
     """How a ColBERT model makes its vectors, and how queries and documents are presented to it."""
 
-    dimensions: int
+    dimensions: int = 0
     dense_modules: tuple[DenseModule, ...] = ()  # pylate
     linear: Path | None = None  # BGE-M3's colbert_linear.pt
     drops_first: bool = False  # BGE-M3: the vector of CLS is left out

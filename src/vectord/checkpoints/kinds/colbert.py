@@ -54,7 +54,6 @@ def _pylate(folder: ModelFolder) -> Colbert:
     expands = config.get("do_query_expansion") is not False
     attends = config.get("attend_to_expansion_tokens") is True
     return Colbert(
-        dimensions=0,
         dense_modules=_dense(folder, folder.modules[1:]),
         query_prefix=_text(config, "query_prefix", "[Q] "),
         document_prefix=_text(config, "document_prefix", "[D] "),
@@ -89,7 +88,6 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     if config.get("max_seq_length") is not None and "max_seq_length" not in config.allowed:
         raise ModelUnavailable(f"{config.path}: max_seq_length is not supported next to query and document lengths")
     return Colbert(
-        dimensions=0,
         dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
         query_length=query_length,
         document_length=_length(config, "document_length", None),
@@ -148,7 +146,6 @@ def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, Mode
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     config = read_settings(folder.transformer / "artifact.metadata", optional=True)
     return Colbert(
-        dimensions=0,
         dense_modules=(_inline_dense(folder, spec),),
         query_prefix=_text(config, "query_token_id", "[unused0]"),
         document_prefix=_text(config, "doc_token_id", "[unused1]"),

@@ -74,7 +74,6 @@ class FakeBackend(Backend):
         return self.forward_exact(batch)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact."""
         assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
         return {output: self._answer(output, batch.texts) for output in batch.outputs}
 

@@ -68,7 +68,6 @@ class HandlerBackend(Backend):
         self._dimensions = dimensions
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
         assert stream == 0, "this backend has one stream"
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         assert batch.outputs == {"dense"}, "a handler makes dense vectors alone"

@@ -136,12 +136,10 @@ class GraphBackend(Backend):
         self._exact_lock = threading.Lock()
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         return self._answer(self._graph, batch, stream)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact."""
         if self._compile_exact is None:
             return self._answer(self._graph, batch, stream=0)
         with self._exact_lock:

@@ -158,7 +158,6 @@ class OpenvinoBackend(Backend):
             self._narrow.result()
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         narrow = self._narrow.result() if self._narrow.done() else None
@@ -238,15 +237,12 @@ class AdaptedBackend(Backend):
         self._plain = self._background.submit(self._make_plain, make_plain)
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
         return self._of(batch).forward(batch, stream)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact."""
         return self._adapted.forward_exact(batch)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew."""
         for backend in self._made():
             backend.renew(stream)
 

@@ -57,7 +57,6 @@ class StaticBackend(Backend):
         return self.forward_exact(batch)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact."""
         ids = batch.texts.ids
         rows = ids if self._rows is None else self._rows[ids]
         known = None if self._unknown_id is None else ids != self._unknown_id  # (T,)
@@ -79,7 +78,6 @@ class StaticBackend(Backend):
         return {"dense": vectors}
 
     def close(self) -> None:
-        """See Backend.close."""
         self._table = self._table[:0].copy()
         self._tensors.close()
 

@@ -6,7 +6,7 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -70,7 +70,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
         sources=sources,
         lengths={name: vectors.lengths for name, vectors in made.items()},
         limits={served.name: served.reader_of(request.text).spec.max_tokens for served, _ in parts},
-        failures={index: error for vectors in made.values() for index, error in vectors.failures.items()},
+        failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
 
 
@@ -177,7 +177,6 @@ class ModelVectors:
     ran: RunResult
     lengths: Sequence[TextLength]
     colbert: Sequence[Float32] | None  # of the tokens that count
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input, with `partial`
 
 
 def check_specials(kinds: frozenset[VectorKind], options: TextOptions) -> None:
@@ -232,11 +231,11 @@ async def vectors_to_show(
             failures[place] = ran.failures[i].at(field="inputs", index=place)
         else:
             answers[place] = answer
-    whole = RunResult(answers, ran.queue_s, ran.inference_s, device=ran.device)
+    whole = RunResult(answers, ran.queue_s, ran.inference_s, failures, device=ran.device)
     ran_sequences = [None if i in failures else readable[i] for i in range(count)]
     colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
     lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]
-    return ModelVectors(whole, lengths, colbert, failures)
+    return ModelVectors(whole, lengths, colbert)
 
 
 async def _run(

@@ -67,10 +67,10 @@ def test_graphs_equal_eager_kernels(spec: ModelSpec, dtype: str) -> None:
     """Except for the order of sums in products of another size."""
     backend = on_gpu(spec, dtype)
     if torch.cuda.get_device_capability() >= (8, 0):
-        assert len(backend._graphs)
+        assert len(backend.graphs)
     batches = [batch_of(*random_texts(LENGTHS, seed=seed), outputs=spec.outputs) for seed in range(4)]
     with_graphs = [backend.forward(batch, 0) for batch in batches]
-    backend.use(Graphs())
+    backend.graphs = Graphs()
     for batch, got in zip(batches, with_graphs, strict=True):
         assert_close(got, backend.forward(batch, 0), TOLERANCES[dtype] / 4)
     backend.close()

@@ -87,7 +87,7 @@ def backends_of(spec: ModelSpec, capture: Recorder) -> tuple[TorchBackend, Torch
 
     with torch.inference_mode():
         shapes = graph_shapes(spec.max_tokens, most_tokens=512)
-        with_graphs.use(capture_graphs(program_of, shapes, CPU, capture, PLENTY))
+        with_graphs.graphs = capture_graphs(program_of, shapes, CPU, capture, PLENTY)
     grouped = TorchBackend(facts, Network(spec, checkpoint, TorchOps(CPU, torch.float32)), None, CPU)
     return with_graphs, grouped
 

@@ -50,7 +50,7 @@ class TorchBackend(Backend):
         self._streams = streams
         self._slots = [self._make_slot() for _ in range(facts.streams)]
         self._flat = flat
-        self._graphs = Graphs()
+        self.graphs = Graphs()  # of batches that fit; set before the first real forward
         self._launching = threading.Lock()  # held while launching kernels, or writing a graph's inputs
         self._exact: Network[torch.Tensor] | None = network if make_exact is None else None
         self._exact_lock = threading.Lock()
@@ -58,15 +58,6 @@ class TorchBackend(Backend):
     def limit(self, max_batch_tokens: int) -> None:
         """Set the maximum tokens of a forward, before the first real one."""
         self.facts = replace(self.facts, max_batch_tokens=max_batch_tokens)
-
-    @property
-    def graphs(self) -> Graphs:
-        """The graphs in use."""
-        return self._graphs
-
-    def use(self, graphs: Graphs) -> None:
-        """Run batches that fit as one of these graphs; before the first real forward."""
-        self._graphs = graphs
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
@@ -87,7 +78,7 @@ class TorchBackend(Backend):
 
         No other model gets its streams, which it may be using.
         """
-        self._graphs = Graphs()
+        self.graphs = Graphs()
         self._launching = threading.Lock()
         if self._streams is not None:
             self._streams.forget()
@@ -103,7 +94,7 @@ class TorchBackend(Backend):
         """Free weights and streams. No forward may follow."""
         if self._streams is not None:
             self._streams.give_back()
-        del self._network, self._exact, self._make_exact, self._graphs
+        del self._network, self._exact, self._make_exact, self.graphs
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -122,7 +113,7 @@ class TorchBackend(Backend):
         return slot.fetch(answers)
 
     def _run_flat(self, batch: TokenBatch, shape: FlatShape, slot: Slot) -> Answers:
-        graph = self._graphs.find(shape)
+        graph = self.graphs.find(shape)
         filled = shape.rounded() if graph is None else graph.shape
         numbers = slot.buffer(filled.size)
         fill(batch.texts, filled, numbers.numpy())

@@ -239,7 +239,7 @@ def _capture(
             CudaCapture(kernels),
             GraphLimits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),
         )
-    backend.use(graphs)
+    backend.graphs = graphs
     logger.info("%d CUDA graphs captured in %.1f s", len(graphs), time.monotonic() - begun_s)
 
 
