@@ -9,8 +9,9 @@ import asyncio
 import os
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,10 +24,11 @@ from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
-from vectord.server.http.hardening.body import Body
+from vectord.server.http.hardening.body import Body, Receive
 from vectord.server.http.hardening.decompression import GZIP
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.negotiation import Coding, coding_for
+from vectord.server.http.routing import Found
 from vectord.server.pipeline import RequestRecord, Shutdown
 from vectord.server.results import (
     RENDERING_THREADS,
@@ -50,6 +52,19 @@ LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
 FILE_PIECE_BYTES = 2**18
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
+
+
+@dataclass(slots=True)
+class HttpCall:
+    """One HTTP request while it is answered. result: None before it, and for an error or a page."""
+
+    scope: Mapping[str, Any]
+    headers: Sequence[tuple[str, str]]  # all of them; `record.headers` has the last of each name
+    found: Found
+    record: RequestRecord
+    body: Body
+    receive: Receive
+    result: Result | BatchResult | None = None
 
 
 class RefusalResponses:
@@ -122,39 +137,24 @@ class Responder:
             self._backpressure.hold(len(rendered.body))  # some products write twice as many digits
         return rendered
 
-    async def send(
-        self,
-        scope: Mapping[str, Any],
-        record: RequestRecord,
-        rendered: Rendered,
-        result: Result | BatchResult | None,
-        body: Body,
-        send: Send,
-    ) -> None:
-        """result: None for an error or a page; body: the request's. A client that disconnects is not an error."""
+    async def send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
+        """A client that disconnects is not an error."""
         try:
             with suppress(OSError):
-                await self._send(scope, record, rendered, result, body, send)
+                await self._send(call, rendered, send)
         finally:
             if rendered.file is not None:
                 rendered.file.close()
-            if result is not None and count_numbers(result) > SMALL_NUMBERS:
+            if call.result is not None and count_numbers(call.result) > SMALL_NUMBERS:
                 self._backpressure.give_back(len(rendered.body))
 
-    async def _send(
-        self,
-        scope: Mapping[str, Any],
-        record: RequestRecord,
-        rendered: Rendered,
-        result: Result | BatchResult | None,
-        body: Body,
-        send: Send,
-    ) -> None:
+    async def _send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
+        record = call.record
         headers = {REQUEST_ID: record.request_id, **rendered.headers}
-        if result is not None:
-            headers.update(result_headers(result))
-        if record.steps is not None and result is not None:
-            headers[SERVER_TIMING] = server_timing(record.steps, record.timings)
+        if call.result is not None:
+            headers.update(result_headers(call.result))
+            if record.steps is not None:
+                headers[SERVER_TIMING] = server_timing(record.steps, record.timings)
         if record.span is not None:
             headers[TRACEPARENT] = record.span.traceparent
         content = await self._compressed(rendered, headers, record.headers.get("accept-encoding"))
@@ -163,13 +163,15 @@ class Responder:
             headers["content-type"] = rendered.content_type
         if rendered.status not in NO_BODY:
             headers["content-length"] = str(n_bytes)
-        lingers = self._closing_headers(scope, record, body, headers)
+        lingers = self._closing_headers(call, headers)
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
         content = b"" if record.method == "HEAD" else content
         if lingers:
             await send({"type": "http.response.body", "body": content, "more_body": True})
-            await _linger(body, LINGER_BODIES * self._body_limit_bytes)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await call.body.discard(LINGER_BODIES * self._body_limit_bytes)
             content = b""
         if rendered.file is not None and record.method != "HEAD":
             while piece := await asyncio.to_thread(rendered.file.read, FILE_PIECE_BYTES):
@@ -190,28 +192,17 @@ class Responder:
         headers["content-encoding"] = coding
         return await compressed(rendered.body, coding)
 
-    def _closing_headers(
-        self, scope: Mapping[str, Any], record: RequestRecord, body: Body, headers: dict[str, str]
-    ) -> bool:
+    def _closing_headers(self, call: HttpCall, headers: dict[str, str]) -> bool:
         """Add `connection: close` if the connection must end. Return whether to read the rest of an upload first."""
-        version = scope.get("http_version", "1.1")
+        version, body = call.scope.get("http_version", "1.1"), call.body
         if not version.startswith("1"):  # HTTP/2 refuses responses with that header
             return False
         is_draining = self._shutdown.begun
-        client_closes = version == "1.0" or record.headers.get("connection", "").lower() == "close"
+        client_closes = version == "1.0" or call.record.headers.get("connection", "").lower() == "close"
         lingers = not body.finished and (client_closes or is_draining or body.may_exceed(self._body_limit_bytes))
         if lingers or is_draining:
             headers["connection"] = "close"
         return lingers
-
-
-async def _linger(body: Body, limit_bytes: int) -> None:
-    """Read and discard the rest of a refused upload, up to `limit_bytes` and LINGER_S."""
-    try:
-        async with asyncio.timeout(LINGER_S):
-            await body.discard(limit_bytes)
-    except TimeoutError:
-        return
 
 
 # --- compression -----------------------------------------------------------------------------------------------

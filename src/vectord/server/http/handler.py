@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from vectord.config import ServerConfig
@@ -25,7 +24,7 @@ from vectord.products.common.dialect import Call, Incoming, Rendered, RenderErro
 from vectord.schema import Caller, Request, Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.admission.keys import presented_key
-from vectord.server.http.answer import RefusalResponses, Responder, Send
+from vectord.server.http.answer import HttpCall, RefusalResponses, Responder, Send
 from vectord.server.http.hardening.body import (
     Body,
     BodyRoom,
@@ -39,7 +38,7 @@ from vectord.server.http.hardening.connection_limits import OVER_LIMIT
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import LazyModelList, guards_of
 from vectord.server.http.negotiation import negotiated
-from vectord.server.http.routing import Choice, Endpoint, Found, Table
+from vectord.server.http.routing import Choice, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
 AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
@@ -47,14 +46,6 @@ AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]
 REQUEST_ID_BYTES = REQUEST_ID.encode()
 CHOOSE_ON_LOOP_BYTES = 2**20  # 2 ms to check the shape of a body and select its product
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """rendered: None if the client disconnected; result: None for an error or a page."""
-
-    rendered: Rendered | None
-    result: Result | BatchResult | None = None
 
 
 class HttpHandler:
@@ -81,21 +72,38 @@ class HttpHandler:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
-        found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
-        endpoint = found.endpoint
-        decoded = _decoded_headers(scope)
-        record = self._pipeline.begin(scope["method"], endpoint.path, endpoint.speaker, dict(decoded))
-        body = Body(receive, record.headers)
-        forwarded = [value for name, value in decoded if name == "x-forwarded-for"]
-        work = self._respond(scope, forwarded, found, record, body, receive)
-        outcome = await self._or_error(work, record, endpoint.speaker, endpoint.render_error)
-        body.release()
-        rendered, result = outcome.rendered, outcome.result
+        found, headers, record = self._begin(scope)
+        call, endpoint = HttpCall(scope, headers, found, record, Body(receive, record.headers), receive), found.endpoint
+        rendered = await self._or_error(self._respond(call), record, endpoint.speaker, endpoint.render_error)
+        call.body.release()
         if rendered is not None:
-            await self._responder.send(scope, record, rendered, result, body, send)
+            await self._responder.send(call, rendered, send)
         status = CLIENT_LEFT_STATUS if rendered is None else rendered.status
         # Probes and scrapes come every few seconds, so successful ones are logged at debug level.
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
+
+    def _begin(self, scope: Mapping[str, Any]) -> tuple[Found, list[tuple[str, str]], RequestRecord]:
+        """The endpoint, the headers with names in lower case, and the record, which has the last of each header."""
+        found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        return (
+            found,
+            headers,
+            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.speaker, dict(headers)),
+        )
+
+    def _identify(
+        self,
+        scope: Mapping[str, Any],
+        headers: Sequence[tuple[str, str]],
+        record: RequestRecord,
+        *,
+        reads_key: bool = True,
+        span: tuple[str, str] | None = None,
+    ) -> None:
+        peer = scope.get("client")
+        forwarded = [value for name, value in headers if name == "x-forwarded-for"]
+        self._pipeline.identify(record, peer[0] if peer else "", forwarded, reads_key=reads_key, span=span)
 
     def refuse_at_once(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
         """The status of a refusal, and the response after its date; None if `__call__` should answer the request.
@@ -111,31 +119,24 @@ class HttpHandler:
             return None
 
     def _refused(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
-        endpoint = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))).endpoint
-        decoded = _decoded_headers(scope)
-        headers = dict(decoded)
-        if (
-            scope["method"] != "POST"
-            or not endpoint.choices
-            or endpoint.admin
-            or endpoint.form
-            or "content-encoding" in headers
-        ):
+        if scope["method"] != "POST":
+            return None
+        found, headers, record = self._begin(scope)
+        endpoint = found.endpoint
+        if not endpoint.choices or endpoint.admin or endpoint.form or "content-encoding" in record.headers:
             return None
         self._pipeline.check_running()
-        check_media_type(headers)
+        check_media_type(record.headers)
         choice = endpoint.choose(body)
         if choice.sample is None:
             return None
-        record = self._pipeline.begin(scope["method"], endpoint.path, choice.dialect.name, headers)
-        forwarded = [value for name, value in decoded if name == "x-forwarded-for"]
-        peer = scope.get("client")
-        self._pipeline.identify(record, peer[0] if peer else "", forwarded, span=None)
+        record.dialect = choice.dialect.name
+        self._identify(scope, headers, record)
         gate = self._pipeline.gate
         if gate.limits.applies(record.key, choice.dialect.name):
             return None
         if not endpoint.public:
-            gate.keys.require(record.key, headers)
+            gate.keys.require(record.key, record.headers)
         busy = self._engine.busy_error([choice.sample], record.caller())
         if busy is None:
             return None
@@ -145,72 +146,65 @@ class HttpHandler:
         return status, b"%b: %b\r\n%b" % (REQUEST_ID_BYTES, record.request_id.encode("latin-1"), content)
 
     async def _or_error(
-        self, work: Awaitable[Outcome], record: RequestRecord, dialect: str, render: RenderError
-    ) -> Outcome:
-        """The outcome of `work`, or its error as `dialect` renders it. Raises nothing."""
+        self, work: Awaitable[Rendered | None], record: RequestRecord, dialect: str, render: RenderError
+    ) -> Rendered | None:
+        """The result of `work`, or its error as `dialect` renders it; None if the client disconnected. Raises
+        nothing."""
         try:
             return await work
         except ClientDisconnected:
             record.error = "ClientLeft"
-            return Outcome(None)
+            return None
         except (Exception, asyncio.CancelledError) as cause:  # run.py cancels requests that outlast the shutdown
             record.dialect = dialect
             # No name for the error here: with its traceback it would keep this frame, and so the body, in a cycle.
-            return Outcome(self._refusals.render(self._pipeline.failed(record, cause), render, record.client))
+            return self._refusals.render(self._pipeline.failed(record, cause), render, record.client)
 
-    async def _respond(
-        self,
-        scope: Mapping[str, Any],
-        forwarded: Sequence[str],
-        found: Found,
-        record: RequestRecord,
-        body: Body,
-        receive: Receive,
-    ) -> Outcome:
+    async def _respond(self, call: HttpCall) -> Rendered | None:
         """Everything before the product is known."""
-        endpoint = found.endpoint
-        peer = scope.get("client")
-        self._pipeline.identify(
+        endpoint, record = call.found.endpoint, call.record
+        page = endpoint.page
+        self._identify(
+            call.scope,
+            call.headers,
             record,
-            peer[0] if peer else "",
-            forwarded,
             reads_key=endpoint.open_page is None,
             # Pages have no span: most traces would be probes and scrapes.
-            span=None if endpoint.page is not None else (record.method, record.route),
+            span=None if page is not None else (record.method, record.route),
         )
-        if (error := scope.get(OVER_LIMIT)) is not None and not (endpoint.page is not None and endpoint.page.probe):
+        if (error := call.scope.get(OVER_LIMIT)) is not None and not (page is not None and page.probe):
             raise error
         if endpoint.open_page is None and not endpoint.public:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
-        if endpoint.page is not None:
-            is_probe = endpoint.page.probe and not endpoint.page.limited and presented_key(record.headers) is None
-            if not endpoint.page.guarded and not is_probe:  # a probe with a key would be a way to guess keys
+        if page is not None:
+            is_probe = page.probe and not page.limited and presented_key(record.headers) is None
+            if not page.guarded and not is_probe:  # a probe with a key would be a way to guess keys
                 # In a bucket of their own: a client that floods the API can still be watched from its own machine.
                 await self._pipeline.gate.limits.check(f"pages:{record.address}", None, None)
-            shown = endpoint.page.show(record.headers)
-            return Outcome(shown if isinstance(shown, Rendered) else await shown)
+            shown = page.show(record.headers)
+            return shown if isinstance(shown, Rendered) else await shown
         if endpoint.error is not None:
             raise endpoint.error
         self._pipeline.check_running()
         # A small body has arrived with its headers, and the refusal should have the form of its product.
-        is_one = endpoint.dialect is not None or body.declared_bytes > PARSE_ON_LOOP_BYTES
+        is_one = endpoint.dialect is not None or call.body.declared_bytes > PARSE_ON_LOOP_BYTES
         checks_early = is_one and bool(endpoint.samples)
         if checks_early:
             await self._engine.check_busy(endpoint.samples, record.caller())
-        choice = await self._choose(endpoint, record, body)
+        choice = await self._choose(call)
         record.dialect = choice.dialect.name
-        sample = None if checks_early else choice.sample
-        work = self._converse(choice, found, scope, record, body, receive, sample)
+        work = self._converse(call, choice, None if checks_early else choice.sample)
         return await self._or_error(work, record, choice.dialect.name, choice.render_error)
 
-    async def _choose(self, endpoint: Endpoint, record: RequestRecord, body: Body) -> Choice:
+    async def _choose(self, call: HttpCall) -> Choice:
         """Reads the body, which selects the product if several have this path."""
+        endpoint, body = call.found.endpoint, call.body
         if endpoint.method in ("GET", "HEAD"):
             return endpoint.choose(b"")
         if endpoint.form:
             await body.read(self._room)
             return endpoint.choose(b"")
-        check_media_type(record.headers)
+        check_media_type(call.record.headers)
         content = await body.read(self._room)
 
         def choose() -> Choice:
@@ -219,37 +213,29 @@ class HttpHandler:
 
         return choose() if len(content) <= CHOOSE_ON_LOOP_BYTES else await asyncio.to_thread(choose)
 
-    async def _converse(
-        self,
-        choice: Choice,
-        found: Found,
-        scope: Mapping[str, Any],
-        record: RequestRecord,
-        body: Body,
-        receive: Receive,
-        unchecked: Request | None,
-    ) -> Outcome:
+    async def _converse(self, call: HttpCall, choice: Choice, unchecked: Request | None) -> Rendered:
         """From the body to the response of one product. unchecked: a request for the engine's `check_busy`."""
+        record, body = call.record, call.body
         body_read_s = time.perf_counter()
         if unchecked is not None:
             await self._engine.check_busy([unchecked], record.caller())
-        if found.endpoint.dialect is None:  # the body selected the product
+        if call.found.endpoint.dialect is None:  # the body selected the product
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()
-        query = scope.get("query_string", b"").decode("latin-1")
-        call = negotiated(await self._parse(choice.route, found, query, record, body, caller), record.headers)
-        if not isinstance(call.request, StoreFile):  # its content counts until it is on the disk
+        parsed = negotiated(await self._parse(call, choice.route, caller), record.headers)
+        if not isinstance(parsed.request, StoreFile):  # its content counts until it is on the disk
             body.release()
         parsed_s = time.perf_counter()
         try:
-            result = await cancel_on_disconnect(self._answer(call.request, caller), receive)
+            result = await cancel_on_disconnect(self._answer(parsed.request, caller), call.receive)
         except VectordError as error:
-            raise call.named(error) from error.__cause__
+            raise parsed.named(error) from error.__cause__
         await self._pipeline.account(record, result)
         answered_s = time.perf_counter()
-        rendered = await self._responder.render(call, result)
+        rendered = await self._responder.render(parsed, result)
         record.steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
-        return Outcome(rendered, result)
+        call.result = result
+        return rendered
 
     def _answer(self, request: Request | BatchRequest, caller: Caller) -> Awaitable[Result | BatchResult]:
         if isinstance(request, BatchRequest):
@@ -257,24 +243,17 @@ class HttpHandler:
             return self._batches(request, caller)
         return self._engine.answer(request, caller)
 
-    async def _parse(
-        self, route: Route, found: Found, query: str, record: RequestRecord, body: Body, caller: Caller
-    ) -> Call:
-        models = LazyModelList(self._engine, caller)
+    async def _parse(self, call: HttpCall, route: Route, caller: Caller) -> Call:
+        models, body = LazyModelList(self._engine, caller), call.body.content
         incoming = Incoming(
-            body=body.content,
-            path=found.values,
-            query=query,
-            headers=record.headers,
+            body=body,
+            path=call.found.values,
+            query=call.scope.get("query_string", b"").decode("latin-1"),
+            headers=call.record.headers,
             models=models,
             guards=self._guards,
         )
-        if len(body.content) <= PARSE_ON_LOOP_BYTES:
+        if len(body) <= PARSE_ON_LOOP_BYTES:
             return route.parse(incoming)
         models.load()
         return await asyncio.to_thread(route.parse, incoming)
-
-
-def _decoded_headers(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names in lower case. Latin-1 decodes every byte. Of a repeated header the last one counts."""
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
