@@ -19,14 +19,10 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InferenceFailed, InvalidRequest, NoSuchRoute, Overloaded, PayloadTooLarge
 from vectord.products.common.batches import (
-    CancelBatch,
     CreateBatch,
-    DeleteFile,
+    ItemRequest,
     ListFiles,
     OpenedFile,
-    OpenFile,
-    ShowBatch,
-    ShowFile,
     StoredBatch,
     StoredFile,
     StoreFile,
@@ -73,7 +69,7 @@ async def create(runner: BatchRunner, content: bytes, caller: Caller = ANYONE, w
 
 
 async def shown(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> StoredBatch:
-    batch = await runner.answer(ShowBatch(id=id), caller)
+    batch = await runner.answer(ItemRequest("show batch", id), caller)
     assert isinstance(batch, StoredBatch)
     return batch
 
@@ -87,7 +83,7 @@ async def ended(runner: BatchRunner, id: str, caller: Caller = ANYONE) -> Stored
 async def rows(runner: BatchRunner, file_id: str | None, caller: Caller = ANYONE) -> list[Any]:
     if file_id is None:
         return []
-    opened = await runner.answer(OpenFile(id=file_id), caller)
+    opened = await runner.answer(ItemRequest("open file", file_id), caller)
     assert isinstance(opened, OpenedFile)
     with opened.file as file:
         return [json.loads(line) for line in file]
@@ -122,7 +118,7 @@ async def test_a_cancelled_batch_keeps_its_results(tmp_path):
         await engine.entered.acquire()
         while engine.running == 0:
             await asyncio.sleep(0)
-        cancelling = await runner.answer(CancelBatch(id=id), ANYONE)
+        cancelling = await runner.answer(ItemRequest("cancel batch", id), ANYONE)
         assert isinstance(cancelling, StoredBatch)
         batch = await ended(runner, id)
         assert (batch.status, batch.request_counts.failed) == ("cancelled", 20)
@@ -227,7 +223,7 @@ async def test_no_key_takes_the_whole_disk_limit(tmp_path):
         carl = Caller(client="carl", named=True)
         assert await fill(runner, carl, content) == 1
         listed = await runner.answer(ALL_FILES, carl)
-        await runner.answer(DeleteFile(id=listed.items[0].id), carl)
+        await runner.answer(ItemRequest("delete file", listed.items[0].id), carl)
         assert await fill(runner, carl, content) == 1
 
 
@@ -328,10 +324,10 @@ async def test_the_input_of_an_unfinished_batch_stays(tmp_path):
     async with running(tmp_path, engine) as runner:
         id = await create(runner, lines(2))
         with pytest.raises(InvalidRequest, match="unfinished"):
-            await runner.answer(DeleteFile(id=(await shown(runner, id)).input_file_id), ANYONE)
+            await runner.answer(ItemRequest("delete file", (await shown(runner, id)).input_file_id), ANYONE)
         for path in ("../LOCK", "file-" + "0" * 32, "", "file-" + "é" * 32):
             with pytest.raises(NoSuchRoute):
-                await runner.answer(ShowFile(id=path), ANYONE)
+                await runner.answer(ItemRequest("show file", path), ANYONE)
         engine.gate.set()
 
 

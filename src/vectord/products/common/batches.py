@@ -17,6 +17,7 @@ from vectord.products.common.body import decode
 
 Purpose: TypeAlias = Literal["batch", "batch_output"]
 Ending: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
+ItemAction: TypeAlias = Literal["show file", "open file", "delete file", "show batch", "cancel batch"]
 Status: TypeAlias = Literal["validating", "in_progress", "cancelling", "finalizing"] | Ending
 
 MAX_LINES = 50_000
@@ -42,21 +43,6 @@ class ListFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowFile:
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteFile:
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateBatch:
     input_file_id: str
     endpoint: str
@@ -70,19 +56,15 @@ class ListBatches:
     limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowBatch:
+@dataclass(frozen=True, slots=True)
+class ItemRequest:
+    """An action on one file or batch."""
+
+    action: ItemAction
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelBatch:
-    id: str
-
-
-BatchRequest: TypeAlias = (
-    StoreFile | ListFiles | ShowFile | OpenFile | DeleteFile | CreateBatch | ListBatches | ShowBatch | CancelBatch
-)
+BatchRequest: TypeAlias = StoreFile | ListFiles | CreateBatch | ListBatches | ItemRequest
 
 
 class StoredFile(msgspec.Struct, kw_only=True):
@@ -140,14 +122,8 @@ class StoredBatch(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFiles:
-    items: Sequence[StoredFile]
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ListedBatches:
-    items: Sequence[StoredBatch]
+class ListedItems:
+    items: Sequence[StoredFile | StoredBatch]
     has_more: bool
 
 
@@ -161,7 +137,7 @@ class DeletedFile:
     id: str
 
 
-BatchResult: TypeAlias = StoredFile | StoredBatch | ListedFiles | ListedBatches | OpenedFile | DeletedFile
+BatchResult: TypeAlias = StoredFile | StoredBatch | ListedItems | OpenedFile | DeletedFile
 
 
 # --- lines ----------------------------------------------------------------------------------------------------

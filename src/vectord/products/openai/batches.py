@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
@@ -10,19 +10,14 @@ import msgspec
 
 from vectord.errors import InvalidField, MissingField
 from vectord.products.common.batches import (
-    BatchRequest,
-    CancelBatch,
     CreateBatch,
     DeletedFile,
-    DeleteFile,
+    ItemAction,
+    ItemRequest,
     ListBatches,
-    ListedBatches,
-    ListedFiles,
+    ListedItems,
     ListFiles,
     OpenedFile,
-    OpenFile,
-    ShowBatch,
-    ShowFile,
     StoredBatch,
     StoredFile,
     StoreFile,
@@ -178,8 +173,8 @@ def batch_object(batch: StoredBatch) -> dict[str, Any]:
     return {**fields, "object": "batch", "completion_window": "24h", "errors": errors}
 
 
-def _listed(result: ListedFiles | ListedBatches) -> dict[str, Any]:
-    items: Sequence[StoredFile | StoredBatch] = result.items
+def _listed(result: ListedItems) -> dict[str, Any]:
+    items = result.items
     return {
         "object": "list",
         "data": [batch_object(item) if isinstance(item, StoredBatch) else file_object(item) for item in items],
@@ -204,12 +199,12 @@ def _render_content(result: OpenedFile) -> Rendered:
 # --- routes ---------------------------------------------------------------------------------------------------
 
 
-def _by_id(
-    request: Callable[..., BatchRequest], placeholder: str, render: Callable[[Any], Rendered]
-) -> Callable[[Incoming], Call]:
-    return lambda incoming: Call(request(id=incoming.path[placeholder]), render)
+def _on_item(action: ItemAction, render: Callable[[Any], Rendered]) -> Callable[[Incoming], Call]:
+    """A parser of requests for `action` on the item whose id is in the path."""
+    return lambda incoming: Call(ItemRequest(action, *incoming.path.values()), render)
 
 
+_file, _batch = _render(file_object), _render(batch_object)
 ROUTES.add(
     Route(
         method="POST",
@@ -222,23 +217,11 @@ ROUTES.add(
 )
 for _method, _path, _parse, _summary, _answer in (
     ("GET", "/v1/files", parse_list_files, "List stored files", None),
-    ("GET", "/v1/files/{file_id}", _by_id(ShowFile, "file_id", _render(file_object)), "Show one file", FileObject),
-    ("GET", "/v1/files/{file_id}/content", _by_id(OpenFile, "file_id", _render_content), "Download a file", None),
-    ("DELETE", "/v1/files/{file_id}", _by_id(DeleteFile, "file_id", _render(_deleted)), "Delete a file", None),
+    ("GET", "/v1/files/{file_id}", _on_item("show file", _file), "Show one file", FileObject),
+    ("GET", "/v1/files/{file_id}/content", _on_item("open file", _render_content), "Download a file", None),
+    ("DELETE", "/v1/files/{file_id}", _on_item("delete file", _render(_deleted)), "Delete a file", None),
     ("GET", "/v1/batches", parse_list_batches, "List batches", None),
-    (
-        "GET",
-        "/v1/batches/{batch_id}",
-        _by_id(ShowBatch, "batch_id", _render(batch_object)),
-        "Show one batch",
-        BatchObject,
-    ),
-    (
-        "POST",
-        "/v1/batches/{batch_id}/cancel",
-        _by_id(CancelBatch, "batch_id", _render(batch_object)),
-        "Cancel a batch",
-        BatchObject,
-    ),
+    ("GET", "/v1/batches/{batch_id}", _on_item("show batch", _batch), "Show one batch", BatchObject),
+    ("POST", "/v1/batches/{batch_id}/cancel", _on_item("cancel batch", _batch), "Cancel a batch", BatchObject),
 ):
     ROUTES.add(Route(method=_method, path=_path, parse=_parse, summary=_summary, answer=_answer))

@@ -34,19 +34,14 @@ from vectord.products.common.batches import (
     MAX_LISTED_FAULTS,
     BatchRequest,
     BatchResult,
-    CancelBatch,
     CreateBatch,
     DeletedFile,
-    DeleteFile,
     Fault,
+    ItemRequest,
     ListBatches,
-    ListedBatches,
-    ListedFiles,
+    ListedItems,
     ListFiles,
     OpenedFile,
-    OpenFile,
-    ShowBatch,
-    ShowFile,
     StoredBatch,
     StoreFile,
     fault_of,
@@ -110,12 +105,12 @@ class BatchRunner:
                 return await self._stored(store.add_file, shelf, request.name, request.content, request.expires_after_s)
             case ListFiles():
                 files = [file for file in list(shelf.files.values()) if request.purpose in (None, file.purpose)]
-                return ListedFiles(*_page(files, request.newest_first, request.after, request.limit))
-            case ShowFile():
+                return ListedItems(*_page(files, request.newest_first, request.after, request.limit))
+            case ItemRequest(action="show file"):
                 return store.file(shelf, request.id)
-            case OpenFile():
+            case ItemRequest(action="open file"):
                 return OpenedFile(await self._stored(store.open_file, shelf, request.id))
-            case DeleteFile():
+            case ItemRequest(action="delete file"):
                 await self._stored(store.delete_file, shelf, request.id)
                 return DeletedFile(request.id)
             case CreateBatch():
@@ -126,10 +121,10 @@ class BatchRunner:
                 self._wake(shelf)
                 return batch
             case ListBatches():
-                return ListedBatches(*_page(list(shelf.batches.values()), True, request.after, request.limit))
-            case ShowBatch():
+                return ListedItems(*_page(list(shelf.batches.values()), True, request.after, request.limit))
+            case ItemRequest(action="show batch"):
                 return store.batch(shelf, request.id)
-            case CancelBatch():
+            case ItemRequest():  # cancel batch
                 return await self._cancel(shelf, store.batch(shelf, request.id))
 
     async def _cancel(self, shelf: Shelf, batch: StoredBatch) -> StoredBatch:
