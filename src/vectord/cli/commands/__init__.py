@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -114,6 +115,22 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
     if line.layer:
         raise ConfigError("--url: the server has its own settings; leave out the other options")
     return [str(name).removesuffix(":latest") for name in names] if isinstance(names, Sequence) else []
+
+
+def answers_about(
+    server: ProbedServer, names: Sequence[str], method: str, action: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each model that the server has answered for, and the answer. Writes a line for each one that it refuses.
+
+    action: the end of the route, such as /unload.
+    """
+    for name in names:
+        served = name.removesuffix(":latest")  # Ollama's tag of a name without one
+        reply = server.send(method, f"/vectord/models/{quote(served)}{action}", None)
+        if reply.status == 200:
+            yield name, reply.json()
+        else:
+            click.echo(f"vectord: {name}: {refusal(reply)}", err=True)
 
 
 def refusal(reply: ProbeReply) -> str:

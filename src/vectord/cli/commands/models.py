@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
-
-import click
 
 from vectord.cli.commands import (
     INSTEAD_URL,
     JSON,
     TOKEN,
+    answers_about,
     command_with_settings,
     load_settings,
     names_for_server,
-    refusal,
     running_server,
 )
 from vectord.cli.commands.ps import print_served, served_models
@@ -79,11 +75,7 @@ def list_served(line: CommandLine, url: str | None, token: str | None, names: Se
         if not names:
             models = served_models(server)
             return print_json(models) if as_json else print_served(models)
-        replies = {name: server.get(f"/vectord/models/{quote(name)}") for name in names}
-    for name, reply in replies.items():
-        if reply.status != 200:
-            click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
-    found: list[dict[str, Any]] = [reply.json() for reply in replies.values() if reply.status == 200]
+        found = [answer for _, answer in answers_about(server, names, "GET")]
     if as_json:
         print_json(found)
     elif len(names) == 1 and found:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import quote
-
-import click
 
 from vectord.cli.commands import (
     INSTEAD_URL,
     JSON,
     TOKEN,
+    answers_about,
     command_with_settings,
     load_settings,
     names_for_server,
-    refusal,
     running_server,
 )
 from vectord.cli.printing import print_json, print_text, printable
@@ -77,14 +73,8 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
 def _remove_from_server(
     line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool
 ) -> int:
-    removed = []
     with running_server(line, url, token) as server:
-        for name in names:
-            reply = server.send("DELETE", f"/vectord/models/{quote(name)}", None)
-            if reply.status == 200:
-                removed.append(reply.json())
-            else:
-                click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
+        removed = [answer for _, answer in answers_about(server, names, "DELETE")]
     _report(removed, as_json)
     return 0 if len(removed) == len(names) else ExitCode.FAILED
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from urllib.parse import quote
-
-import click
-
-from vectord.cli.commands import TOKEN, URL, command_with_settings, refusal, running_server
+from vectord.cli.commands import TOKEN, URL, answers_about, command_with_settings, running_server
 from vectord.cli.printing import print_text
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
@@ -37,14 +32,9 @@ def command(line: CommandLine, url: str | None, token: str | None) -> int:
     names, _ = line.layer.pop("models", ([], None))
     if not names or not isinstance(names, list):
         raise ConfigError("name the models to unload; vectord ps lists them")
-    code = 0
+    unloaded = 0
     with running_server(line, url, token) as server:
-        for name in names:
-            served = name.removesuffix(":latest")  # Ollama's tag of a name without one
-            reply = server.send("POST", f"/vectord/models/{quote(served)}/unload", None)
-            if reply.status == 200:
-                print_text(f"{name} is unloaded")
-                continue
-            code = ExitCode.FAILED
-            click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
-    return code
+        for name, _ in answers_about(server, names, "POST", "/unload"):
+            print_text(f"{name} is unloaded")
+            unloaded += 1
+    return 0 if unloaded == len(names) else ExitCode.FAILED
