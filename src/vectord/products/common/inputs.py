@@ -69,6 +69,18 @@ def _mixed(index: int, field: str) -> InvalidField:
     return InvalidField(template, field=field, index=index)
 
 
+def read_filled_inputs(value: str | Sequence[str | int | list[int]]) -> Sequence[Input]:
+    """As read_inputs. Raises EmptyInput also for an empty string, as TEI does."""
+    inputs = read_inputs(value)
+    refuse_empty(inputs, "inputs")
+    return inputs
+
+
+def refuse_empty(inputs: Sequence[Input], field: str) -> None:
+    if "" in inputs:
+        raise EmptyInput(f"{{body.{field}}} cannot be empty", field=field, index=inputs.index(""))
+
+
 def check_count(given: int, limit: int | None, field: str = "inputs", unit: str = "input") -> None:
     """Raises TooManyInputs, before a product processes inputs that the engine would reject for their number."""
     if limit is not None and given > limit:

@@ -10,7 +10,7 @@ import msgspec
 from vectord import __version__
 from vectord.errors import Forbidden
 from vectord.products.common.dialect import Rendered
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.vectors import json_answer
 from vectord.schema import ModelInfo, ModelList
 
 # --- the shared list ------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, An
 
 
 def render_listed_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result)))
+    return json_answer(**listed_models(result))
 
 
 def served_names(info: ModelInfo) -> list[str]:
@@ -136,24 +136,23 @@ class Info(msgspec.Struct):
 def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
     """The first served model, since TEI's clients expect one, and the limits in force."""
     model, limits = first_model(result), result.limits
-    shown = {
-        "model_id": model.model_id,
-        "model_sha": model.revision,
-        "model_dtype": model.dtype,
-        "served_model_name": model.name,
-        "model_type": _model_type(model),
-        "max_concurrent_requests": limits.max_concurrent_requests,
-        "max_input_length": model.max_input_tokens,
-        "max_batch_tokens": limits.max_batch_tokens,
-        "max_batch_requests": limits.max_batch_texts,
-        "max_client_batch_size": limits.max_inputs_per_request,
-        "auto_truncate": truncates_by_default if limits.truncates is None else limits.truncates,
-        "tokenization_workers": limits.tokenization_workers,
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        model_id=model.model_id,
+        model_sha=model.revision,
+        model_dtype=model.dtype,
+        served_model_name=model.name,
+        model_type=_model_type(model),
+        max_concurrent_requests=limits.max_concurrent_requests,
+        max_input_length=model.max_input_tokens,
+        max_batch_tokens=limits.max_batch_tokens,
+        max_batch_requests=limits.max_batch_texts,
+        max_client_batch_size=limits.max_inputs_per_request,
+        auto_truncate=truncates_by_default if limits.truncates is None else limits.truncates,
+        tokenization_workers=limits.tokenization_workers,
+        version=__version__,
+        sha=None,
+        docker_label=None,
+    )
 
 
 _KINDS = {"embedding": "embedding", "reranker": "rerank", "classifier": "classify"}  # Xinference's words

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from vectord.errors import EmptyInput, TooManyInputs, VectordError
+from vectord.errors import TooManyInputs, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
-from vectord.products.common.inputs import Direction, TextsOrIds, read_inputs, read_side
+from vectord.products.common.inputs import Direction, TextsOrIds, read_filled_inputs, read_side
 from vectord.products.common.models import Info, render_info
 from vectord.products.common.usage import TokenUsage, compute_headers
 from vectord.products.common.vectors import embedding_items, list_answer
@@ -73,11 +73,8 @@ class EmbedAnswer(msgspec.Struct):
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     """A batch waits for a place in the engine, and a single input is refused at once, as in the product."""
-    inputs = read_inputs(body.inputs)
-    if "" in inputs:
-        raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=inputs.index(""))
     request = EmbedRequest(
-        inputs=inputs,
+        inputs=read_filled_inputs(body.inputs),
         text=TextOptions(
             truncate=body.truncate,
             truncate_by_default=TRUNCATES,

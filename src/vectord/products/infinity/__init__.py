@@ -39,7 +39,7 @@ from vectord.products.common.inputs import (
 from vectord.products.common.models import ListedModels, listed_models, only_multivectors
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import Encoding, embedding_items, json_answer, read_encoding
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
@@ -80,15 +80,14 @@ class BaseAnswer(msgspec.Struct):
 
 
 def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | RerankResult | ClassifyResult) -> Rendered:
-    shown = {
-        "object": kind,
-        key: items,
-        "model": result.model,
-        "usage": token_usage(result.usage),
-        "id": f"infinity-{uuid.uuid4()}",
-        "created": int(time.time()),
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        object=kind,
+        **{key: items},
+        model=result.model,
+        usage=token_usage(result.usage),
+        id=f"infinity-{uuid.uuid4()}",
+        created=int(time.time()),
+    )
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def _refuse_none(texts: Sequence[str], field: str) -> None:
 
 @ROUTES.get("/models", "/v1/models", summary="List served models", answer=ListedModels)
 def render_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result, owned_by="infinity")))
+    return json_answer(**listed_models(result, owned_by="infinity"))
 
 
 # --- what is not served ---------------------------------------------------------------------------------------

@@ -33,7 +33,15 @@ from vectord.products.common.inputs import Truncate, Use, with_nvidia_keys
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, Vector, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import (
+    EmbeddingItem,
+    Encoding,
+    Vector,
+    dump_json,
+    embedding_items,
+    json_answer,
+    read_encoding,
+)
 from vectord.products.llamacpp import norms
 from vectord.schema import (
     DecodeRequest,
@@ -267,8 +275,7 @@ def _vectors(norm: int, result: EmbedResult) -> Vector:
 
 
 def _listed(model: str, result: EmbedResult | RerankResult, **shown: Any) -> Rendered:
-    answer = {"model": model, "object": "list", "usage": token_usage(result.usage), **shown}
-    return Rendered(body=dump_json(answer))
+    return json_answer(model=model, object="list", usage=token_usage(result.usage), **shown)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -380,7 +387,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 def render_tokens(with_pieces: bool, result: TokenizeResult) -> Rendered:
     (tokens,) = result.tokens
     shown = [{"id": token.id, "piece": token.text} if with_pieces else token.id for token in tokens]
-    return Rendered(body=dump_json({"tokens": shown}))
+    return json_answer(tokens=shown)
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -408,7 +415,7 @@ def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
 def render_detokenized(result: DecodeResult) -> Rendered:
     """`prompt` is vLLM's key: both products share the path and the body."""
     (text,) = result.texts
-    return Rendered(body=dump_json({"content": text, "prompt": text}))
+    return json_answer(content=text, prompt=text)
 
 
 def _model(name: str | None, incoming: Incoming) -> str | None:
@@ -427,7 +434,7 @@ class Health(msgspec.Struct):
 def render_health(result: ModelList) -> Rendered:
     """200 if at least one model answers."""
     if ready_models(result):
-        return Rendered(body=dump_json({"status": "ok"}))
+        return json_answer(status="ok")
     return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
 
 
@@ -461,17 +468,16 @@ class Props(msgspec.Struct):
 def render_props(result: ModelList) -> Rendered:
     """The first served model: llama.cpp's clients expect one."""
     model = first_model(result)
-    props = {
-        "default_generation_settings": {"n_ctx": model.max_input_tokens},
-        "total_slots": result.limits.max_concurrent_requests,
-        "model_alias": model.name,
-        "model_path": model.model_id,
-        "modalities": {"vision": False, "audio": False},
-        "chat_template": "",
-        "build_info": f"vectord {__version__}",
-        "is_sleeping": model.state == "unloaded",
-    }
-    return Rendered(body=dump_json(props))
+    return json_answer(
+        default_generation_settings={"n_ctx": model.max_input_tokens},
+        total_slots=result.limits.max_concurrent_requests,
+        model_alias=model.name,
+        model_path=model.model_id,
+        modalities={"vision": False, "audio": False},
+        chat_template="",
+        build_info=f"vectord {__version__}",
+        is_sleeping=model.state == "unloaded",
+    )
 
 
 class ModelSlot(msgspec.Struct):

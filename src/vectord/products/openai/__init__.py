@@ -32,9 +32,9 @@ from vectord.products.common.inputs import (
     read_switch,
     read_truncate,
 )
-from vectord.products.common.models import ListedModels, ModelItem, listed_models, model_item
+from vectord.products.common.models import ListedModels, ModelItem, model_item, render_listed_models
 from vectord.products.common.usage import TokenUsage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, list_answer, read_encoding
+from vectord.products.common.vectors import Encoding, embedding_items, json_answer, list_answer, read_encoding
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
@@ -228,15 +228,13 @@ def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedRes
 # --- models ---------------------------------------------------------------------------------------------------
 
 
-@ROUTES.get("/v1/models", "/models", answer=ListedModels, summary="List served models")
-def render_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result)))
+ROUTES.get("/v1/models", "/models", answer=ListedModels, summary="List served models")(render_listed_models)
 
 
 @ROUTES.get("/v1/models/{model:path}", "/models/{model:path}", answer=ModelItem, summary="Show one served model")
 def render_model(result: ModelList) -> Rendered:
     (info,) = result.models
-    return Rendered(body=dump_json(model_item(info)))
+    return json_answer(**model_item(info))
 
 
 DIALECT = Dialect(

@@ -22,8 +22,10 @@ from vectord.products.common.inputs import (
     Truncate,
     Use,
     check_count,
+    read_filled_inputs,
     read_inputs,
     read_side,
+    refuse_empty,
     with_nvidia_keys,
 )
 from vectord.products.common.models import Info, render_info
@@ -45,7 +47,6 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Float32,
-    Input,
     ModelInfo,
     MultiRequest,
     MultiResult,
@@ -101,7 +102,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     if normalize and "sparse" in made and "dense" not in made:
         raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
     request = EmbedRequest(
-        inputs=_inputs(body.inputs),
+        inputs=read_filled_inputs(body.inputs),
         text=_text_options(body, body.prompt_name),
         normalize=normalize,
         dimensions=_dimensions(body.dimensions),
@@ -144,7 +145,7 @@ def render_embed_sparse(result: EmbedResult) -> Rendered:
 
 def _embed_request(body: TextsBody, kind: VectorKind) -> EmbedRequest:
     return EmbedRequest(
-        inputs=_inputs(body.inputs),
+        inputs=read_filled_inputs(body.inputs),
         text=_text_options(body, body.prompt_name),
         outputs=frozenset({kind}),
     )
@@ -190,7 +191,7 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
         raise EmptyInput("{field} cannot be empty", field="sentences")
     if not source:
         raise EmptyInput("{field} cannot be empty", field="source")
-    _refuse_empty(sentences, "sentences")
+    refuse_empty(sentences, "sentences")
     options = body.parameters or SimilarityParameters()
     text = _text_options(options, options.prompt_name)
     return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render_similarity)
@@ -288,7 +289,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not body.texts:
         raise EmptyInput("{field} cannot be empty", field="passages")
     if not body.query:  # a pair is empty if both of its texts are
-        _refuse_empty(body.texts, "passages")
+        refuse_empty(body.texts, "passages")
     if incoming.models and not any(map(_reranks, incoming.models)):
         raise ModelCannot("model is not a re-ranker model")
     request = RerankRequest(
@@ -500,7 +501,7 @@ class OpenAIBody(msgspec.Struct):
 )
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
-        inputs=_inputs(body.input),
+        inputs=read_filled_inputs(body.input),
         # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
         text=with_nvidia_keys(
             replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type
@@ -521,17 +522,6 @@ ROUTES.get("/info", summary="Show the first served model and the limits in force
 )
 
 # --- fields ---------------------------------------------------------------------------------------------------
-
-
-def _inputs(value: TextsOrIds) -> Sequence[Input]:
-    inputs = read_inputs(value)
-    _refuse_empty(inputs, "inputs")
-    return inputs
-
-
-def _refuse_empty(inputs: Sequence[Input], field: str) -> None:
-    if "" in inputs:
-        raise EmptyInput(f"{{body.{field}}} cannot be empty", field=field, index=inputs.index(""))
 
 
 def _text_options(body: Truncation, prompt_name: str | None = None) -> TextOptions:

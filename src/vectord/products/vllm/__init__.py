@@ -29,7 +29,7 @@ from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_coun
 from vectord.products.common.models import ModelItem, model_item, served_names
 from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, dump_json
+from vectord.products.common.vectors import EmbeddingItem, json_answer
 from vectord.products.vllm.chat import (
     Continue,
     GenerationPrompt,
@@ -186,15 +186,14 @@ class BaseAnswer(msgspec.Struct):
 
 
 def _listed(prefix: str, body: CommonFields, model: str, data: Sequence[Any], usage: UsedTokens) -> Rendered:
-    shown = {
-        "id": _id(prefix, body),
-        "object": "list",
-        "created": int(time.time()),
-        "model": model,
-        "data": data,
-        "usage": token_usage(usage) | {"completion_tokens": 0, "prompt_tokens_details": None},
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        id=_id(prefix, body),
+        object="list",
+        created=int(time.time()),
+        model=model,
+        data=data,
+        usage=token_usage(usage) | {"completion_tokens": 0, "prompt_tokens_details": None},
+    )
 
 
 def _id(prefix: str, body: CommonFields) -> str:
@@ -262,7 +261,7 @@ def parse_invocation(body: EmbeddingBody, incoming: Incoming) -> Call:
 
 
 def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    return _shown("embd", "embedding", "embedding", body, numbers, result.model, _rows(result), result.usage)
+    return _shown("embd", "embedding", "embedding", body, numbers, result, _rows(result))
 
 
 class PoolingBody(EmbeddingBody, kw_only=True):
@@ -282,6 +281,9 @@ class Pooled(msgspec.Struct):
 
 class Pooling(BaseAnswer):
     data: list[Pooled]
+
+
+PooledResult: TypeAlias = EmbedResult | ClassifyResult
 
 
 @ROUTES.post(
@@ -379,25 +381,24 @@ def _usual_task(model: ModelInfo | None) -> str:
 
 
 def render_pooled(body: PoolingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    return _pooling(body, numbers, result.model, _rows(result), result.usage)
+    return _pooling(body, numbers, result, _rows(result))
 
 
 def render_pooled_tokens(body: PoolingBody, numbers: Numbers, unit: bool, result: EmbedResult) -> Rendered:
     """unit: scale each token's vector to a length of 1, as vLLM's activation does."""
     each = result.tokens if result.colbert is None else result.colbert
     assert each is not None
-    return _pooling(body, numbers, result.model, [_unit(rows) if unit else rows for rows in each], result.usage)
+    return _pooling(body, numbers, result, [_unit(rows) if unit else rows for rows in each])
 
 
 def render_pooled_scores(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
-    return _pooling(body, numbers, result.model, list(result.scores), result.usage)
+    return _pooling(body, numbers, result, list(result.scores))
 
 
 def render_pooled_classes(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
     """For each input the scores of each token, special tokens included."""
     ends = list(accumulate(result.tokens))
-    each = np.split(result.scores, ends[:-1])  # (n_i, L) each
-    return _pooling(body, numbers, result.model, each, result.usage)
+    return _pooling(body, numbers, result, np.split(result.scores, ends[:-1]))  # (n_i, L) each
 
 
 def _rows(result: EmbedResult) -> list[Float32]:
@@ -411,8 +412,8 @@ def _unit(rows: Float32) -> Float32:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _pooling(body: PoolingBody, numbers: Numbers, model: str, arrays: Sequence[Float32], usage: UsedTokens) -> Rendered:
-    return _shown("pool", "pooling", "data", body, numbers, model, arrays, usage)
+def _pooling(body: PoolingBody, numbers: Numbers, result: PooledResult, arrays: Sequence[Float32]) -> Rendered:
+    return _shown("pool", "pooling", "data", body, numbers, result, arrays)
 
 
 def _shown(
@@ -421,16 +422,15 @@ def _shown(
     key: str,
     body: EmbeddingBody,
     numbers: Numbers,
-    model: str,
+    result: PooledResult,
     arrays: Sequence[Float32],
-    usage: UsedTokens,
 ) -> Rendered:
     """Each array under `key` of an `item`, or the bytes of all, which the header `metadata` describes."""
     if not numbers.as_bytes:
         data: list[dict[str, Any]] = [
             {"index": index, "object": item, key: numbers.shown(array)} for index, array in enumerate(arrays)
         ]
-        return _listed(prefix, body, model, data, usage)
+        return _listed(prefix, body, result.model, data, result.usage)
     packed = [numbers.packed(array) for array in arrays]
     content = Rendered(body=b"".join(packed), content_type="application/octet-stream")
     if numbers.encoding == "bytes_only":
@@ -447,7 +447,7 @@ def _shown(
         }
         for index, end in enumerate(ends)
     ]
-    metadata = _listed(prefix, body, model, parts, usage).body
+    metadata = _listed(prefix, body, result.model, parts, result.usage).body
     # Header values are ASCII; a request id or a model's name may not be.
     return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
 
@@ -649,13 +649,12 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 
 def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankResult) -> Rendered:
-    shown = {
-        "id": _id("rerank", body),
-        "model": result.model,
-        "usage": token_usage(result.usage),
-        "results": ranked(result, documents, body.top_n, document=as_object),
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        id=_id("rerank", body),
+        model=result.model,
+        usage=token_usage(result.usage),
+        results=ranked(result, documents, body.top_n, document=as_object),
+    )
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -707,13 +706,12 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 
 def render_tokens(with_strings: bool, result: TokenizeResult) -> Rendered:
     (tokens,) = result.tokens
-    shown = {
-        "count": len(tokens),
-        "max_model_len": result.max_input_tokens,
-        "tokens": [token.id for token in tokens],
-        "token_strs": [token.text for token in tokens] if with_strings else None,
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        count=len(tokens),
+        max_model_len=result.max_input_tokens,
+        tokens=[token.id for token in tokens],
+        token_strs=[token.text for token in tokens] if with_strings else None,
+    )
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -741,7 +739,7 @@ def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
 def render_detokenized(result: DecodeResult) -> Rendered:
     """`content` is llama.cpp's key: both products share the path and the body."""
     (text,) = result.texts
-    return Rendered(body=dump_json({"prompt": text, "content": text}))
+    return json_answer(prompt=text, content=text)
 
 
 # --- facts ----------------------------------------------------------------------------------------------------
@@ -754,7 +752,7 @@ class Version(msgspec.Struct):
 @ROUTES.get("/version", summary="Show the version of this server", answer=Version)
 def render_version(result: ModelList) -> Rendered:
     """vectord's: one of vLLM's would promise that version's features."""
-    return Rendered(body=dump_json({"version": __version__}))
+    return json_answer(version=__version__)
 
 
 class Model(ModelItem):
@@ -776,7 +774,7 @@ def render_models(result: ModelList) -> Rendered:
         for info in result.models
         for name in served_names(info)
     ]
-    return Rendered(body=dump_json({"object": "list", "data": data}))
+    return json_answer(object="list", data=data)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
