@@ -98,13 +98,17 @@ class Endpoint:
         kinds = {(type(sample), getattr(sample, "waits", False)): sample for sample in samples}
         return tuple(kinds.values()) if len(samples) == len(self.choices) else ()
 
+    @property
+    def routes(self) -> list[Route]:
+        return [choice.route for choice in self.choices]
+
     @cached_property
     def admin(self) -> bool:
-        return any(choice.route.admin for choice in self.choices)
+        return any(route.admin for route in self.routes)
 
     @cached_property
     def form(self) -> bool:
-        return bool(self.choices) and self.choices[0].route.form
+        return any(route.form for route in self.routes)
 
     @cached_property
     def open_page(self) -> Page | None:
@@ -113,7 +117,7 @@ class Endpoint:
 
     @cached_property
     def public(self) -> bool:
-        return bool(self.choices) and all(choice.route.public for choice in self.choices)
+        return bool(self.choices) and all(route.public for route in self.routes)
 
     def choose(self, body: bytes) -> Choice:
         """The preferred product's route if it has a key in the body: one more key never selects another product.
@@ -149,8 +153,10 @@ class Table:
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
-        shared = [self._with_first(endpoint, dialects[0]) for endpoint in _shared(dialects)] if dialects else []
-        for endpoint in (*_own(pages, plain), *_prefixed(dialects), *shared):
+        shared = [self._with_first(endpoint, dialects[0]) for endpoint in _endpoints(dialects)] if dialects else []
+        own = [Endpoint(method="GET", path=page.path, render_error=plain, page=page) for page in pages]
+        prefixed = [each for dialect in dialects for each in _endpoints([dialect], f"/dialects/{dialect.name}")]
+        for endpoint in (*own, *prefixed, *shared):
             self._add(endpoint)
 
     def __iter__(self) -> Iterator[Endpoint]:
@@ -240,26 +246,13 @@ class Table:
         return self._plain
 
 
-def _own(pages: Iterable[Page], plain: RenderError) -> Iterator[Endpoint]:
-    for page in pages:
-        yield Endpoint(method="GET", path=page.path, render_error=plain, page=page)
-
-
-def _prefixed(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
-    for dialect in dialects:
-        claims = [(f"/dialects/{dialect.name}{route.path}", Choice(dialect, route)) for route in dialect.routes]
-        yield from _settled(claims)
-
-
-def _shared(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
-    return _settled([(route.path, Choice(dialect, route)) for dialect in dialects for route in dialect.routes])
-
-
-def _settled(claims: Iterable[tuple[str, Choice]]) -> Iterator[Endpoint]:
-    """One endpoint per path and method; its routes in order of precedence."""
+def _endpoints(dialects: Iterable[Dialect], prefix: str = "") -> Iterator[Endpoint]:
+    """One endpoint per path and method of these products; its routes in order of precedence."""
     claimed: dict[tuple[str, str], list[Choice]] = {}
-    for path, choice in claims:
-        claimed.setdefault((choice.route.method, path.rstrip("/") or "/"), []).append(choice)
+    for dialect in dialects:
+        for route in dialect.routes:
+            path = f"{prefix}{route.path}".rstrip("/") or "/"
+            claimed.setdefault((route.method, path), []).append(Choice(dialect, route))
     for (method, path), choices in claimed.items():
         reachable = tuple(_reachable(choices))
         yield Endpoint(method=method, path=path, render_error=reachable[0].render_error, choices=reachable)

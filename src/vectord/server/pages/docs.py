@@ -70,22 +70,19 @@ def docs_pages() -> Sequence[Page]:
         "/redoc": "The same as /docs",
         "/swagger-ui": "The same as /docs",
     }
+
+    def show(headers: Mapping[str, str]) -> Rendered:
+        return Rendered(body=_HTML, content_type="text/html; charset=utf-8", headers=HEADERS)
+
+    start = Rendered(body=_START, content_type="text/javascript; charset=utf-8", headers=HEADERS)
     return (
-        *(Page(path=path, show=_page, summary=summary) for path, summary in summaries.items()),
-        Page(path="/docs/start.js", show=_start, summary=""),
+        *(Page(path=path, show=show, summary=summary) for path, summary in summaries.items()),
+        Page(path="/docs/start.js", show=lambda headers: start, summary=""),
         *(
             Page(path=f"/docs/{name}", show=partial(_file, name), summary="")
             for name in ("swagger-ui-bundle.js", "swagger-ui.css")
         ),
     )
-
-
-def _page(headers: Mapping[str, str]) -> Rendered:
-    return Rendered(body=_HTML, content_type="text/html; charset=utf-8", headers=HEADERS)
-
-
-def _start(headers: Mapping[str, str]) -> Rendered:
-    return Rendered(body=_START, content_type="text/javascript; charset=utf-8", headers=HEADERS)
 
 
 def _file(name: str, headers: Mapping[str, str]) -> Rendered:

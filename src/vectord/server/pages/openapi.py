@@ -104,17 +104,22 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
     described = [endpoint for endpoint in table if endpoint.page is None or endpoint.page.summary]
     tags = _brief_tags(described) if brief else {_key(endpoint): [_tag(endpoint)] for endpoint in described}
     if brief:
-        endpoints = sorted((_ranked(each) for each in described if _key(each) in tags), key=_has_own_prefix)
+        ranked = [_ranked(each) for each in described if _key(each) in tags]
+        endpoints = sorted(ranked, key=lambda each: each.path.startswith("/dialects/"))
     else:
         endpoints = sorted(described, key=_place)
-    schemas, components = _schemas(endpoints)
+    types = {
+        id(kind): kind for each in endpoints for route in each.routes for kind in (route.body, route.answer) if kind
+    }
+    found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(types, found, strict=True))  # by the identity of the type
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
-        operation = _page_operation(endpoint.page) if endpoint.page else _operation(endpoint, schemas)
+        operation = _operation(endpoint, schemas)
         if brief and endpoint.choices:
             operation["summary"] = endpoint.choices[0].route.summary
         operation["tags"] = tags[_key(endpoint)]
-        paths.setdefault(_plain_path(endpoint.path), {})[endpoint.method.lower()] = operation
+        paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "vectord", "version": version, "description": "A self-hosted server for retrieval models."},
@@ -132,19 +137,6 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
         # The empty entry: a server without keys requires none.
         "security": [{"bearer": []}, {"x-api-key": []}, {}],
     }
-
-
-def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[int, Json], Json]:
-    """The schema of each wire type, by its identity, and the components that they reference."""
-    types = {id(kind): kind for kind in _wire_types(endpoints)}
-    schemas, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
-    return dict(zip(types, schemas, strict=True)), components
-
-
-def _wire_types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
-    for endpoint in endpoints:
-        for choice in endpoint.choices:
-            yield from (kind for kind in (choice.route.body, choice.route.answer) if kind is not None)
 
 
 def _place(endpoint: Endpoint) -> tuple[bool, bool, str, str]:
@@ -182,10 +174,6 @@ def _brief_tags(endpoints: Sequence[Endpoint]) -> Mapping[tuple[str, str], list[
     return tags
 
 
-def _has_own_prefix(endpoint: Endpoint) -> bool:
-    return endpoint.path.startswith("/dialects/")
-
-
 def _place_of(rank: int | None) -> tuple[bool, int]:
     """The sort key of a product: those without a rank are last."""
     return rank is None, rank or 0
@@ -204,15 +192,14 @@ def _ranked_tags(endpoints: Sequence[Endpoint]) -> list[Json]:
     return [{"name": title, "x-open": dialects[title] is not None} for title in ranked] + [{"name": "server"}]
 
 
-def _page_operation(page: Page) -> Json:
-    return {"summary": page.summary, "security": [], "responses": {"200": {"description": "OK"}}}
-
-
 def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
-    routes = [choice.route for choice in endpoint.choices]
+    if endpoint.page is not None:
+        return {"summary": endpoint.page.summary, "security": [], "responses": {"200": {"description": "OK"}}}
+    routes = endpoint.routes
+    references = [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS]
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
-        "parameters": [*_path_parameters(endpoint), *map(_parameter_reference, _PARAMETERS)],
+        "parameters": [*_path_parameters(endpoint), *references],
         "responses": {**_success(routes, schemas), **_failures(endpoint)},
     }
     if endpoint.admin:
@@ -221,13 +208,13 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
         operation["security"] = []
     bodies = [route.body for route in routes if route.body is not None]
     if bodies:
-        examples = {_title(choice, endpoint): {"value": choice.route.example} for choice in endpoint.choices}
+        examples = {_example_title(choice, endpoint): {"value": choice.route.example} for choice in endpoint.choices}
         content = {"application/json": {"schema": _any_of(bodies, schemas), "examples": examples}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
-def _title(choice: Choice, endpoint: Endpoint) -> str:
+def _example_title(choice: Choice, endpoint: Endpoint) -> str:
     """The product; if it has two routes on the path, also their keys."""
     claims = [each for each in endpoint.choices if each.dialect is choice.dialect]
     return choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if claims[1:] else "")
@@ -274,7 +261,9 @@ def _failures(endpoint: Endpoint) -> Json:
             rendered = choice.render_error(error)
             content = _failure_content(responses, rendered)
             if rendered.body:
-                content.setdefault("examples", {}).setdefault(choice.dialect.title, {"value": _shown(rendered)})
+                is_json = rendered.content_type == "application/json"
+                shown = orjson.loads(rendered.body) if is_json else rendered.body.decode()
+                content.setdefault("examples", {}).setdefault(choice.dialect.title, {"value": shown})
         for error in engine_errors(endpoint):
             _failure_content(responses, choice.render_error(error))
     return responses
@@ -282,18 +271,12 @@ def _failures(endpoint: Endpoint) -> Json:
 
 def _failure_content(responses: dict[str, Json], rendered: Rendered) -> Json:
     """Adds the status, headers and content type of a response; returns the description of its content."""
-    response = responses.setdefault(str(rendered.status), _failure(rendered.status))
+    headers = {REQUEST_ID: _header_reference(REQUEST_ID)}
+    default = {"description": HTTPStatus(rendered.status).phrase, "headers": headers}
+    response = responses.setdefault(str(rendered.status), default)
     response["headers"].update({name: _header() for name in rendered.headers})
     content: Json = response.setdefault("content", {}).setdefault(rendered.content_type, {}) if rendered.body else {}
     return content
-
-
-def _failure(status: int) -> Json:
-    return {"description": HTTPStatus(status).phrase, "headers": {REQUEST_ID: _header_reference(REQUEST_ID)}}
-
-
-def _shown(rendered: Rendered) -> Any:
-    return orjson.loads(rendered.body) if rendered.content_type == "application/json" else rendered.body.decode()
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------
@@ -315,17 +298,9 @@ def _parameter(name: str, place: str, kind: Json) -> Json:
     return {"name": name, "in": place, "required": place == "path", "schema": kind}
 
 
-def _parameter_reference(name: str) -> Json:
-    return {"$ref": f"#/components/parameters/{name}"}
-
-
 def _header(meaning: str = "") -> Json:
     return {"description": meaning, "schema": {"type": "string"}} if meaning else {"schema": {"type": "string"}}
 
 
 def _header_reference(name: str) -> Json:
     return {"$ref": f"#/components/headers/{name}"}
-
-
-def _plain_path(path: str) -> str:
-    return path.replace(":path}", "}")
