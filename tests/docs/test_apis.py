@@ -20,7 +20,7 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.products.common.dialect import Dialect, Route, dialect_names, load_dialects
+from vectord.products.common.dialect import Dialect, Route, all_dialects, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
@@ -141,7 +141,7 @@ def test_the_page_is_current() -> None:
 
 def test_every_product_has_a_page() -> None:
     """All products are served by default. The overview lists vectord, OpenAI and text-embeddings-inference first."""
-    assert set(PAGES) == set(ORDER) == set(dialect_names())
+    assert set(PAGES) == set(ORDER) == {one.name for one in all_dialects()}
     listed = re.findall(r"\]\(apis/(\w+)\.md\)", PAGE)
     assert listed[:3] == ["vectord", "openai", "tei"]
     assert sorted(listed) == sorted(ORDER)

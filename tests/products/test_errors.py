@@ -23,10 +23,10 @@ from vectord.errors import (
     Unavailable,
     VectordError,
 )
-from vectord.products.common.dialect import Call, Incoming, Route, dialect_names, load_dialects
+from vectord.products.common.dialect import Call, Incoming, Route, all_dialects
 from vectord.products.common.errors import Statuses, render_any
 
-DIALECTS = load_dialects(dialect_names())
+DIALECTS = all_dialects()
 RENDERERS = {
     "plain": render_any,
     **{dialect.name: dialect.render_error for dialect in DIALECTS},
@@ -80,7 +80,7 @@ def test_every_error_has_a_response():
                 assert renderer.startswith("tei"), renderer
 
 
-@pytest.mark.parametrize("dialect", dialect_names())
+@pytest.mark.parametrize("dialect", [one.name for one in all_dialects()])
 def test_every_product_has_a_status_for_every_error(dialect):
     """A new error has a status in each product's table. Errors at start never reach a client."""
     assert set(table_of(dialect)) == subclasses(VectordError) - subclasses(StartError)

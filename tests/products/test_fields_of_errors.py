@@ -21,14 +21,14 @@ from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import ModelNotFound, VectordError
-from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, dialect_names, load_dialects
+from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, all_dialects
 from vectord.schema import Caller
 from vectord.text.sequence import Encoder
 
 MOST = 4  # inputs in a request
 LONG = "birds " * 200  # the models read 64 tokens
 FOREIGN = 10**6
-DIALECTS = load_dialects(dialect_names())
+DIALECTS = all_dialects()
 
 # Invalid values by key.
 TEXTS: tuple[Any, ...] = (

@@ -37,7 +37,7 @@ from vectord.checkpoints.gguf.model import read_model
 from vectord.checkpoints.gguf.tokenizer import tokenizer_json
 from vectord.checkpoints.vocabulary import find_ids, vocab_txt_json
 from vectord.errors import VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, all_dialects
 from vectord.schema import EmbedRequest, TextOptions
 from vectord.server.admission.gate import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys
@@ -129,7 +129,7 @@ headers = st.dictionaries(st.sampled_from(_HEADERS), _value, max_size=6)
 
 # --- what clients send ----------------------------------------------------------------------------------------
 
-_DIALECTS = load_dialects(dialect_names())
+_DIALECTS = all_dialects()
 _TABLE = build_table(FakeEngine(), _DIALECTS, Shutdown(), None)
 _EXAMPLES = [json.dumps(route.example).encode() for dialect in _DIALECTS for route in dialect.routes if route.example]
 _PATHS = tuple({route.path for dialect in _DIALECTS for route in dialect.routes})

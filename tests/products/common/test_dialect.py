@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import replace
 
 import msgspec
 import pytest
 from tests.products.results import embed_result, incoming, model_list
 
+from vectord import products
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField, MissingField, ModelNotFound
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, dialect_names, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, all_dialects, load_dialects
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelList, Result
 
 
@@ -162,13 +164,14 @@ def test_errors_of_a_renderer_have_the_names_of_the_body() -> None:
 
 # --- all products ---------------------------------------------------------------------------------------------
 
-DIALECTS = load_dialects(dialect_names())
+DIALECTS = all_dialects()
 
 
 def test_a_dialect_has_the_name_of_its_module() -> None:
     """It is also the name in the configuration and in the URL prefix."""
-    assert set(dialect_names()) == set(ServerConfig().dialects)
-    assert [dialect.name for dialect in DIALECTS] == dialect_names()
+    modules = [module.name for module in pkgutil.iter_modules(products.__path__) if module.name != "common"]
+    assert [dialect.name for dialect in DIALECTS] == modules
+    assert set(modules) == set(ServerConfig().dialects)
 
 
 def test_dialects_are_loaded_in_the_given_order() -> None:

@@ -14,7 +14,7 @@ from tests.server.live import ask, live, post
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import dialect_names, load_dialects
+from vectord.products.common.dialect import all_dialects
 from vectord.server.admission.gate import (
     ENVOY_TIMEOUT_MS,
     MAX_HOPS,
@@ -27,7 +27,7 @@ from vectord.server.http.app import build_table, create_app
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
 
-DIALECTS = load_dialects(dialect_names())
+DIALECTS = all_dialects()
 PAGES = {
     "/",
     "/health",

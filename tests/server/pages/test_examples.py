@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 from tests.server.fakes import FakeEngine
 
-from vectord.products.common.dialect import Incoming, dialect_names, load_dialects
+from vectord.products.common.dialect import Incoming, all_dialects
 from vectord.schema import EmbedRequest, RerankRequest
 from vectord.server.http.app import build_table
 from vectord.server.pages.examples import examples
 from vectord.server.pipeline import Shutdown
 
-DIALECTS = load_dialects(dialect_names())
+DIALECTS = all_dialects()
 TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), None)
 CALLS = examples(DIALECTS, TABLE)
 
@@ -25,7 +25,7 @@ def name(entry: dict[str, Any]) -> str:
 
 def test_every_product_has_examples() -> None:
     """Without admin routes and without placeholders."""
-    assert {entry["dialect"] for entry in CALLS} == set(dialect_names())
+    assert {entry["dialect"] for entry in CALLS} == {one.name for one in all_dialects()}
     assert not [name(entry) for entry in CALLS if "{" in entry["path"] or "load" in entry["path"].split("/")]
 
 

@@ -273,32 +273,15 @@ def get_route(name: str | None, path: str) -> Route | None:
 
 def load_dialects(names: Sequence[str]) -> list[Dialect]:
     """The dialects of these names, in this order. Raises ConfigError, which lists all names, for an unknown name."""
-    modules = _modules()
-    dialects = []
-    for name in names:
-        dialect = _dialect_of(name) if name in modules else None
-        if dialect is None:
-            known = ", ".join(dialect_names())
-            raise ConfigError(f"There is no dialect {name!r}; there are: {known}.", field="dialects")
-        dialects.append(dialect)
-    return dialects
-
-
-def dialect_names() -> list[str]:
-    """The names of all dialects, sorted. Imports every product."""
-    return sorted(name for name in _modules() if _dialect_of(name) is not None)
+    known = {dialect.name: dialect for dialect in all_dialects()}
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {', '.join(known)}.", field="dialects")
+    return [known[name] for name in names]
 
 
 @cache
 def all_dialects() -> tuple[Dialect, ...]:
-    """Every dialect, enabled or not, sorted by name."""
-    return tuple(load_dialects(dialect_names()))
-
-
-def _modules() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(products.__path__)}
-
-
-def _dialect_of(module: str) -> Dialect | None:
-    found = getattr(import_module(f"{products.__name__}.{module}"), "DIALECT", None)
-    return found if isinstance(found, Dialect) else None
+    """The dialect of every product, enabled or not, sorted by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(products.__path__))
+    found = (getattr(import_module(f"{products.__name__}.{name}"), "DIALECT", None) for name in names)
+    return tuple(dialect for dialect in found if isinstance(dialect, Dialect))
