@@ -5,9 +5,7 @@ Runs on the event loop; large bodies are parsed in a thread. null is the same as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -67,28 +65,23 @@ def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
         text=TextOptions(truncate_by_default=True),
         raw=False,
     )
-    shown = read_switch(body.return_input, "return_input") is True
-    return Call(request, partial(render_reranking, body.input, body.top_k, shown))
+    shows = read_switch(body.return_input, "return_input") is True
 
+    def render(result: RerankResult) -> Rendered:
+        data = [
+            {"index": index, "score": score, "input": body.input[index] if shows else None, "object": "rank_result"}
+            for index, score in best_first(result.scores, body.top_k)
+        ]
+        return json_answer(
+            usage=token_usage(result.usage) | {"completion_tokens": 0},
+            model=result.model,
+            data=data,
+            object="list",
+            top_k=len(data),
+            return_input=shows,
+        )
 
-def render_reranking(texts: Sequence[str], top_k: int | None, shows_texts: bool, result: RerankResult) -> Rendered:
-    data: list[dict[str, Any]] = [
-        {
-            "index": index,
-            "score": score,
-            "input": texts[index] if shows_texts else None,
-            "object": "rank_result",
-        }
-        for index, score in best_first(result.scores, top_k)
-    ]
-    return json_answer(
-        usage=token_usage(result.usage) | {"completion_tokens": 0},
-        model=result.model,
-        data=data,
-        object="list",
-        top_k=len(data),
-        return_input=shows_texts,
-    )
+    return Call(request, render)
 
 
 DIALECT = Dialect(

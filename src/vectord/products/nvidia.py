@@ -63,12 +63,12 @@ def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
         text=TextOptions(truncate=truncate, truncate_side=side),
         raw=True,
     )
-    return Call(request, render_rankings)
 
+    def render(result: RerankResult) -> Rendered:
+        rankings = [{"index": index, "logit": score} for index, score in best_first(result.scores)]
+        return json_answer(rankings=rankings, usage=token_usage(result.usage))
 
-def render_rankings(result: RerankResult) -> Rendered:
-    rankings = [{"index": index, "logit": score} for index, score in best_first(result.scores)]
-    return json_answer(rankings=rankings, usage=token_usage(result.usage))
+    return Call(request, render)
 
 
 def render_error(error: VectordError) -> Rendered:

@@ -6,7 +6,6 @@ of texts since 2026.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -87,7 +86,11 @@ class MetaAnswer(msgspec.Struct):
     names={"inputs": "text", "dimensions": "config.dimensions"},
 )
 def parse_text(body: TextBody, incoming: Incoming) -> Call:
-    return Call(_embed([body.text], body.config), partial(render_vector, body.text))
+    def render(result: EmbedResult) -> Rendered:
+        (vector,) = result.dense["float"]  # (D,)
+        return json_answer(text=body.text, vector=vector, dim=len(vector), dims=len(vector))
+
+    return Call(_embed([body.text], body.config), render)
 
 
 @ROUTES.post(
@@ -98,7 +101,11 @@ def parse_text(body: TextBody, incoming: Incoming) -> Call:
     names={"inputs": "texts", "dimensions": "config.dimensions"},
 )
 def parse_texts(body: TextsBody, incoming: Incoming) -> Call:
-    return Call(_embed(body.texts, body.config), render_vectors)
+    def render(result: EmbedResult) -> Rendered:
+        vectors = result.dense["float"]  # (N, D)
+        return json_answer(vectors=vectors, dims=vectors.shape[1])
+
+    return Call(_embed(body.texts, body.config), render)
 
 
 def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
@@ -108,16 +115,6 @@ def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
         text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type)),
         dimensions=config.dimensions,
     )
-
-
-def render_vector(text: str, result: EmbedResult) -> Rendered:
-    (vector,) = result.dense["float"]  # (D,)
-    return json_answer(text=text, vector=vector, dim=len(vector), dims=len(vector))
-
-
-def render_vectors(result: EmbedResult) -> Rendered:
-    vectors = result.dense["float"]  # (N, D)
-    return json_answer(vectors=vectors, dims=vectors.shape[1])
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------
@@ -159,15 +156,14 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raise MissingField("{field} is required.", field="passages")
     passages = [body.property or ""] if body.documents is None else body.documents
     request = RerankRequest(query=body.query, passages=passages, text=TextOptions(truncate_by_default=True), raw=False)
-    return Call(request, partial(render_scores, body))
 
+    def render(result: RerankResult) -> Rendered:
+        if body.documents is None:
+            return json_answer(query=body.query, property=body.property, score=result.scores[0])
+        pairs = zip(body.documents, result.scores, strict=True)
+        return json_answer(query=body.query, scores=[{"document": text, "score": score} for text, score in pairs])
 
-def render_scores(body: RerankBody, result: RerankResult) -> Rendered:
-    if body.documents is None:
-        return json_answer(query=body.query, property=body.property, score=result.scores[0])
-    pairs = zip(body.documents, result.scores, strict=True)
-    scores = [{"document": document, "score": score} for document, score in pairs]
-    return json_answer(query=body.query, scores=scores)
+    return Call(request, render)
 
 
 # --- the model ------------------------------------------------------------------------------------------------

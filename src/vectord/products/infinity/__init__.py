@@ -39,7 +39,7 @@ from vectord.products.common.inputs import (
 from vectord.products.common.models import ListedModels, listed_models, only_multivectors
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, embedding_items, json_answer, read_encoding
+from vectord.products.common.vectors import embedding_items, json_answer, read_encoding
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
@@ -146,12 +146,13 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )
     names = {"dimensions": "dimensions" if body.dimensions else "output_dimension"}
-    return Call(request, partial(render_embeddings, read_encoding(body.encoding_format)), names)
+    encoding = read_encoding(body.encoding_format)
 
+    def render(result: EmbedResult) -> Rendered:
+        vectors = result.dense["float"] if result.colbert is None else result.colbert
+        return _answer("list", "data", embedding_items(vectors, encoding), result)
 
-def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
-    vectors = result.dense["float"] if result.colbert is None else result.colbert
-    return _answer("list", "data", embedding_items(vectors, encoding), result)
+    return Call(request, render, names)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -209,13 +210,13 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raw=read_switch(body.raw_scores, "raw_scores") is True,
     )
     shows = read_switch(body.return_documents, "return_documents") is True
-    return Call(request, partial(render_ranking, documents, body.top_n, shows))
 
+    def render(result: RerankResult) -> Rendered:
+        """Each result has its document, a plain string here, or null."""
+        results = ranked(result, documents, body.top_n, document=lambda document: document if shows else None)
+        return _answer("rerank", "results", results, result)
 
-def render_ranking(documents: Sequence[str], top_n: int | None, shows: bool, result: RerankResult) -> Rendered:
-    """shows: whether each result has its document, which is a plain string here, or null."""
-    results = ranked(result, documents, top_n, document=lambda document: document if shows else None)
-    return _answer("rerank", "results", results, result)
+    return Call(request, render)
 
 
 class ClassifyBody(msgspec.Struct):
@@ -255,15 +256,15 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,
     )
-    return Call(request, render_classes)
 
+    def render(result: ClassifyResult) -> Rendered:
+        data = [
+            [{"score": score, "label": result.labels[index]} for index, score in best_first(scores)]
+            for scores in result.scores
+        ]
+        return _answer("classify", "data", data, result)
 
-def render_classes(result: ClassifyResult) -> Rendered:
-    data = [
-        [{"score": score, "label": result.labels[index]} for index, score in best_first(scores)]
-        for scores in result.scores
-    ]
-    return _answer("classify", "data", data, result)
+    return Call(request, render)
 
 
 def _refuse_none(texts: Sequence[str], field: str) -> None:

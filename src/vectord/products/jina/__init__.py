@@ -390,22 +390,19 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raw=False,
         max_passage_tokens=body.max_doc_length,
     )
-    shows_documents = read_switch(body.return_documents, "return_documents") is not False
-    return Call(request, partial(render_ranking, documents, body.top_n, shows_documents))
+    shows = read_switch(body.return_documents, "return_documents") is not False
 
+    def render(result: RerankResult) -> Rendered:
+        return json_answer(
+            object="list",
+            results=ranked(result, documents, body.top_n, document=as_object if shows else None, text=shows),
+            model=result.model,
+            usage=token_usage(result.usage),
+            id=f"rerank-{uuid.uuid4().hex}",
+            meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
+        )
 
-def render_ranking(
-    documents: Sequence[str], top_n: int | None, shows_documents: bool, result: RerankResult
-) -> Rendered:
-    document = as_object if shows_documents else None
-    return json_answer(
-        object="list",
-        results=ranked(result, documents, top_n, document=document, text=shows_documents),
-        model=result.model,
-        usage=token_usage(result.usage),
-        id=f"rerank-{uuid.uuid4().hex}",
-        meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
-    )
+    return Call(request, render)
 
 
 DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

@@ -381,13 +381,13 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
         inputs=[body.content], model=_model(body.model, incoming), add_special_tokens=body.add_special is True
     )
-    return Call(request, partial(render_tokens, body.with_pieces is True))
 
+    def render(result: TokenizeResult) -> Rendered:
+        (tokens,) = result.tokens
+        shown = [{"id": token.id, "piece": token.text} if body.with_pieces else token.id for token in tokens]
+        return json_answer(tokens=shown)
 
-def render_tokens(with_pieces: bool, result: TokenizeResult) -> Rendered:
-    (tokens,) = result.tokens
-    shown = [{"id": token.id, "piece": token.text} if with_pieces else token.id for token in tokens]
-    return json_answer(tokens=shown)
+    return Call(request, render)
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -409,13 +409,13 @@ class Detokenized(msgspec.Struct):
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
     request = DecodeRequest(ids=[body.tokens], model=_model(body.model, incoming), skip_special_tokens=False)
-    return Call(request, render_detokenized)
 
+    def render(result: DecodeResult) -> Rendered:
+        """`prompt` is vLLM's key: both products share the path and the body."""
+        (text,) = result.texts
+        return json_answer(content=text, prompt=text)
 
-def render_detokenized(result: DecodeResult) -> Rendered:
-    """`prompt` is vLLM's key: both products share the path and the body."""
-    (text,) = result.texts
-    return json_answer(content=text, prompt=text)
+    return Call(request, render)
 
 
 def _model(name: str | None, incoming: Incoming) -> str | None:

@@ -85,17 +85,17 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         dimensions=None if exceeds else body.dimensions or None,
         force_dimensions=body.force_dimensions is True,
     )
-    return Call(request, render_embeddings)
 
+    def render(result: EmbedResult) -> Rendered:
+        return json_answer(
+            model=result.model,
+            embeddings=result.dense["float"],
+            total_duration=round(result.usage.timings.total_s * 10**9),
+            load_duration=0,
+            prompt_eval_count=result.usage.tokens,
+        )
 
-def render_embeddings(result: EmbedResult) -> Rendered:
-    return json_answer(
-        model=result.model,
-        embeddings=result.dense["float"],
-        total_duration=round(result.usage.timings.total_s * 10**9),
-        load_duration=0,
-        prompt_eval_count=result.usage.tokens,
-    )
+    return Call(request, render)
 
 
 def render_no_embeddings(result: ModelList) -> Rendered:

@@ -88,7 +88,9 @@ def parse_upload(incoming: Incoming) -> Call:
     if file is None:
         raise MissingField("{field} is required.", field="file")
     name = "".join(sign for sign in (file.filename or "")[:MAX_NAME_CHARACTERS] if sign.isprintable())
-    store = StoreFile(name=name or "upload.jsonl", content=file.content, expires_after_s=_expiry_s(form))
+    seconds = _text(form, "expires_after[seconds]", "")
+    expires_after_s = _number(seconds, "expires_after[seconds]", *EXPIRY_S) if seconds else None
+    store = StoreFile(name=name or "upload.jsonl", content=file.content, expires_after_s=expires_after_s)
     return Call(store, _render(file_object))
 
 
@@ -99,11 +101,6 @@ def _text(form: Mapping[str, FormPart], field: str, default: str | None = None) 
             raise MissingField("{field} is required.", field=field)
         return default
     return part.content[:64].decode("utf-8", "replace")
-
-
-def _expiry_s(form: Mapping[str, FormPart]) -> int | None:
-    text = _text(form, "expires_after[seconds]", "")
-    return _number(text, "expires_after[seconds]", *EXPIRY_S) if text else None
 
 
 def _number(text: str, field: str, least: int, largest: int) -> int:

@@ -139,15 +139,15 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not texts:
         return _empty(body.model, _embeds, embeddings=[], usage=NO_USAGE)
-    return Call(_embed_request(texts, body.model), render_embed)
+
+    def render(result: EmbedResult) -> Rendered:
+        return json_answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
+
+    return Call(_embed_request(texts, body.model), render)
 
 
 def _embed_request(texts: Sequence[str], model: str | None) -> EmbedRequest:
     return EmbedRequest(inputs=texts, model=model or None, text=TEXT)
-
-
-def render_embed(result: EmbedResult) -> Rendered:
-    return json_answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
 
 
 class TextBody(msgspec.Struct):
@@ -253,18 +253,17 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     passages = read_documents(body.documents)
     if not passages:
         return _empty(body.model, _reranks, **_ranking([], NO_USAGE))
-    with_documents = read_switch(body.return_documents, "return_documents") is True
-    render = partial(render_rerank, passages, body.top_n, with_documents)
+    document = as_object if read_switch(body.return_documents, "return_documents") else None
+
+    def render(result: RerankResult) -> Rendered:
+        results = ranked(result, passages, body.top_n, document=document, text=True)
+        return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
+
     return Call(_rerank_request(body.query, passages, body.model), render)
 
 
 def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> RerankRequest:
     return RerankRequest(query=query, passages=passages, model=model or None, text=TEXT, raw=False)
-
-
-def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: RerankResult) -> Rendered:
-    results = ranked(result, passages, top_n, document=as_object if with_documents else None, text=True)
-    return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
 
 def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,22 +314,22 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
         return _empty(body.model, _reranks, results=[])
     passages = [document if isinstance(document, str) else document.text for document in body.documents]
-    return Call(_rerank_request(body.query, passages, body.model), partial(render_rerank_named, body))
 
+    def render(result: RerankResult) -> Rendered:
+        results: list[dict[str, Any]] = []
+        for index, score in best_first(result.scores, body.top_k):
+            document = body.documents[index]
+            item: dict[str, Any] = {"index": index, "text": passages[index]}
+            if isinstance(document, str):
+                item["relevance_score"] = score
+            elif document.id is not None:
+                item["id"] = document.id
+            if body.return_scores is not False:
+                item["score"] = score
+            results.append(item)
+        return json_answer(results=results, model=result.model)
 
-def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered:
-    results: list[dict[str, Any]] = []
-    for index, score in best_first(result.scores, body.top_k):
-        document = body.documents[index]
-        if isinstance(document, str):
-            results.append({"index": index, "text": document, "relevance_score": score})
-        else:
-            results.append({"index": index, "text": document.text})
-            if document.id is not None:
-                results[-1]["id"] = document.id
-        if body.return_scores is not False:
-            results[-1]["score"] = score
-    return json_answer(results=results, model=result.model)
+    return Call(_rerank_request(body.query, passages, body.model), render)
 
 
 # --- models ---------------------------------------------------------------------------------------------------

@@ -100,16 +100,17 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=inputs, model=body.model or None, text=with_nvidia_keys(TEXT, body.truncate, body.input_type)
     )
-    return Call(request, partial(render_embeddings, "base64" if body.encoding_format == "base64" else "float"))
+    encoding: Encoding = "base64" if body.encoding_format == "base64" else "float"
 
+    def render(result: EmbedResult) -> Rendered:
+        return json_answer(
+            object="list",
+            data=embedding_items(result.dense["float"], encoding),
+            model=result.model,
+            usage=token_usage(result.usage) | {"completion_tokens": None},
+        )
 
-def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
-    return json_answer(
-        object="list",
-        data=embedding_items(result.dense["float"], encoding),
-        model=result.model,
-        usage=token_usage(result.usage) | {"completion_tokens": None},
-    )
+    return Call(request, render)
 
 
 class RerankBody(msgspec.Struct):
@@ -139,16 +140,12 @@ class Ranking(msgspec.Struct):
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     request = RerankRequest(query=body.query, passages=body.documents, model=body.model or None, text=TEXT, raw=False)
-    return Call(request, partial(render_ranking, body.documents, body.top_n))
 
+    def render(result: RerankResult) -> Rendered:
+        results = ranked(result, body.documents, body.top_n, document=str)
+        return json_answer(model=result.model, results=results, usage=token_usage(result.usage))
 
-def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankResult) -> Rendered:
-    """Best first; each document is a string."""
-    return json_answer(
-        model=result.model,
-        results=ranked(result, documents, top_n, document=str),
-        usage=token_usage(result.usage),
-    )
+    return Call(request, render)
 
 
 ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)

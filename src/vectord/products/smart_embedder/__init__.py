@@ -402,19 +402,17 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
     reranker = next((model for model in incoming.models if model.reranks), None)
     raw = normalize is not True if reranker is None or reranker.labels else None
-    request = RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw)
-    return Call(request, partial(render_rerank, body.passages))
 
+    def render(result: RerankResult) -> Rendered:
+        ranks = best_first(result.scores)
+        return json_answer(
+            results=[{"index": index, "passage": body.passages[index], "score": score} for index, score in ranks],
+            model_name=result.model,
+            processing_time_ms=_ms(result.usage.timings),
+            warnings=list(_rerank_warnings(result)),
+        )
 
-def render_rerank(passages: Sequence[str], result: RerankResult) -> Rendered:
-    return json_answer(
-        results=[
-            {"index": index, "passage": passages[index], "score": score} for index, score in best_first(result.scores)
-        ],
-        model_name=result.model,
-        processing_time_ms=_ms(result.usage.timings),
-        warnings=list(_rerank_warnings(result)),
-    )
+    return Call(RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw), render)
 
 
 def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:

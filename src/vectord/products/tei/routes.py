@@ -32,7 +32,6 @@ from vectord.products.common.models import Info, render_info
 from vectord.products.common.usage import compute_headers
 from vectord.products.common.vectors import (
     EmbeddingList,
-    Encoding,
     dump_json,
     embedding_items,
     list_answer,
@@ -58,6 +57,7 @@ from vectord.schema import (
     Token,
     TokenizeRequest,
     TokenizeResult,
+    Usage,
     VectorKind,
 )
 
@@ -113,34 +113,36 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 def render_embed(result: EmbedResult) -> Rendered:
     vectors = np.ascontiguousarray(result.dense["float"])  # (N, D), also where D was cut from more
-    return Rendered(body=dump_json(vectors), headers=compute_headers(result.usage))
+    return _answer(vectors, result.usage)
+
+
+def _answer(shown: object, usage: Usage, characters: int | None = None) -> Rendered:
+    """characters: TEI's own count; None: those of the inputs."""
+    return Rendered(body=dump_json(shown), headers=compute_headers(usage, characters))
 
 
 @ROUTES.post("/embed_all", answer=list[list[list[float]]], summary="Embed tokens", example={"inputs": "hello"})
 def parse_embed_all(body: TextsBody, incoming: Incoming) -> Call:
-    return Call(_embed_request(body, "tokens"), render_embed_all)
+    def render(result: EmbedResult) -> Rendered:
+        assert result.tokens is not None
+        return _answer([np.ascontiguousarray(vectors) for vectors in result.tokens], result.usage)  # (n_i, H) each
 
-
-def render_embed_all(result: EmbedResult) -> Rendered:
-    assert result.tokens is not None
-    tokens = [np.ascontiguousarray(vectors) for vectors in result.tokens]  # each (n_i, H)
-    return Rendered(body=dump_json(tokens), headers=compute_headers(result.usage))
+    return Call(_embed_request(body, "tokens"), render)
 
 
 @ROUTES.post(
     "/embed_sparse", answer=list[list[SparseEntry]], summary="Make sparse vectors of texts", example={"inputs": "hello"}
 )
 def parse_embed_sparse(body: TextsBody, incoming: Incoming) -> Call:
-    return Call(_embed_request(body, "sparse"), render_embed_sparse)
+    def render(result: EmbedResult) -> Rendered:
+        assert result.sparse is not None
+        shown = [
+            [{"index": index, "value": value} for index, value in zip(vector.indices, vector.values, strict=True)]
+            for vector in result.sparse
+        ]
+        return _answer(shown, result.usage)
 
-
-def render_embed_sparse(result: EmbedResult) -> Rendered:
-    assert result.sparse is not None
-    shown = [
-        [{"index": index, "value": value} for index, value in zip(vector.indices, vector.values, strict=True)]
-        for vector in result.sparse
-    ]
-    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+    return Call(_embed_request(body, "sparse"), render)
 
 
 def _embed_request(body: TextsBody, kind: VectorKind) -> EmbedRequest:
@@ -194,11 +196,11 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     refuse_empty(sentences, "sentences")
     options = body.parameters or SimilarityParameters()
     text = _text_options(options, options.prompt_name)
-    return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render_similarity)
 
+    def render(result: SimilarityResult) -> Rendered:
+        return _answer(result.scores, result.usage)
 
-def render_similarity(result: SimilarityResult) -> Rendered:
-    return Rendered(body=dump_json(result.scores), headers=compute_headers(result.usage))
+    return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render)
 
 
 # --- one route for every operation ----------------------------------------------------------------------------
@@ -298,21 +300,20 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         text=_text_options(body),
         raw=body.raw_scores is True,
     )
-    return Call(request, partial(render_rerank, body))
+
+    def render(result: RerankResult) -> Rendered:
+        """Best first. TEI counts the query's characters once for each text."""
+        ranks: list[dict[str, Any]] = [{"index": i, "score": result.scores[i]} for i in places(result.scores)]
+        if body.return_text:
+            ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
+        return _answer(ranks, result.usage, len(body.query) * len(body.texts) + sum(map(len, body.texts)))
+
+    return Call(request, render)
 
 
 def _reranks(model: ModelInfo) -> bool:
     """With scores of its own or, unlike in TEI, by its vectors."""
     return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
-
-
-def render_rerank(body: RerankBody, result: RerankResult) -> Rendered:
-    """Best first. TEI counts the query's characters once for each text."""
-    ranks: list[dict[str, Any]] = [{"index": place, "score": result.scores[place]} for place in places(result.scores)]
-    if body.return_text:
-        ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
-    characters = len(body.query) * len(body.texts) + sum(map(len, body.texts))
-    return Rendered(body=dump_json(ranks), headers=compute_headers(result.usage, characters))
 
 
 def places(scores: Float32) -> list[int]:
@@ -350,7 +351,16 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
         if not any(one):
             raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
     request = ClassifyRequest(inputs=inputs, text=_text_options(body), raw=body.raw_scores is True)
-    return Call(request, partial(render_predict, single))
+
+    def render(result: ClassifyResult) -> Rendered:
+        """Labels best first: one list for a single input, a list of lists for a batch."""
+        predictions = [
+            [{"score": scores[place], "label": result.labels[place]} for place in places(scores)]
+            for scores in result.scores
+        ]
+        return _answer(predictions[0] if single else predictions, result.usage)
+
+    return Call(request, render)
 
 
 def _text_or_pair(texts: str | Sequence[str | list[str]], index: int) -> str | tuple[str, str]:
@@ -362,15 +372,6 @@ def _text_or_pair(texts: str | Sequence[str | list[str]], index: int) -> str | t
                 return text, pair
     template = "{body.inputs} must be a string, a pair of strings, or a list of lists of one or two strings."
     raise WrongType(template, field="inputs", index=index)
-
-
-def render_predict(single: bool, result: ClassifyResult) -> Rendered:
-    """Labels best first: one list for a single input, a list of lists for a batch."""
-    predictions = [
-        [{"score": scores[place], "label": result.labels[place]} for place in places(scores)]
-        for scores in result.scores
-    ]
-    return Rendered(body=dump_json(predictions[0] if single else predictions), headers=compute_headers(result.usage))
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -390,11 +391,11 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
         inputs=texts, add_special_tokens=body.add_special_tokens is not False, prompt_name=body.prompt_name
     )
-    return Call(request, render_tokenize)
 
+    def render(result: TokenizeResult) -> Rendered:
+        return Rendered(body=dump_json(result.tokens))
 
-def render_tokenize(result: TokenizeResult) -> Rendered:
-    return Rendered(body=dump_json(result.tokens))
+    return Call(request, render)
 
 
 class DecodeBody(msgspec.Struct):
@@ -404,12 +405,11 @@ class DecodeBody(msgspec.Struct):
 
 @ROUTES.post("/decode", answer=list[str], summary="Decode token ids", example={"ids": [101, 7592, 2088, 102]})
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
+    def render(result: DecodeResult) -> Rendered:
+        return Rendered(body=dump_json(list(result.texts)))
+
     ids = read_inputs(body.ids, "ids")
-    return Call(DecodeRequest(ids=ids, skip_special_tokens=body.skip_special_tokens is not False), render_decode)
-
-
-def render_decode(result: DecodeResult) -> Rendered:
-    return Rendered(body=dump_json(list(result.texts)))
+    return Call(DecodeRequest(ids=ids, skip_special_tokens=body.skip_special_tokens is not False), render)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------
@@ -509,12 +509,13 @@ def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )
-    return Call(request, partial(render_openai, read_encoding(body.encoding_format)))
+    encoding = read_encoding(body.encoding_format)
 
+    def render(result: EmbedResult) -> Rendered:
+        items = embedding_items(result.dense["float"], encoding)
+        return list_answer(result, items, headers=compute_headers(result.usage))
 
-def render_openai(encoding: Encoding, result: EmbedResult) -> Rendered:
-    items = embedding_items(result.dense["float"], encoding)
-    return list_answer(result, items, headers=compute_headers(result.usage))
+    return Call(request, render)
 
 
 ROUTES.get("/info", summary="Show the first served model and the limits in force", answer=Info)(

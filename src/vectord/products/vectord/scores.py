@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -117,20 +116,19 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         instruction=body.instruction,
         chunks=chunk_options(body.chunk) if body.chunk else None,
     )
-    return Call(request, partial(render_rerank, body.top_n, body.passages if body.return_passages else None))
 
+    def render(result: RerankResult) -> Rendered:
+        results = []
+        for index, score in best_first(result.scores, body.top_n):
+            item: dict[str, Any] = {"index": index, "score": score}
+            if result.spans is not None:
+                item["span"] = result.spans[index]
+            if body.return_passages:
+                item["passage"] = body.passages[index]
+            results.append(item)
+        return result_answer(result, score_kind=result.kind, results=results, warnings=list(_warnings(result)))
 
-def render_rerank(top_n: int | None, passages: Sequence[str] | None, result: RerankResult) -> Rendered:
-    """top_n: None and 0 for all results. passages: their texts; None leaves them out."""
-    results = []
-    for index, score in best_first(result.scores, top_n):
-        item: dict[str, Any] = {"index": index, "score": score}
-        if result.spans is not None:
-            item["span"] = result.spans[index]
-        if passages is not None:
-            item["passage"] = passages[index]
-        results.append(item)
-    return result_answer(result, score_kind=result.kind, results=results, warnings=list(_warnings(result)))
+    return Call(request, render)
 
 
 def _warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
@@ -176,16 +174,16 @@ class ClassifyAnswer(ResultAnswer):
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     request = ClassifyRequest(inputs=inputs, model=body.model or None, text=text_options(body), raw=body.raw is True)
-    return Call(request, render_classify)
 
+    def render(result: ClassifyResult) -> Rendered:
+        lengths = {result.model: result.usage.lengths}
+        data = []
+        for index, scores in enumerate(result.scores):
+            labels = [{"label": result.labels[label], "score": score} for label, score in best_first(scores)]
+            data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
+        return result_answer(result, score_kind=result.kind, data=data)
 
-def render_classify(result: ClassifyResult) -> Rendered:
-    lengths = {result.model: result.usage.lengths}
-    data = []
-    for index, scores in enumerate(result.scores):
-        labels = [{"label": result.labels[label], "score": score} for label, score in best_first(scores)]
-        data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
-    return result_answer(result, score_kind=result.kind, data=data)
+    return Call(request, render)
 
 
 class SimilarityBody(PromptFields, kw_only=True):
@@ -209,8 +207,8 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     request = SimilarityRequest(
         source=body.source, sentences=body.sentences, model=body.model or None, text=prompted_options(body)
     )
-    return Call(request, render_similarity)
 
+    def render(result: SimilarityResult) -> Rendered:
+        return result_answer(result, score_kind="cosine", scores=result.scores)
 
-def render_similarity(result: SimilarityResult) -> Rendered:
-    return result_answer(result, score_kind="cosine", scores=result.scores)
+    return Call(request, render)

@@ -40,12 +40,12 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
         add_special_tokens=body.add_special_tokens is not False,
         prompt_name=body.prompt_name,
     )
-    return Call(request, render_tokenize)
 
+    def render(result: TokenizeResult) -> Rendered:
+        data = [{"index": index, "tokens": tokens} for index, tokens in enumerate(result.tokens)]
+        return json_answer(model=result.model, data=data, **usage_answer(result.usage))
 
-def render_tokenize(result: TokenizeResult) -> Rendered:
-    data = [{"index": index, "tokens": tokens} for index, tokens in enumerate(result.tokens)]
-    return json_answer(model=result.model, data=data, **usage_answer(result.usage))
+    return Call(request, render)
 
 
 class DecodeBody(msgspec.Struct, kw_only=True):
@@ -66,10 +66,9 @@ class DecodeAnswer(msgspec.Struct):
 
 @ROUTES.post("/vectord/decode", answer=DecodeAnswer, summary="Decode token ids", example={"ids": [[101, 7592, 102]]})
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
+    def render(result: DecodeResult) -> Rendered:
+        data = [{"index": index, "text": text} for index, text in enumerate(result.texts)]
+        return json_answer(model=result.model, data=data)
+
     skip = body.skip_special_tokens is not False
-    return Call(DecodeRequest(ids=body.ids, model=body.model or None, skip_special_tokens=skip), render_decode)
-
-
-def render_decode(result: DecodeResult) -> Rendered:
-    data = [{"index": index, "text": text} for index, text in enumerate(result.texts)]
-    return json_answer(model=result.model, data=data)
+    return Call(DecodeRequest(ids=body.ids, model=body.model or None, skip_special_tokens=skip), render)

@@ -181,12 +181,13 @@ def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
         force_dimensions=body.force_dimensions is True,
         expect_fingerprint=read_fingerprint(body.expect_fingerprint),
     )
-    return Call(request, partial(render_documents, body.encoding or "float"))
+    encoding: Encoding = body.encoding or "float"
 
+    def render(result: DocumentsResult) -> Rendered:
+        data = [_document(index, document, encoding) for index, document in enumerate(result.documents)]
+        return result_answer(result, data=data)
 
-def render_documents(encoding: Encoding, result: DocumentsResult) -> Rendered:
-    data = [_document(index, document, encoding) for index, document in enumerate(result.documents)]
-    return result_answer(result, data=data)
+    return Call(request, render)
 
 
 def _document(index: int, document: ChunkedDocument, encoding: Encoding) -> dict[str, Any]:

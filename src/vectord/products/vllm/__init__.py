@@ -122,6 +122,9 @@ class InputBody(CommonFields, kw_only=True):
     add_special_tokens: Annotated[bool | None, msgspec.Meta(description="null: of `input`, not of `messages`")] = None
 
 
+_post_input = partial(ROUTES.post, keys=["input", "messages"], signs=SIGNS, names=NAMES)
+
+
 def _inputs(body: InputBody) -> Sequence[Input]:
     if body.input is not None:
         return read_inputs(body.input)
@@ -227,15 +230,12 @@ class Embeddings(BaseAnswer):
     data: list[EmbeddingItem]
 
 
-@ROUTES.post(
+@_post_input(
     "/v1/embeddings",
     "/embeddings",
     answer=Embeddings,
     summary="Embed texts or token ids",
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
-    keys=["input", "messages"],
-    signs=SIGNS,
-    names=NAMES,
 )
 def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
@@ -245,14 +245,11 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     return Call(request, partial(render_embeddings, body, numbers), _names(body), binary=not numbers.as_bytes)
 
 
-@ROUTES.post(
+@_post_input(
     "/invocations",
     answer=Embeddings,
     summary="Embed or classify texts, as the model does",
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
-    keys=["input", "messages"],
-    signs=SIGNS,
-    names=NAMES,
 )
 def parse_invocation(body: EmbeddingBody, incoming: Incoming) -> Call:
     if _usual_task(_model_of(body, incoming)) == "classify":
@@ -286,14 +283,11 @@ class Pooling(BaseAnswer):
 PooledResult: TypeAlias = EmbedResult | ClassifyResult
 
 
-@ROUTES.post(
+@_post_input(
     "/pooling",
     answer=Pooling,
     summary="Embed or classify texts, or embed their tokens",
     example={"input": "A bank of a river.", "task": "token_embed", "encoding_format": "base64"},
-    keys=["input", "messages"],
-    signs=SIGNS,
-    names=NAMES,
 )
 def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     """Without `task`, the purpose of the named model, or of the first served model, decides."""
@@ -470,14 +464,11 @@ class Classification(BaseAnswer):
     data: list[Classified]
 
 
-@ROUTES.post(
+@_post_input(
     "/classify",
     answer=Classification,
     summary="Classify texts",
     example={"input": ["I love it.", "I do not."], "use_activation": True},
-    keys=["input", "messages"],
-    signs=SIGNS,
-    names=NAMES,
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
@@ -645,16 +636,16 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if body.max_tokens_per_doc is not None and not 0 < body.max_tokens_per_doc < 2**31:
         raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
     request = replace(_score_request(body, incoming, body.query, documents), max_passage_tokens=body.max_tokens_per_doc)
-    return Call(request, partial(render_reranked, body, documents))
 
+    def render(result: RerankResult) -> Rendered:
+        return json_answer(
+            id=_id("rerank", body),
+            model=result.model,
+            usage=token_usage(result.usage),
+            results=ranked(result, documents, body.top_n, document=as_object),
+        )
 
-def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankResult) -> Rendered:
-    return json_answer(
-        id=_id("rerank", body),
-        model=result.model,
-        usage=token_usage(result.usage),
-        results=ranked(result, documents, body.top_n, document=as_object),
-    )
+    return Call(request, render)
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -692,7 +683,15 @@ class Tokenized(msgspec.Struct):
     names={"inputs": "prompt", "conversation": "messages"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
-    render = partial(render_tokens, body.return_token_strs is True)
+    def render(result: TokenizeResult) -> Rendered:
+        (tokens,) = result.tokens
+        return json_answer(
+            count=len(tokens),
+            max_model_len=result.max_input_tokens,
+            tokens=[token.id for token in tokens],
+            token_strs=[token.text for token in tokens] if body.return_token_strs else None,
+        )
+
     request = TokenizeRequest(inputs=(), model=body.model or None)
     if body.prompt is not None:
         request = replace(request, inputs=[body.prompt], add_special_tokens=body.add_special_tokens is not False)
@@ -702,16 +701,6 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     conversation = read_conversation(body, prompts=True)
     request = replace(request, conversation=conversation, add_special_tokens=body.add_special_tokens is True)
     return Call(request, render, OF_MESSAGES)
-
-
-def render_tokens(with_strings: bool, result: TokenizeResult) -> Rendered:
-    (tokens,) = result.tokens
-    return json_answer(
-        count=len(tokens),
-        max_model_len=result.max_input_tokens,
-        tokens=[token.id for token in tokens],
-        token_strs=[token.text for token in tokens] if with_strings else None,
-    )
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -732,14 +721,12 @@ class Detokenized(msgspec.Struct):
     names={"ids": "tokens"},
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
-    request = DecodeRequest(ids=[body.tokens], model=body.model or None, skip_special_tokens=False)
-    return Call(request, render_detokenized)
+    def render(result: DecodeResult) -> Rendered:
+        """`content` is llama.cpp's key: both products share the path and the body."""
+        (text,) = result.texts
+        return json_answer(prompt=text, content=text)
 
-
-def render_detokenized(result: DecodeResult) -> Rendered:
-    """`content` is llama.cpp's key: both products share the path and the body."""
-    (text,) = result.texts
-    return json_answer(prompt=text, content=text)
+    return Call(DecodeRequest(ids=[body.tokens], model=body.model or None, skip_special_tokens=False), render)
 
 
 # --- facts ----------------------------------------------------------------------------------------------------

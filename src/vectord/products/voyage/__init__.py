@@ -304,19 +304,16 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
         raw=False,
     )
-    shown = read_switch(body.return_documents, "return_documents")
-    return Call(request, partial(render_rerank, body.documents if shown else None, body.top_k))
+    shows = read_switch(body.return_documents, "return_documents")
 
+    def render(result: RerankResult) -> Rendered:
+        data: list[dict[str, Any]] = [
+            {"index": index, "relevance_score": score} | ({"document": body.documents[index]} if shows else {})
+            for index, score in best_first(result.scores, body.top_k)
+        ]
+        return _list(data, result.model, result.usage)
 
-def render_rerank(documents: Sequence[str] | None, top_k: int | None, result: RerankResult) -> Rendered:
-    """documents: to show with their scores; None leaves them out."""
-    data = []
-    for index, score in best_first(result.scores, top_k):
-        item: dict[str, Any] = {"index": index, "relevance_score": score}
-        if documents is not None:
-            item["document"] = documents[index]
-        data.append(item)
-    return _list(data, result.model, result.usage)
+    return Call(request, render)
 
 
 # --- all responses --------------------------------------------------------------------------------------------
