@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 log = logging.getLogger("vectord.bulk")
@@ -82,9 +81,7 @@ class ProgressBar(JobProgress):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._bar.stop()
 
     def begin(self, position: int, rows: int) -> None:

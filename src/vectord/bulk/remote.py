@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -60,9 +59,7 @@ class RemoteEmbedder:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self._http.aclose()
 
     async def facts(self) -> ModelFacts:

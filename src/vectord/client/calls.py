@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
@@ -169,9 +168,11 @@ class Calls:
             accept = ARROW if arrow else JSON
             template = _template("embed", "inputs", known.EmbedOptions, options, body, accept=accept)
             parts = list(split(template, items, text_size, self.limits))
-            return ClientCall(
-                parts, _JoinKinds(len(items), outputs), progress, partial(call, arrow=False) if arrow else None
-            )
+            return ClientCall(parts, _JoinKinds(len(items), outputs), progress, in_json if arrow else None)
+
+        def in_json() -> ClientCall[Embeddings]:
+            self.arrow = False
+            return call(arrow=False)
 
         return call(arrow=self.arrow)
 

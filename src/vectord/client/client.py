@@ -7,14 +7,13 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
 from vectord.client.answers import Health, Model, VectorBatch
 from vectord.client.calls import Calls, ClientCall, Stream
-from vectord.client.errors import BadRequest, NotAcceptable
+from vectord.client.errors import NotAcceptable
 from vectord.client.in_order import in_order, in_order_async
 from vectord.client.options import Dtype, EmbedOptions, Lane
 from vectord.client.progress import progress_of
@@ -149,9 +148,7 @@ class Client(_BaseClient[httpx.Client]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _sender(self) -> Sender:
@@ -166,7 +163,6 @@ class Client(_BaseClient[httpx.Client]):
         except NotAcceptable:
             if call.in_json is None:
                 raise
-            self._calls.arrow = False
             return self._run(call.in_json())
         return call.join.result()
 
@@ -181,12 +177,7 @@ class Client(_BaseClient[httpx.Client]):
         abandoned = threading.Event()
 
         def send(part: RequestPart) -> HttpReply:
-            request = post(part, lane)
-            try:
-                return sender.send(request, abandoned.wait)
-            except BadRequest as error:
-                part.place(error)
-                raise
+            return sender.send(post(part, lane), abandoned.wait)
 
         try:
             yield from in_order(send, call.parts, call.concurrency(self._settings.concurrency))
@@ -230,9 +221,7 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.aclose()
 
     def _sender(self) -> AsyncSender:
@@ -248,7 +237,6 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
         except NotAcceptable:
             if call.in_json is None:
                 raise
-            self._calls.arrow = False
             return await self._run(call.in_json())
         return call.join.result()
 
@@ -261,11 +249,6 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
         sender, lane = self._sender(), self._settings.lane or call.lane
 
         async def send(part: RequestPart) -> HttpReply:
-            request = post(part, lane)
-            try:
-                return await sender.send(request)
-            except BadRequest as error:
-                part.place(error)
-                raise
+            return await sender.send(post(part, lane))
 
         return in_order_async(send, call.parts, call.concurrency(self._settings.concurrency))

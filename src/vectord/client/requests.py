@@ -27,6 +27,7 @@ class HttpRequest:
     headers: Mapping[str, str]
     content: bytes | None = None
     statuses: frozenset[int] = OK  # any other status is an error
+    part: RequestPart | None = None  # the items that it sends
     retries: bool = True
 
 
@@ -155,7 +156,7 @@ def post(part: RequestPart, lane: Lane | None) -> HttpRequest:
     if len(content) >= GZIP_MIN_BYTES:
         content = gzip.compress(content, GZIP_LEVEL, mtime=0)
         headers["content-encoding"] = "gzip"
-    return HttpRequest(path=part.template.path, headers=headers, content=content)
+    return HttpRequest(path=part.template.path, headers=headers, content=content, part=part)
 
 
 def _headers() -> dict[str, str]:

@@ -18,7 +18,16 @@ from typing import Any, TypeAlias, get_args
 
 import httpx
 
-from vectord.client.errors import TIMED_OUT, ClientError, ServerFailed, Timeout, TryLater, from_exception, from_response
+from vectord.client.errors import (
+    TIMED_OUT,
+    BadRequest,
+    ClientError,
+    ServerFailed,
+    Timeout,
+    TryLater,
+    from_exception,
+    from_response,
+)
 from vectord.client.options import Lane
 from vectord.client.requests import HttpReply, HttpRequest, PartLimits
 
@@ -218,7 +227,10 @@ class _ReplyBody:
         """Raises ClientError for an error response."""
         content = b"".join(self._chunks)
         if response.status_code not in self._request.statuses:
-            raise from_response(response.status_code, response.headers, content)
+            error = from_response(response.status_code, response.headers, content)
+            if self._request.part is not None and isinstance(error, BadRequest):
+                self._request.part.place(error)
+            raise error
         return HttpReply(response.status_code, response.headers, content)
 
     def _check(self, size_bytes: int) -> None:

@@ -20,7 +20,6 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
@@ -290,9 +289,7 @@ class Embedder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     # --- on the engine's loop ---------------------------------------------------------------------------------
@@ -381,7 +378,7 @@ def _close_later(*parts: Any) -> None:
 
 
 def _at_exit(call: Callable[[], None]) -> None:
-    """Before pools of threads end, which closing uses: atexit would be too late."""
+    """Call it before thread pools end: closing uses them, and atexit runs after their end."""
     threading._register_atexit(call)  # type: ignore[attr-defined]
 
 
