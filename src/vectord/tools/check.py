@@ -21,6 +21,7 @@ from vectord.tools.probe import (
     PASSAGES,
     QUERY,
     RERANK_FORMS,
+    SAME_COSINE,
     WRONG_SHAPE,
     FloatArray,
     Form,
@@ -29,6 +30,7 @@ from vectord.tools.probe import (
     ProbeReply,
     find_embed_route,
     find_rerank_route,
+    row_cosines,
 )
 
 TEXTS = (
@@ -38,7 +40,6 @@ TEXTS = (
 )
 SCRIPTS = ("Ciao mondo!", "你好世界", "مرحبا بالعالم", "Grüße 👋🏽", "e\u0301")
 RELEVANT = 1  # the passage of PASSAGES that answers QUERY
-SAME_COSINE = 0.99  # least cosine of equal texts; half precision and padding stay above it
 HEALTH = ("/health", "/health/live", "/ping", "/")
 BUSY = (429, 503)
 LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
@@ -262,11 +263,6 @@ def requires_token(subject: CheckedServer) -> None:
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def cosine(one: FloatArray, other: FloatArray) -> float:
-    size = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / size if size else 0.0
-
-
 def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> FloatArray:
     """Raises Failed."""
     reply, vectors = subject.embeds.embed(texts)
@@ -276,7 +272,7 @@ def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> FloatArray:
 
 
 def _demand_same(ones: Sequence[FloatArray] | FloatArray, others: Sequence[FloatArray] | FloatArray, what: str) -> None:
-    least = min(cosine(one, other) for one, other in zip(ones, others, strict=True))
+    least = row_cosines(np.stack(list(ones)), np.stack(list(others))).min()
     demand(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
 
 
@@ -304,8 +300,8 @@ def order(subject: CheckedServer) -> None:
 
 @check("similar texts are closer than dissimilar ones")
 def similarity(subject: CheckedServer) -> None:
-    cat, kitten, bank = vectors_of(subject, TEXTS)
-    near, far = cosine(cat, kitten), cosine(cat, bank)
+    cat, *others = vectors_of(subject, TEXTS)
+    near, far = row_cosines(np.stack([cat, cat]), np.stack(others))
     demand(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
 
 

@@ -85,11 +85,11 @@ class Tally:
     ) -> Figures:
         ok, failed = len(self.latencies_ms), sum(self.failures.values())
         wall_s = max(wall_s, 1e-9)
-        times: list[float | None] = [None] * 6
+        times: dict[str, float | None] = dict.fromkeys(("avg_ms", "p50_ms", "p95_ms", "p99_ms", "min_ms", "max_ms"))
         if ok:
             percentiles = np.percentile(self.latencies_ms, (50, 95, 99, 0, 100))
-            times = [round(float(ms), 3) for ms in (np.mean(self.latencies_ms), *percentiles)]
-        avg_ms, p50_ms, p95_ms, p99_ms, min_ms, max_ms = times
+            rounded = (round(float(ms), 3) for ms in (np.mean(self.latencies_ms), *percentiles))
+            times = dict(zip(times, rounded, strict=True))
         return Figures(
             scenario=scenario,
             requests=ok + failed,
@@ -99,12 +99,7 @@ class Tally:
             wall_s=round(wall_s, 4),
             requests_per_s=round(ok / wall_s, 2),
             units_per_s=round(ok * units_per_request / wall_s, 2),
-            avg_ms=avg_ms,
-            p50_ms=p50_ms,
-            p95_ms=p95_ms,
-            p99_ms=p99_ms,
-            min_ms=min_ms,
-            max_ms=max_ms,
+            **times,
             client_busy=round(min(cpu_s / wall_s, 1.0), 3),
             failures=self.failures,
         )

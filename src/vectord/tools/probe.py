@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -24,6 +23,8 @@ from vectord.errors import ConfigError, plain_reason
 
 MAX_RESPONSE_BYTES = 256 * 2**20
 FloatArray: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
+
+SAME_COSINE = 0.99  # least cosine of equal texts: half precision and padding stay above it
 
 HELLO = ("Hello, world", "A second text")
 QUERY = "What is machine learning?"
@@ -100,9 +101,7 @@ class ProbedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._http.close()
 
     def check_reachable(self, option: str) -> None:
@@ -161,6 +160,13 @@ class ProbedServer:
             return ProbeReply(0, problem=plain_reason(cause))
         names = {name.lower(): value for name, value in answer.headers.items()}
         return ProbeReply(answer.status_code, bytes(content), names)
+
+
+def row_cosines(ours: FloatArray, theirs: FloatArray) -> FloatArray:
+    """The cosine of each text's two vectors: (texts,)."""
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines: FloatArray = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
+    return cosines
 
 
 # --- forms ----------------------------------------------------------------------------------------------------

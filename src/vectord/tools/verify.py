@@ -17,8 +17,8 @@ import numpy as np
 
 from vectord.checkpoints import catalogue
 from vectord.errors import ConfigError, plain_reason
-from vectord.tools.doctor.against import TEXTS, row_cosines
-from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route
+from vectord.tools.doctor.against import TEXTS
+from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route, row_cosines
 
 GOLDEN_TEXTS = ("hello world", *TEXTS)
 # Hub id -> (texts, D), of GOLDEN_TEXTS by sentence-transformers 6.2.0 in float32: `python -m tests.real.golden`.

@@ -18,11 +18,17 @@ import numpy as np
 from vectord.errors import ConfigError
 from vectord.tools.bench import unseen_batches
 from vectord.tools.load import Figures, LoadTarget, put_load
-from vectord.tools.probe import FloatArray, ProbedRoute, ProbedServer, find_embed_route, find_rerank_route
+from vectord.tools.probe import (
+    SAME_COSINE,
+    ProbedRoute,
+    ProbedServer,
+    find_embed_route,
+    find_rerank_route,
+    row_cosines,
+)
 
 # Lines that decide whether clients can use stored vectors and rankings of one server with the other.
 DECISIVE = ("vectors", "dimensions", "cosine, here and there", "ranking of", "scores of")
-SAME_COSINE = 0.99  # from this cosine on, an index of one server serves the other
 TEXTS = (
     "A cat sits on the warm windowsill.",
     "The central bank raised interest rates again.",
@@ -174,13 +180,6 @@ def _compare_vectors(own: ProbedRoute, other: ProbedRoute, lines: list[Line]) ->
     else:  # equal only if both truncate at the same place
         cosine = float(row_cosines(ours, theirs)[0])
         lines.append(_line("cosine of a text of 720 words", f"{cosine:.6f}", "", same=cosine >= SAME_COSINE))
-    return cosines
-
-
-def row_cosines(ours: FloatArray, theirs: FloatArray) -> FloatArray:
-    """Of each text's two vectors: (texts,)."""
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    cosines: FloatArray = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
     return cosines
 
 
