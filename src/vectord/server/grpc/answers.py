@@ -16,7 +16,6 @@ from vectord.schema import (
     Float32,
     ModelList,
     RerankResult,
-    Result,
     TokenizeResult,
     Usage,
 )
@@ -27,15 +26,14 @@ UINT32_MAX = 2**32 - 1
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def embed(result: Result) -> pb.EmbedResponse:
-    assert isinstance(result, EmbedResult)
+def embed(result: EmbedResult) -> pb.EmbedResponse:
     response: pb.EmbedResponse = pb.EmbedResponse.FromString(_packed(result.dense["float"][0]))
     response.metadata.CopyFrom(metadata(result.usage))
     return response
 
 
-def embed_all(result: Result) -> pb.EmbedAllResponse:
-    assert isinstance(result, EmbedResult) and result.tokens is not None
+def embed_all(result: EmbedResult) -> pb.EmbedAllResponse:
+    assert result.tokens is not None
     tokens = [pb.TokenEmbedding.FromString(_packed(vector)) for vector in result.tokens[0]]
     return pb.EmbedAllResponse(token_embeddings=tokens, metadata=metadata(result.usage))
 
@@ -59,8 +57,8 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def embed_sparse(result: Result) -> pb.EmbedSparseResponse:
-    assert isinstance(result, EmbedResult) and result.sparse is not None
+def embed_sparse(result: EmbedResult) -> pb.EmbedSparseResponse:
+    assert result.sparse is not None
     (vector,) = result.sparse
     entries = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     items = [pb.SparseValue(index=index, value=value) for index, value in entries]
@@ -70,17 +68,15 @@ def embed_sparse(result: Result) -> pb.EmbedSparseResponse:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-def predict(result: Result) -> pb.PredictResponse:
+def predict(result: ClassifyResult) -> pb.PredictResponse:
     """Labels best first."""
-    assert isinstance(result, ClassifyResult)
     (scores,) = result.scores
     items = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in places(scores)]
     return pb.PredictResponse(predictions=items, metadata=metadata(result.usage))
 
 
-def rerank(query: str, texts: Sequence[str], return_text: bool, result: Result) -> pb.RerankResponse:
+def rerank(query: str, texts: Sequence[str], return_text: bool, result: RerankResult) -> pb.RerankResponse:
     """Best first. TEI counts the query's characters once per text."""
-    assert isinstance(result, RerankResult)
     characters = len(query) * len(texts) + sum(map(len, texts))
     return pb.RerankResponse(
         ranks=ranks(result.scores, texts if return_text else None), metadata=metadata(result.usage, characters)
@@ -96,8 +92,7 @@ def ranks(scores: Float32, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
 # --- tokens and facts -----------------------------------------------------------------------------------------
 
 
-def tokenize(result: Result) -> pb.EncodeResponse:
-    assert isinstance(result, TokenizeResult)
+def tokenize(result: TokenizeResult) -> pb.EncodeResponse:
     (tokens,) = result.tokens
     items = [
         pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
@@ -106,8 +101,7 @@ def tokenize(result: Result) -> pb.EncodeResponse:
     return pb.EncodeResponse(tokens=items)
 
 
-def decode(result: Result) -> pb.DecodeResponse:
-    assert isinstance(result, DecodeResult)
+def decode(result: DecodeResult) -> pb.DecodeResponse:
     (text,) = result.texts
     return pb.DecodeResponse(text=text)
 
@@ -119,9 +113,8 @@ _MODEL_TYPES: Mapping[str, pb.ModelType] = {
 }
 
 
-def info(result: Result) -> pb.InfoResponse:
+def info(result: ModelList) -> pb.InfoResponse:
     """The first served model, since TEI serves one."""
-    assert isinstance(result, ModelList)
     model, limits = first_model(result), result.limits
     return pb.InfoResponse(
         version=__version__,

@@ -41,7 +41,7 @@ class ParsedMessage:
     """names: canonical field -> the message's field, for errors."""
 
     request: Request
-    render: Callable[[Result], Message]
+    render: Callable[[Any], Message]  # takes the result of `request`
     names: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, result: Result) -> bytes:

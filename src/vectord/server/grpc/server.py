@@ -32,7 +32,7 @@ from vectord.server.pipeline import RequestPipeline, Shutdown
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
 IDLE_S = 300  # how long a connection without calls stays open
 HANDSHAKE_S = 10.0  # for TLS and HTTP/2's first frames; 120 by grpc's default
-KEEPALIVE_S = 60  # after which a silent peer is asked whether it is there, and the time for its reply
+KEEPALIVE_S = 60  # idle time before a keepalive ping, and the timeout of the reply to it
 MIN_DRAIN_S = 0.25  # how long new calls still get UNAVAILABLE during shutdown
 SEND_S = 1.0  # time to send responses after the last result
 MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default; services.py limits how many messages are received at once
