@@ -18,7 +18,7 @@ Source = Embedder | Mapping[str, Any] | str  # settings: of a stored component
 
 
 class _Component:
-    """What the components share: they load a model on use, and are stored by their arguments."""
+    """The base of the components: loads the model on use, and is stored by its arguments."""
 
     def _keep(self, embedder: Source, options: Mapping[str, Any], **parameters: Any) -> None:
         """No __init__: `component` makes another class of each, in which super() fails."""

@@ -152,7 +152,17 @@ class Tracing:
 
 def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
     """OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or the client's path."""
-    yield from _of_http(exchange) if exchange.grpc_code is None else _of_grpc(exchange, exchange.grpc_code)
+    if exchange.grpc_code is None:
+        yield "http.request.method", exchange.method
+        yield "http.response.status_code", exchange.status
+        if exchange.route:
+            yield "http.route", exchange.route
+    else:
+        service, _, method = exchange.route.removeprefix("/").rpartition("/")
+        yield "rpc.system", "grpc"
+        yield "rpc.service", service
+        yield "rpc.method", method
+        yield "rpc.grpc.status_code", exchange.grpc_code
     yield "vectord.request_id", exchange.request_id
     yield "vectord.dialect", exchange.dialect
     for name, value in (
@@ -164,21 +174,6 @@ def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
     ):
         if value is not None:
             yield name, value
-
-
-def _of_http(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
-    yield "http.request.method", exchange.method
-    yield "http.response.status_code", exchange.status
-    if exchange.route:
-        yield "http.route", exchange.route
-
-
-def _of_grpc(exchange: Exchange, code: int) -> Iterator[tuple[str, str | int]]:
-    service, _, method = exchange.route.removeprefix("/").rpartition("/")
-    yield "rpc.system", "grpc"
-    yield "rpc.service", service
-    yield "rpc.method", method
-    yield "rpc.grpc.status_code", code
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:

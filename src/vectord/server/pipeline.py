@@ -1,6 +1,6 @@
 """The steps of every request that do not depend on its transport. http/handler.py and grpc/services.py call them.
 
-    begin -> identify -> admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
+    begin -> identify -> gate.admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
 
 Runs on the event loop. `failed` replaces the later steps: it turns any exception into the error that the client gets.
 """
@@ -149,10 +149,6 @@ class RequestPipeline:
             record.span = self._tracer.begin(*span, record.headers, record.began_s)
         record.address = self.gate.address(peer, forwarded)
         record.key = self.gate.keys.lookup(record.headers) if reads_key else None
-
-    async def admit(self, record: RequestRecord, dialect: str | None, *, admin: bool = False) -> None:
-        """dialect: None if the body decides it. Raises RateLimited, Unauthorized, Forbidden, NoSuchRoute."""
-        await self.gate.admit(record.address, record.key, record.headers, dialect, admin=admin)
 
     def check_running(self) -> None:
         """Raises ShuttingDown."""

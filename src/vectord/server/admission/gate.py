@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from random import Random
 from typing import TypeAlias, cast
 
@@ -25,7 +25,6 @@ from vectord.server.admission.buckets import TokenBuckets
 from vectord.server.admission.keys import Key, Keys, KeysFile
 from vectord.server.admission.rate_limit import RateLimits
 
-IpNetwork: TypeAlias = IPv4Network | IPv6Network
 Address: TypeAlias = IPv4Address | IPv6Address
 
 REQUEST_ID = "x-request-id"
@@ -130,7 +129,10 @@ class TrustedProxies:
 
     def __init__(self, trusted: Sequence[str]) -> None:
         """trusted: addresses and networks. Raises ConfigError for anything else."""
-        self._networks = tuple(map(_network, trusted))
+        try:
+            self._networks = tuple(map(ip_network, trusted))
+        except ValueError as problem:
+            raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None
         self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
 
     def trusts(self, address: str) -> bool:
@@ -145,7 +147,7 @@ class TrustedProxies:
         if not self._networks:
             return peer
         client = peer
-        for hop in _hops(forwarded):
+        for hop in reversed(",".join(forwarded).split(",")[-MAX_HOPS:]):  # values of the header may contain several
             if not self._is_trusted(client) or (address := _address(hop)) is None:
                 break
             client = str(address)
@@ -154,11 +156,6 @@ class TrustedProxies:
     def _is_in_a_network(self, address: str) -> bool:
         parsed = _address(address)
         return parsed is not None and any(parsed in network for network in self._networks)
-
-
-def _hops(forwarded: Iterable[str]) -> Iterator[str]:
-    """Last to first. The header may be repeated, and each value may contain several."""
-    return reversed(",".join(forwarded).split(",")[-MAX_HOPS:])
 
 
 def _address(text: str) -> Address | None:
@@ -174,10 +171,3 @@ def _address(text: str) -> Address | None:
         return None
     mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
     return mapped or parsed
-
-
-def _network(text: str) -> IpNetwork:
-    try:
-        return ip_network(text)
-    except ValueError as problem:
-        raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None

@@ -150,9 +150,15 @@ class Buckets:
             try:
                 refusal = await self._redis.draw(draws)
             except Exception as problem:  # any failure of Redis is an outage, not an error of the client
-                self._on_failure(problem)
+                self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
+                if not self._redis_down:
+                    self._redis_down = True
+                    _log.warning("Redis does not answer (%s): each process limits separately", type(problem).__name__)
             else:
-                self._on_success()
+                if self._redis_down:
+                    self._redis_down = False
+                    self._redis_retry_s = 0.0
+                    _log.warning("Redis answers again: limits are shared")
                 return refusal
         return local.draw(draws)
 
@@ -175,18 +181,6 @@ class Buckets:
         await asyncio.shield(self._opening)  # other requests wait for it, too
         assert self._local is not None
         return self._local
-
-    def _on_failure(self, problem: Exception) -> None:
-        self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
-        if not self._redis_down:
-            self._redis_down = True
-            _log.warning("Redis does not answer (%s): each process limits separately", type(problem).__name__)
-
-    def _on_success(self) -> None:
-        if self._redis_down:
-            self._redis_down = False
-            self._redis_retry_s = 0.0
-            _log.warning("Redis answers again: limits are shared")
 
     async def _open(self) -> None:
         local = await asyncio.to_thread(LocalBuckets)

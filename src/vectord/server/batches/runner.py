@@ -192,25 +192,22 @@ class BatchRunner:
                 self._windows[batch.id] = window
                 if batch.status != "cancelling":
                     await self._answer_lines(shelf, batch, custom_ids)
-            ended_in_time = batch.status != "cancelling"
+            ending = "completed"
         except TimeoutError:
             if not window.expired():
                 raise
-            ended_in_time = False
+            ending = "expired"
         except DiskFull:
             batch.errors = [Fault("storage_full", "The results do not fit into --batch-disk-limit.")]
-            await self._end(shelf, batch, "failed", custom_ids)
-            return
+            ending = "failed"
         except Unauthorized:
             batch.errors = [Fault("invalid_api_key", "The key that created the batch was removed.")]
-            await self._end(shelf, batch, "failed", custom_ids)
-            return
+            ending = "failed"
         finally:
             self._windows.pop(batch.id, None)
-        if ended_in_time:
-            await self._end(shelf, batch, "completed", custom_ids)
-        else:
-            await self._end(shelf, batch, "cancelled" if batch.status == "cancelling" else "expired", custom_ids)
+        if batch.status == "cancelling" and ending != "failed":
+            ending = "cancelled"
+        await self._end(shelf, batch, ending, custom_ids)
 
     def _validated(self, shelf: Shelf, batch: StoredBatch) -> tuple[Sequence[str], list[Fault]]:
         """The ids of all lines, and the faults. In a thread."""

@@ -209,16 +209,9 @@ class Responder:
 
 
 async def compressed(body: bytes, coding: Coding) -> bytes:
-    compress = _COMPRESS[coding]
-    return compress(body) if len(body) <= COMPRESS_ON_LOOP_BYTES else await asyncio.to_thread(compress, body)
+    def compress() -> bytes:
+        if coding == "gzip":
+            return zlib.compress(body, LEVEL, GZIP)
+        return zstandard.ZstdCompressor(level=LEVEL).compress(body)  # a compressor must not be shared between threads
 
-
-def _gzip(body: bytes) -> bytes:
-    return zlib.compress(body, LEVEL, GZIP)
-
-
-def _zstd(body: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=LEVEL).compress(body)  # a compressor must not be shared between threads
-
-
-_COMPRESS: Mapping[Coding, Callable[[bytes], bytes]] = {"zstd": _zstd, "gzip": _gzip}
+    return compress() if len(body) <= COMPRESS_ON_LOOP_BYTES else await asyncio.to_thread(compress)

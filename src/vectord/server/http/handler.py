@@ -175,7 +175,8 @@ class HttpHandler:
         if (error := call.scope.get(OVER_LIMIT)) is not None and not (page is not None and page.probe):
             raise error
         if endpoint.open_page is None and not endpoint.public:
-            await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
+            gate = self._pipeline.gate
+            await gate.admit(record.address, record.key, record.headers, endpoint.dialect, admin=endpoint.admin)
         if page is not None:
             is_probe = page.probe and not page.limited and presented_key(record.headers) is None
             if not page.guarded and not is_probe:  # a probe with a key would be a way to guess keys

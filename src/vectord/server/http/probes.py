@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -36,34 +36,23 @@ def probe_pages(
     """visible: from a request's headers to the models that its sender may see, None for all. health_of: a dialect with
     `original_health` or a GET /, whose values /health and / report; None: this server's own."""
     probes = Probes(engine, shutdown, version, visible, health_of)
-    return (
-        Page(
-            path="/health",
-            show=probes.health,
-            summary="Show whether the server accepts requests, and the models",
-            probe=True,
-        ),
-        Page(path="/health/live", show=probes.live, summary="Whether the process answers", probe=True),
-        Page(
-            path="/health/ready",
-            show=probes.ready,
-            summary="Show whether the server accepts requests, and the state of each model",
-            probe=True,
-        ),
-        Page(path="/ping", show=probes.ping, summary="As /health, without a body", probe=True),
-        Page(path="/", show=probes.front, summary="The server's name, version and models", probe=True),
+    pages = (
+        ("/health", probes.health, "Show whether the server accepts requests, and the models"),
+        ("/health/live", probes.live, "Whether the process answers"),
+        ("/health/ready", probes.ready, "Show whether the server accepts requests, and the state of each model"),
+        ("/ping", probes.ping, "As /health, without a body"),
+        ("/", probes.front, "The server's name, version and models"),
     )
+    return [Page(path=path, show=show, summary=summary, probe=True) for path, show, summary in pages]
 
 
+@dataclass(frozen=True, slots=True)
 class Probes:
-    def __init__(
-        self, engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, health_of: str | None
-    ) -> None:
-        self._engine = engine
-        self._shutdown = shutdown
-        self._version = version
-        self._visible = visible
-        self._health_of = health_of
+    _engine: EngineClient
+    _shutdown: Shutdown
+    _version: str
+    _visible: Visible
+    _health_of: str | None
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
         served = self._engine.models()
