@@ -191,8 +191,13 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
         if first.method == "GET" or first.body is not None:
             prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
             lines += ["", "```console", _curl(first, prefix), "```"]
-        if first.answer is not None:
+        if len(first.answers) == 1:
             lines += _once(f"{first.answer}", "answer", title, described, ["```", shape(first.answer), "```"])
+        elif first.answers:  # each is the answer of an earlier route
+            lines += [
+                "",
+                f"The answer is the same as for {', or for '.join(described[f'{kind}'] for kind in first.answers)}.",
+            ]
     return lines
 
 

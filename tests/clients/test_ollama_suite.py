@@ -1,7 +1,6 @@
 """Ollama's own tests of its embedding API, in our words, with its Python client and the model that they use.
 
-Score: 16 of 18. A context of one token is refused in other words, and `num_ctx` 0, an error there, means the model's
-length.
+Score: 17 of 18. `num_ctx` 0, an error there, means the model's length, as in Ollama's later releases.
 """
 
 from __future__ import annotations
@@ -81,8 +80,9 @@ def test_without_truncation_a_long_text_is_refused(client, given):
 
 
 def test_a_context_of_one_token_is_refused(client):
-    """There, as an input that is too long after truncation."""
-    with pytest.raises(ollama.ResponseError, match=r"options\.num_ctx") as refused:
+    """Special tokens fill it."""
+    sentence = r"input after truncation exceeds maximum context length: `options\.num_ctx`"
+    with pytest.raises(ollama.ResponseError, match=sentence) as refused:
         embed(client, SKY, truncate=True, options={"num_ctx": 1})
     assert refused.value.status_code == 400
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 from docs.apis import CLIENTS, apis, product
+from tests.products.results import fits
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.server.fakes import FakeEngine
 from tests.server.live import Reply
@@ -116,8 +116,8 @@ def test_an_example_has_the_response_of_the_page(product_name: str, replies: dic
         # The example removes a model that the settings name.
         expected = 403 if example.route.method == "DELETE" else STATUSES.get(example.route.path, 200)
         assert reply.status == expected, (example, reply.body)
-        if reply.status == 200 and example.route.answer is not None and (example.prefix or not _differs(example)):
-            msgspec.json.decode(reply.body, type=example.route.answer)
+        if reply.status == 200 and (example.prefix or not _differs(example)):
+            assert fits(reply.body, example.route.answers), example
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if _differs(example)], ids=str)
@@ -125,9 +125,8 @@ def test_other_response_formats_are_listed(example: Example, replies: dict[str, 
     """An example with another format belongs to the product in the table, and every listed example differs."""
     chosen = example.endpoint.choose(example.body or b"").route
     assert chosen is not example.route
-    msgspec.json.decode(replies[str(example)].body, type=chosen.answer)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(replies[str(example)].body, type=example.route.answer)
+    assert fits(replies[str(example)].body, chosen.answers)
+    assert not fits(replies[str(example)].body, example.route.answers)
 
 
 # --- the pages ------------------------------------------------------------------------------------------------

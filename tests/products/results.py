@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from vectord.products.common.dialect import Call, Dialect, Incoming, Parse, Rendered, Route
@@ -122,3 +124,12 @@ def model_list(*models: str | ModelInfo, truncates: bool | None = None, starting
     )
     infos = [model_info(model) if isinstance(model, str) else model for model in models or ("served",)]
     return ModelList(models=infos, limits=limits, starting=starting)
+
+
+def fits(content: bytes, answers: Sequence[object]) -> bool:
+    """Whether the body of a response is one of the types that its route declares, or the route declares none."""
+    for answer in answers:
+        with suppress(msgspec.ValidationError):
+            msgspec.json.decode(content, type=answer)
+            return True
+    return not answers

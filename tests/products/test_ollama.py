@@ -285,6 +285,12 @@ def test_the_descriptions_of_answers_are_complete(route_):
             "the input length exceeds the context length: It has 9 tokens.",
             id="too long",
         ),
+        pytest.param(
+            errors.InvalidField("{field} is 1.", field="max_tokens"),
+            400,
+            "input after truncation exceeds maximum context length: `max_tokens` is 1.",
+            id="no room for a token",
+        ),
         pytest.param(errors.WrongType("`input` is required."), 400, "`input` is required.", id="body"),
         pytest.param(errors.Overloaded("Full.", retry_after_s=1), 503, "Full.", id="full queue"),
         pytest.param(errors.InferenceFailed("It failed."), 500, "It failed.", id="inference"),

@@ -595,6 +595,21 @@ def test_pooled_classes(changes, raw):
     assert shown["data"] == [{"index": 0, "object": "pooling", "data": [0.25, 0.5, 0.25]}]
 
 
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(DENSE, "embedding"), (CLASSIFIER, "probs"), (COLBERT, "pooling")],
+    ids=["embeds texts", "classifies", "embeds tokens"],
+)
+def test_invocations_do_what_the_model_does(model, kind):
+    """Each in its own form. OpenAPI has all three."""
+    results = {"embedding": embed_result(ROWS[:1]), "probs": classify_result((0.25, 0.75))}
+    found = route("POST", "/invocations")
+    assert len(found.answers) == 3
+    call = found.parse(replace(incoming({"input": ["a"]}), models=(model,)))
+    (item,) = json.loads(call.render(results.get(kind, token_result(colbert=[ROWS]))).body)["data"]
+    assert kind in item or item["object"] == kind
+
+
 def test_dimensions_of_classes_are_rejected():
     """The option has no meaning for them."""
     with pytest.raises(InvalidField) as raised:

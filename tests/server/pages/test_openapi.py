@@ -118,6 +118,13 @@ def test_a_shared_path_has_the_responses_of_all_products() -> None:
     assert [each.get("type", "object") for each in answers] == ["array", "object", "object"]
 
 
+def test_a_route_has_the_responses_of_all_kinds_of_models() -> None:
+    """vLLM's /invocations embeds or classifies texts or their tokens, as the model does."""
+    answers = post("/dialects/vllm/invocations")["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    named = {each["$ref"].rpartition("/")[2].rpartition(".")[2] for each in answers}
+    assert named >= {"Embeddings", "Classification", "Pooling"}
+
+
 def test_binary_forms_are_described() -> None:
     """In the forms that the example allows, with their headers."""
     assert set(post("/embed")["responses"]["200"]["content"]) == {"application/json", OCTETS, ARROW}

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, BinaryIO, TypeAlias, TypeVar, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Any, BinaryIO, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -136,6 +136,15 @@ class Route:
     public: bool = False
     admin: bool = False
     render_error: RenderError | None = None  # None: the product's
+
+    @property
+    def answers(self) -> tuple[object, ...]:
+        """`answer`, or the types of a union of objects: msgspec describes only one object in a union."""
+        kinds = get_args(self.answer) if isinstance(self.answer, UnionType) else ()
+        objects = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+        if len(objects) > 1:
+            return kinds
+        return () if self.answer is None else (self.answer,)
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -300,10 +300,13 @@ _BEGINNINGS: Mapping[type[VectordError], str] = {
     ModelNotFound: "model not found: ",
     InputTooLong: "the input length exceeds the context length: ",
 }
+_SHORT_CONTEXT = "input after truncation exceeds maximum context length: "
 
 
 def render_error(error: VectordError) -> Rendered:
     beginning = next((text for kind, text in _BEGINNINGS.items() if isinstance(error, kind)), "")
+    if error.field == "max_tokens":
+        beginning = _SHORT_CONTEXT
     return error_response(error, {"error": beginning + error.message}, ERRORS)
 
 

@@ -245,18 +245,6 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     return Call(request, partial(render_embeddings, body, numbers), _names(body), binary=not numbers.as_bytes)
 
 
-@_post_input(
-    "/invocations",
-    answer=Embeddings,
-    summary="Embed or classify texts, as the model does",
-    example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
-)
-def parse_invocation(body: EmbeddingBody, incoming: Incoming) -> Call:
-    if _usual_task(_model_of(body, incoming)) == "classify":
-        return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
-    return parse_embeddings(body, incoming)
-
-
 def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
     return _shown("embd", "embedding", "embedding", body, numbers, result, _rows(result))
 
@@ -472,6 +460,22 @@ class Classification(BaseAnswer):
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
+
+
+@_post_input(
+    "/invocations",
+    answer=Embeddings | Classification | Pooling,
+    summary="Embed or classify texts or their tokens, as the model does",
+    example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
+)
+def parse_invocation(body: PoolingBody, incoming: Incoming) -> Call:
+    """`task` is read for models whose purpose is neither to embed nor to classify texts, as in vLLM."""
+    match _usual_task(_model_of(body, incoming)):
+        case "embed":
+            return parse_embeddings(body, incoming)
+        case "classify":
+            return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
+    return parse_pooling(body, incoming)
 
 
 def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:

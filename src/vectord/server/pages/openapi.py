@@ -108,9 +108,8 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
         endpoints = sorted(ranked, key=lambda each: each.path.startswith("/dialects/"))
     else:
         endpoints = sorted(described, key=_place)
-    types = {
-        id(kind): kind for each in endpoints for route in each.routes for kind in (route.body, route.answer) if kind
-    }
+    routes = [route for each in endpoints for route in each.routes]
+    types = {id(kind): kind for route in routes for kind in (route.body, *route.answers) if kind}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     schemas = dict(zip(types, found, strict=True))  # by the identity of the type
     paths: dict[str, Json] = {}
@@ -224,7 +223,7 @@ def _example_title(choice: Choice, endpoint: Endpoint) -> str:
 
 
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
-    answers = [route.answer for route in routes if route.answer is not None]
+    answers = [answer for route in routes for answer in route.answers]
     if not answers:
         return {"2XX": {"description": "OK; any body repeats that"}}
     forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
