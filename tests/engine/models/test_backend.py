@@ -114,6 +114,19 @@ def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     assert len({own.spec.fingerprint, *(spec.fingerprint for spec in found)}) == 3
 
 
+def test_a_graph_labels_no_tokens(tmp_path: Path) -> None:
+    """The model still embeds, and requests for classes of tokens are refused."""
+    folder = minilm_folder(tmp_path / "minilm")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(
+        model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]}))
+    )
+    (own,) = opened(str(folder))
+    spec = replace(own.spec, outputs=own.spec.outputs | {"token_scores"}, token_labels=("name", "other"))
+    found = with_graph(spec, "onnx", DeviceConfig(backend="onnx"))
+    assert (found.outputs, found.token_labels) == (own.spec.outputs, ())
+
+
 @pytest.mark.parametrize(
     ("architecture", "named", "run"),
     [

@@ -206,7 +206,7 @@ def required_graphs(device: DeviceConfig) -> tuple[str, ...]:
 
 
 def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec:
-    """The model with its graph as weights, and a fingerprint of its own if that changes them.
+    """The model with its graph as weights, and a fingerprint of its own if that changes them. It labels no tokens.
 
     A model that overflows in float16 uses its float32 graph, unless onnx_file names one.
     Raises ConfigError and ModelUnavailable, as find_graph does.
@@ -221,7 +221,8 @@ def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec
     graph = find_graph(folder, dtype, device.onnx_file, has_vnni=_has_vnni())
     if graph == spec.weights[0]:
         return spec
-    return changed(spec, weights=(graph, *read_onnx(graph).data))
+    outputs = spec.outputs - {"token_scores"}
+    return changed(spec, weights=(graph, *read_onnx(graph).data), outputs=outputs, token_labels=())
 
 
 def _graph_dtype(backend: str, device: DeviceConfig) -> str:
