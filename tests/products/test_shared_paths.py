@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.products.results import incoming, rerank_result
+from tests.products.results import embed_result, incoming, rerank_result
 from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
 from vectord.config.sources import read_profile
 from vectord.errors import VectordError
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Dialect, Route, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Route, load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.schema import EmbedRequest, InputKind, Side
 from vectord.server.http.app import build_table
@@ -341,10 +341,22 @@ def test_no_profile_ignores_an_unknown_word_for_truncate(profile: str) -> None:
         parsed_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"], "truncate": "MIDDLE"})
 
 
+@pytest.mark.parametrize("profile", profiles())
+def test_only_simple_inference_server_counts_completions_as_null(profile: str) -> None:
+    """semantic-kernel and @mistralai/mistralai require a number, or no such key."""
+    answer = called_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"]}).answered(embed_result())
+    usage = json.loads(answer.body)["usage"]
+    assert usage.get("completion_tokens", 0) == (None if profile == "simple-inference-server" else 0)
+
+
 def parsed_in(profile: str, path: str, body: dict[str, object]) -> object:
     """The request that a body becomes in a profile."""
+    return called_in(profile, path, body).request
+
+
+def called_in(profile: str, path: str, body: dict[str, object]) -> Call:
     endpoint = table_of(order_of(profile)).find("POST", path).endpoint
-    return endpoint.choose(json.dumps(body).encode()).route.parse(incoming(body)).request
+    return endpoint.choose(json.dumps(body).encode()).route.parse(incoming(body))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
