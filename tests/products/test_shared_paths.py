@@ -88,6 +88,7 @@ POSTS = """
 /rerank                 query documents top_k               voyage
 /rerank                 query documents truncation          voyage
 /rerank                 query documents property            weaviate
+/rerank                 query property                      weaviate
 /rerank                 query documents use_activation      vllm
 /rerank                 query passages texts documents      smart_embedder
 /rerank                 query passages documents raw_scores smart_embedder
