@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.http.app import create_app
+from vectord.server.http.handler import LARGE_BYTES
 from vectord.server.http.incoming import LazyModelList
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
@@ -153,6 +155,51 @@ async def test_a_busy_engine_refuses_a_small_body_in_its_products_form(key: str,
     reply = await ask({key: "x"}, engine=engine, path="/say", dialects=(EMBED, watched(CAT), watched(DOG)))
     assert (reply.status, reply.json["dialect"]) == (429, speaker)
     assert b'{"' + key.encode() + b'": "x"}' not in parsed
+
+
+async def test_large_bodies_are_parsed_one_at_a_time_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parser holds the interpreter's lock. The event loop competes with one thread at most."""
+    real = asyncio.to_thread
+    running, calls = [], []
+
+    async def counted(work: Any, *arguments: Any) -> Any:
+        running.append(work)
+        calls.append(len(running))
+        try:
+            return await real(work, *arguments)
+        finally:
+            running.remove(work)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    app = create_app(FakeEngine(), (EMBED, CAT, DOG), ServerConfig())
+    body = json.dumps({"meow": "m" * LARGE_BYTES, "input": "hello"}).encode()
+    replies = await asyncio.gather(*(call(app, "POST", "/say", body) for _ in range(3)))
+    assert [reply.status for reply in replies] == [200] * 3
+    assert calls == [1] * 6  # the choice of the product and the parser of each
+
+
+async def test_a_large_refused_body_is_freed_in_the_thread_that_parsed_it() -> None:
+    """The objects of a million ids take longer than a short request."""
+    freed_by = []
+
+    class Parsed:
+        def __del__(self) -> None:
+            freed_by.append(threading.get_ident())
+
+    route_of_texts = route("picky", "/pick")
+
+    def refuse(incoming: Incoming) -> Call:
+        if len(incoming.body) < LARGE_BYTES:  # the route's example
+            return route_of_texts.parse(incoming)
+        parsed = Parsed()
+        freed_by.append(threading.get_ident())
+        raise InputTooLong("{field} is too long" if parsed else "", limit=1, given=2)
+
+    picky = dialect("picky", replace(route_of_texts, parse=refuse))
+    reply = await ask({"input": "x" * LARGE_BYTES}, path="/pick", dialects=(picky,))
+    assert reply.status == 400
+    parsing, freeing = freed_by
+    assert parsing == freeing != threading.get_ident()
 
 
 async def test_a_busy_engine_is_asked_about_the_caller_and_the_kind_of_request() -> None:

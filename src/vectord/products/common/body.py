@@ -8,13 +8,14 @@ replaced.
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from vectord.errors import MalformedBody, MissingField, WrongType
 
 T = TypeVar("T")
+Content: TypeAlias = bytes | bytearray  # of a request
 
 # Bounded: an error would otherwise repeat an integer of thousands of digits.
 MAX_INTEGER = 2**31 - 1
@@ -40,7 +41,7 @@ _JSON_TYPES = {
 }
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode(decoder: msgspec.json.Decoder[T], body: Content) -> T:
     """The struct that `decoder` reads from `body`.
 
     Raises MalformedBody if the body is not JSON or is nested too deeply, MissingField for an absent field, and
@@ -58,7 +59,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise MalformedBody("The request body is nested too deeply.") from None
 
 
-def _malformed(sentence: str, body: bytes) -> MalformedBody:
+def _malformed(sentence: str, body: Content) -> MalformedBody:
     if not body:
         return MalformedBody("The request body is not valid JSON: it is empty.")
     if sentence == "Input data was truncated":  # also for "\ud800" near the end

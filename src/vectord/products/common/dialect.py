@@ -21,7 +21,7 @@ from vectord import products
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.batches import BatchRequest, BatchResult
-from vectord.products.common.body import decode
+from vectord.products.common.body import Content, decode
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
 
 Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
@@ -49,7 +49,7 @@ class Guards:
 class Incoming:
     """The parts of an HTTP request that a product reads."""
 
-    body: bytes = b""
+    body: Content = b""
     path: Mapping[str, str] = field(default_factory=dict)  # values of the path's {placeholders}
     query: str = ""  # of the URL, as sent
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case

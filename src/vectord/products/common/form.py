@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vectord.errors import MalformedBody, UnsupportedMediaType
+from vectord.products.common.body import Content
 
 MAX_PARTS = 16
 MAX_HEAD_BYTES = 4096  # of one part
@@ -25,7 +26,7 @@ class FormPart:
     filename: str | None = None
 
 
-def read_form(content_type: str, body: bytes) -> Mapping[str, FormPart]:
+def read_form(content_type: str, body: Content) -> Mapping[str, FormPart]:
     """The last part of each name. Raises UnsupportedMediaType or MalformedBody."""
     boundary = _boundary.search(content_type)
     if not content_type.lower().startswith("multipart/form-data") or boundary is None:

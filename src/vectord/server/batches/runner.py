@@ -303,7 +303,7 @@ class BatchRunner:
         try:
             if choice is None:
                 raise found.endpoint.error or VectordError(UNFORESEEN)
-            check_shape(body, self._guards.max_inputs)
+            await asyncio.to_thread(check_shape, body, self._guards.max_inputs)
             incoming = Incoming(body=body, path=found.values, models=models, guards=self._guards)
             call = await asyncio.to_thread(choice.route.parse, incoming)
             result = await self._result(call, caller, key)

@@ -11,15 +11,18 @@ unexpected exception becomes status 500 and is logged under the request id.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
+from vectord.products.common.body import Content
 from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, Request, Result
 from vectord.server.admission.gate import REQUEST_ID
@@ -41,10 +44,11 @@ from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
+T = TypeVar("T")
 AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
 
 REQUEST_ID_BYTES = REQUEST_ID.encode()
-CHOOSE_ON_LOOP_BYTES = 2**20  # 2 ms to check the shape of a body and select its product
+LARGE_BYTES = 2**18  # a larger body's shape is checked, and its product selected, in a thread; below, in 5 ms
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
 
 
@@ -212,7 +216,12 @@ class HttpHandler:
             check_shape(content, self._guards.max_inputs)
             return endpoint.choose(content)
 
-        return choose() if len(content) <= CHOOSE_ON_LOOP_BYTES else await asyncio.to_thread(choose)
+        return choose() if len(content) <= LARGE_BYTES else await self._in_thread(choose, content)
+
+    async def _in_thread(self, call: Callable[[], T], content: Content) -> T:
+        """Large bodies one at a time: a decoder holds the interpreter's lock, so several would only delay the loop."""
+        async with self._room.large if len(content) > LARGE_BYTES else contextlib.nullcontext():
+            return await asyncio.to_thread(call)
 
     async def _converse(self, call: HttpCall, choice: Choice, unchecked: Request | None) -> Rendered:
         """From the body to the response of one product. unchecked: a request for the engine's `check_busy`."""
@@ -257,4 +266,12 @@ class HttpHandler:
         if len(body) <= PARSE_ON_LOOP_BYTES:
             return route.parse(incoming)
         models.load()
-        return await asyncio.to_thread(route.parse, incoming)
+        return await self._in_thread(partial(_parse_large, route, incoming), incoming.body)
+
+
+def _parse_large(route: Route, incoming: Incoming) -> Call:
+    """Without traceback in an error, so that a refused list of a million ids is freed here, not on the event loop."""
+    try:
+        return route.parse(incoming)
+    except VectordError as error:
+        raise error.with_traceback(None) from error.__cause__

@@ -18,6 +18,7 @@ import orjson
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
 from vectord.products.common.batches import BatchRequest
+from vectord.products.common.body import Content
 from vectord.products.common.dialect import Dialect, Incoming, Rendered, RenderError, Route
 from vectord.schema import Request
 from vectord.server.admission.keys import NO_SUCH_PATH
@@ -119,7 +120,7 @@ class Endpoint:
     def public(self) -> bool:
         return bool(self.choices) and all(route.public for route in self.routes)
 
-    def choose(self, body: bytes) -> Choice:
+    def choose(self, body: Content) -> Choice:
         """The preferred product's route if it has a key in the body: one more key never selects another product.
         Else the first route with one of its signs and one of its keys in the body, else the first with one of its keys.
         If there is none, the owner parses the body, and its errors have the form of the path."""
@@ -277,7 +278,7 @@ def _compile(template: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
 
-def _keys(body: bytes) -> frozenset[str]:
+def _keys(body: Content) -> frozenset[str]:
     """The top-level keys of a JSON object; none for anything else."""
     try:
         return frozenset(_top_level.decode(body))

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import zstandard
 
 from vectord.errors import InvalidRequest, MalformedBody, PayloadTooLarge, UnsupportedMediaType
+from vectord.products.common.body import Content
 
 Hold: TypeAlias = Callable[[int], None]
 
@@ -34,8 +35,8 @@ TOO_MANY_MEMBERS = "The {encoding} body has more than {limit} members."
 INCOMPLETE = "The {encoding} body is incomplete."
 
 
-async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold, inflating: asyncio.Semaphore) -> bytes:
-    """hold: called with the size of each part before it is kept, on any thread; may raise. inflating: bounds the
+async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold, large: asyncio.Semaphore) -> bytes:
+    """hold: called with the size of each part before it is kept, on any thread; may raise. large: bounds the
     threads.
 
     Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
@@ -48,7 +49,7 @@ async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold, i
         except PayloadTooLarge:
             if limit_bytes <= ON_LOOP_INFLATED_BYTES:
                 raise
-    async with inflating:
+    async with large:
         return await asyncio.to_thread(_decompress, body, encoding, limit_bytes, hold)
 
 
@@ -86,7 +87,7 @@ class _BoundedOutput:
         self.bytes += part
 
 
-def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
+def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
     output = _BoundedOutput(limit_bytes, hold)
     if encoding == "zstd":
         _zstd(body, output)
@@ -95,7 +96,7 @@ def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> byt
     return bytes(output.bytes)
 
 
-def _announced_bytes(body: bytes) -> int:
+def _announced_bytes(body: Content) -> int:
     """The size of the content that a zstd frame states; -1 if it states none, or is no frame."""
     try:
         return zstandard.frame_content_size(body)
@@ -103,7 +104,7 @@ def _announced_bytes(body: bytes) -> int:
         return -1
 
 
-def _zstd(body: bytes, output: _BoundedOutput) -> None:
+def _zstd(body: Content, output: _BoundedOutput) -> None:
     """One frame, read in small steps: a few bytes may become a block of 128 KiB."""
     frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
     for start in range(0, len(body), ZSTD_STEP_BYTES):
@@ -116,7 +117,7 @@ def _zstd(body: bytes, output: _BoundedOutput) -> None:
         raise MalformedBody(NOT_ONE_FRAME)
 
 
-def _zlib(body: bytes, encoding: str, output: _BoundedOutput) -> None:
+def _zlib(body: Content, encoding: str, output: _BoundedOutput) -> None:
     window = GZIP if encoding == "gzip" else _deflate_window(body)
     rest = body
     for _ in range(MAX_GZIP_MEMBERS):
@@ -126,7 +127,7 @@ def _zlib(body: bytes, encoding: str, output: _BoundedOutput) -> None:
     raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
 
 
-def _member(rest: bytes, encoding: str, window: int, output: _BoundedOutput) -> bytes:
+def _member(rest: Content, encoding: str, window: int, output: _BoundedOutput) -> bytes:
     """Appends the content of one member; returns the bytes after it."""
     member = zlib.decompressobj(window)
     while not member.eof:
@@ -141,7 +142,7 @@ def _member(rest: bytes, encoding: str, window: int, output: _BoundedOutput) -> 
     return member.unused_data
 
 
-def _deflate_window(body: bytes) -> int:
+def _deflate_window(body: Content) -> int:
     """RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide."""
     is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
