@@ -33,6 +33,7 @@ INPUTS: dict[str, tuple[object, int, int]] = {
     "whitespace": (" \t\n ", 200, 200),
     "no inputs": ([], 400, 400),
     "10 MB word": ("x" * 10_000_000, 200, 200),
+    "unsorted combining marks": ("a" + "\u0316\u0301" * 64_000, 200, 200),
     "NUL": ("a\0b", 200, 200),
     "control characters": ("".join(map(chr, range(32))), 200, 200),
     "100,000 tiny inputs": (["a"] * HUNDRED_THOUSAND, 200, 200),

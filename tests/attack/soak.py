@@ -1,8 +1,8 @@
 """`python -m tests.attack.soak --minutes 30`: the attacks, in rounds, on a server that the soak test loads meanwhile.
 
 Starts the server, with keys, gRPC and no cache; prints one table at the end; exits with 1 if something did not hold:
-an attack succeeded, an answer was lost or wrong, a probe was late, or memory grew. Progress goes to stderr. A server
-under TLS attacks is a second one, without other load; they run once, before the others.
+an attack succeeded, an answer was lost or wrong, a probe was late, or memory grew. Progress goes to stderr. The attacks
+on TLS and on the cache need a second server, without other load; they run once, before the others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from bench.soak_texts import Pool, make_pool
 from bench.subject import make_subject
 from tests.attack import tls
 from tests.attack.catalogue import ATTACKS
+from tests.attack.keys import cache_oracle
 from tests.attack.runner import HEADER, Attack, Limits, Result, row, run
 from tests.attack.target import Target
 
-SERVE = [sys.executable, "-m", "vectord", "serve", "--cache-bytes", "0"]
-KEYS = {name: f"key of {name}" for name in ("attacker", "soak", "witness")}
+SERVE = [sys.executable, "-m", "vectord", "serve"]
+KEYS = {name: f"key of {name}" for name in ("attacker", "second-attacker", "soak", "witness")}
+ATTACKERS = (KEYS["attacker"], KEYS["second-attacker"])
+ON_TLS_AND_CACHE = (*tls.ATTACKS, cache_oracle)
 FLAT = 1.1  # memory after the last round, relative to the second: buffers reach their largest size before
 STATUSES_UNDER_LOAD = frozenset({200, 429, 503})
 OVERHEAD_S = 4.0  # of an attack: starting the witness, probes before it, and settling after it
@@ -105,37 +108,36 @@ def soak_row(soaked: Soaked) -> tuple[str, ...]:
     )
 
 
-async def attack_tls(folder: Path, seconds: float, connections: int, limits: Limits, rounds: Rounds) -> None:
+async def attack_tls_and_cache(folder: Path, seconds: float, connections: int, limits: Limits, rounds: Rounds) -> None:
     certificate = trustme.CA().issue_cert("127.0.0.1")
     certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
     for pem in certificate.cert_chain_pems:
         pem.write_to_path(str(folder / "chain.pem"), append=True)
     port = free_port()
     files = "--tls-cert-file", str(folder / "chain.pem"), "--tls-key-file", str(folder / "key.pem")
-    with Server([*SERVE, "--port", str(port), *files], port, folder / "tls.log") as server:
-        target = Target(f"https://127.0.0.1:{port}")
+    options = "--api-keys-file", str(write_keys(folder))
+    with Server([*SERVE, "--port", str(port), *files, *options], port, folder / "tls.log") as server:
+        target = Target(f"https://127.0.0.1:{port}", ATTACKERS, KEYS["witness"])
         await until_listening(server, target)
-        for attack in tls.ATTACKS:
+        for attack in ON_TLS_AND_CACHE:
             await attack_once(attack, target, seconds, connections, limits, rounds)
 
 
 async def attack_loaded(
     folder: Path, pool: Pool, minutes: float, seconds: float, connections: int, limits: Limits, rounds: Rounds
 ) -> Soaked:
-    """Rounds of all attacks but those on TLS until the time is over; at least one, in which the last may be cut off."""
-    keys = folder / "keys.toml"
-    keys.touch(mode=0o600)
-    keys.write_text("".join(f'[[keys]]\nname = "{name}"\nsha256 = "{sha256(key)}"\n' for name, key in KEYS.items()))
+    """Rounds of all other attacks until the time is over; at least one, in which the last may be cut off."""
     port, grpc_port = free_port(), free_port()
-    options = "--grpc-port", str(grpc_port), "--api-keys-file", str(keys), "--auto-truncate"
+    options = "--cache-bytes", "0", "--grpc-port", str(grpc_port), "--auto-truncate"
+    options = *options, "--api-keys-file", str(write_keys(folder))
     with Server([*SERVE, "--port", str(port), *options], port, folder / "vectord.log") as server:
         names = tuple(KEYS)
-        target = Target(f"http://127.0.0.1:{port}", (KEYS["attacker"],), KEYS["witness"], names, grpc_port)
+        target = Target(f"http://127.0.0.1:{port}", ATTACKERS, KEYS["witness"], names, grpc_port)
         await until_listening(server, target)
         ends_s = time.monotonic() + minutes * 60
         soaking = asyncio.create_task(asyncio.to_thread(load, server, pool, minutes * 60, KEYS["soak"]))
         while time.monotonic() < ends_s:
-            for attack in (each for each in ATTACKS if each not in tls.ATTACKS):
+            for attack in (each for each in ATTACKS if each not in ON_TLS_AND_CACHE):
                 if rounds.resident_bytes and time.monotonic() + seconds + OVERHEAD_S > ends_s:
                     break
                 await attack_once(attack, target, seconds, connections, limits, rounds)
@@ -144,6 +146,13 @@ async def attack_loaded(
                 continue
             break
         return await soaking
+
+
+def write_keys(folder: Path) -> Path:
+    path = folder / "keys.toml"
+    path.touch(mode=0o600)
+    path.write_text("".join(f'[[keys]]\nname = "{name}"\nsha256 = "{sha256(key)}"\n' for name, key in KEYS.items()))
+    return path
 
 
 def sha256(key: str) -> str:
@@ -199,7 +208,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vectord-attack-") as name:
         folder = Path(name)
         pool = make_pool(make_subject(Path(sys.executable), "openvino", "auto", folder))
-        asyncio.run(attack_tls(folder, options.seconds, options.connections, limits, rounds))
+        asyncio.run(attack_tls_and_cache(folder, options.seconds, options.connections, limits, rounds))
         soaked = asyncio.run(
             attack_loaded(folder, pool, options.minutes, options.seconds, options.connections, limits, rounds)
         )

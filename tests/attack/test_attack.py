@@ -68,7 +68,7 @@ async def test_the_server_holds(family: ModuleType, plain: Target) -> None:
 
 
 async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handshakes that are unfinished, broken or numerous; connections under TLS that send or read nothing; segments."""
+    """Handshakes that are unfinished, broken or numerous; clients that send or read nothing; segments; the cache."""
     issuer = trustme.CA()
     certificate = issuer.issue_cert("127.0.0.1")
     issuer.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -77,9 +77,9 @@ async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pem.write_to_path(str(tmp_path / "chain.pem"), append=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     files = ("--tls-cert-file", str(tmp_path / "chain.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
-    with running(tmp_path / "log", "--cache-bytes", "0", *files) as (url, _):
-        for family in (tls, connections, framing):
-            await check(family, Target(url))
+    with running(tmp_path / "log", *files, "--api-keys-file", str(write_keys(tmp_path / "keys.toml"))) as (url, _):
+        for family in (tls, connections, framing, keys):
+            await check(family, Target(url, KEYS, KEYS[1]))
 
 
 async def test_front_ends_hold(tmp_path: Path) -> None:

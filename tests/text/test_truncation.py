@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vectord.errors import InputTooLong
 from vectord.schema import Side
-from vectord.text.truncation import CHARACTERS_PER_TOKEN, Limit, fit_characters, fit_tokens, keep
+from vectord.text.truncation import CHARACTERS_PER_TOKEN, NORMALIZED_AT_ONCE, Limit, fit_characters, fit_tokens, keep
 
 
 def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right") -> Limit:
@@ -98,6 +98,17 @@ def test_characters_count_by_their_normalized_length(side: Side) -> None:
     assert 0 < len(unicodedata.normalize("NFKC", kept)) <= 3 * allowed.max_characters
     with pytest.raises(InputTooLong, match="at most 1000 characters; got 6000"):
         fit_characters("\ufdfa" * 1000, limit(4, truncate=False), 0)
+
+
+def test_a_text_is_normalized_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time grows with the square of a run of combining marks, and no other thread runs meanwhile."""
+    normalized: list[str] = []
+    real = unicodedata.normalize
+    monkeypatch.setattr(unicodedata, "normalize", lambda form, text: normalized.append(text) or real(form, text))
+    marks = "\u0316\u0301" * 500
+    assert fit_characters(marks, limit(4), 0) == marks
+    assert "".join(normalized) == marks
+    assert max(map(len, normalized)) == NORMALIZED_AT_ONCE
 
 
 @pytest.mark.parametrize("text", ["한" * 1000, "ǖ" * 1000, "ﬁ" * 1000], ids=["Hangul", "two accents", "ligature"])
