@@ -118,26 +118,46 @@ def _local(name: str) -> Located | None:
     """The folder or GGUF file at the path `name`, or the file that Ollama has under that name. Raises ModelUnavailable
     if the name must be one of them and is not."""
     if name.startswith(ollama.PREFIX):
-        own = name.removeprefix(ollama.PREFIX)
-        return Located(folder=ollama.find_blob(own, os.environ), model_id=own, revision=None, source="folder")
-    path = _local_path(name)
-    if path is None:
-        return None
-    own = path.stem if path.suffix == gguf_file.SUFFIX else path.resolve().name
-    return Located(folder=path, model_id=own, revision=None, source="folder")
+        path: Path | None = ollama.find_blob(name.removeprefix(ollama.PREFIX), os.environ)
+    else:
+        path = _local_path(name)
+    return None if path is None else Located(folder=path, model_id=model_id_of(name), revision=None, source="folder")
+
+
+def model_id_of(name: str) -> str:
+    """The model id of the folder, GGUF file or Ollama model `name`, which may be missing; a hub id is its own."""
+    if name.startswith(ollama.PREFIX):
+        return name.removeprefix(ollama.PREFIX)
+    if not _may_be_path(name):
+        return name
+    path = _expanded(name)
+    if path.suffix == gguf_file.SUFFIX:
+        return path.stem
+    return path.resolve().name if _must_be_path(name) or path.exists() else name
+
+
+def _may_be_path(name: str) -> bool:
+    return bool(name) and "\0" not in name and "://" not in name
+
+
+def _must_be_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or "\\" in name or Path(name).is_absolute()
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user
+        return Path(name)
 
 
 def _local_path(name: str) -> Path | None:
-    if not name or "\0" in name or "://" in name:
+    if not _may_be_path(name):
         return None
-    must_be_path = name.startswith(("/", ".", "~")) or "\\" in name or Path(name).is_absolute()
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError:  # no such user
-        path = Path(name)
+    path = _expanded(name)
     if _is_model_folder(path) or gguf_file.is_gguf(path):
         return path
-    if must_be_path or name.endswith(gguf_file.SUFFIX):
+    if _must_be_path(name) or name.endswith(gguf_file.SUFFIX):
         why = "has no config.json" if path.is_dir() else "is not a folder or GGUF file"
         raise ModelUnavailable(
             f"model {name}: {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"

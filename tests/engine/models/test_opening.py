@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,30 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None)]
 
 
-def test_an_incomplete_folder_does_not_stop_the_other_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoilt", ["incomplete", "missing"])
+def test_an_incomplete_or_missing_folder_does_not_stop_the_other_models(spoilt: str, tmp_path: Path) -> None:
     """It fails when it loads, with the reason. It keeps its place and counts as able to do everything, so that no other
     model answers requests that were meant for it."""
     folders = [minilm_folder(tmp_path / name) for name in "abc"]
-    (folders[1] / "model.safetensors").unlink()
+    if spoilt == "missing":
+        shutil.rmtree(folders[1])
+    else:
+        (folders[1] / "model.safetensors").unlink()
     first, broken, last = open_models(Config(model=ModelConfig(models=tuple(map(str, folders)))))
     assert [model.name for model in (first, broken, last)] == ["a", "b", "c"]
     assert {"dense", "sparse", "colbert", "scores"} <= set(broken.spec.kinds)
     assert broken.spec.reranks
-    with pytest.raises(ModelUnavailable, match=r"no model\.safetensors"):
+    reason = r"no model\.safetensors" if spoilt == "incomplete" else "b: is not a folder or GGUF file"
+    with pytest.raises(ModelUnavailable, match=reason):
         broken.load()
+
+
+def test_a_model_that_is_not_found_is_served_under_its_hub_id(tmp_path: Path) -> None:
+    """Among others, so that a request for it learns that it failed. Its last part is an alias, as for other models."""
+    _, missing = opened(str(minilm_folder(tmp_path / "a")), "no-org/nothing", offline=True)
+    assert (missing.name, missing.aliases) == ("no-org/nothing", ("nothing",))
+    with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine"):
+        missing.load()
 
 
 @pytest.mark.parametrize("required", ["any", "all"])

@@ -23,7 +23,7 @@ from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.folder import Module, chain_width, read_dense
-from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.hub import model_id_of, resolve
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec
@@ -61,14 +61,14 @@ CALIBRATION_TOKENS = 256  # of a text; longer ones add cost and no information
 
 
 class UnreadableModel(ModelUnavailable):
-    """The model was found, and its files are incomplete or of an unknown kind."""
+    """The model is not found, or its files are incomplete or of an unknown kind."""
 
 
 def open_models(config: Config) -> list[ModelSource]:
     """The configured models, in order. Blocks while it downloads.
 
-    A model whose files cannot be read fails when it loads, unless it is the only one or required_models is `all`.
-    Raises StartError for a model that is not found, an unknown backend, and invalid names.
+    A model that is not found, or whose files cannot be read, fails when it loads, unless no model can be read or
+    required_models is `all`. Raises StartError for these, an unknown backend, and invalid names.
     """
     # One budget of threads: tokenization_workers share a request's texts, so no text needs several threads.
     # tokenizers reads this at its first batch. A value set by the operator stays.
@@ -145,7 +145,7 @@ def _read_facts_or_error(
         fingerprint = f"unreadable-{len(unreadable)}"
         unreadable[fingerprint] = error
         return ModelSpec(
-            model_id=folder.resolve().name if folder.is_dir() else requested.model,
+            model_id=model_id_of(requested.model),
             revision=None,
             folder=folder,
             config={},
@@ -240,18 +240,18 @@ def read_facts(
     """
     lock = None if config.lock_file is None else locked_model(requested, Path(config.lock_file).expanduser())
     is_folder = Path(requested.model).is_absolute()  # a folder has no revision, but a lock can list its files
-    located = located or resolve(
-        requested.model,
-        revision=config.revision if lock is None or is_folder else lock.commit,
-        offline=config.offline,
-        hf_home=config.hf_home,
-        token=config.hf_token,
-        graphs=graphs,
-    )
     mode = None if config.pooling == "splade" else config.pooling
     pooling = requested.pooling or (None if mode == "none" else mode)
     template = None if config.chat_template is None else _read_template(config.chat_template)
     try:
+        located = located or resolve(
+            requested.model,
+            revision=config.revision if lock is None or is_folder else lock.commit,
+            offline=config.offline,
+            hf_home=config.hf_home,
+            token=config.hf_token,
+            graphs=graphs,
+        )
         spec = read_spec(
             located,
             pooling=pooling,
