@@ -252,7 +252,7 @@ def test_a_quiet_server_still_says_where_it_is(tmp_path: Path) -> None:
     """--log-level warning leaves out requests, but not the start; a model that failed is named with the reason."""
     broken = model_folder(tmp_path / "broken")
     (broken / "tokenizer.json").write_text("{}")
-    command = ["vectord", "serve", DEFAULT_MODEL, str(broken), "--port", "0", "--log-level", "warning"]
+    command = ["vectord", "serve", DEFAULT_MODEL, str(broken), "./missing", "--port", "0", "--log-level", "warning"]
     with process(command, tmp_path) as running:
         assert running.stdout
         lines = [running.stdout.readline()]
@@ -260,7 +260,8 @@ def test_a_quiet_server_still_says_where_it_is(tmp_path: Path) -> None:
             lines.append(running.stdout.readline())
         running.terminate()
     assert any("listening url=http://" in line for line in lines)
-    assert re.search(r"serves 1 of 2 models at http://\S+ \(console\).*; \S*broken failed: .*tokenizer", lines[-1])
+    assert re.search(r"serves at http://\S+ \(console\).*: 1 of 3 models ready; broken failed: .*tokenizer", lines[-1])
+    assert "; missing failed: model ./missing is not a folder" in lines[-1]
 
 
 @pytest.mark.parametrize("option", ["--grpc-port", "--prometheus-port"])

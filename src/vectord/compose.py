@@ -238,11 +238,15 @@ def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
     """Logs what is served and where; in some profiles also the lines that scripts of another server wait for."""
     models = engine.models().models
     failed = [f"{one.name} failed: {engine.failure(one.name)}" for one in models if one.state == "failed"]
-    served = ", ".join(one.name for one in models[:NAMED_MODELS] if one.state != "failed")
-    if len(models) > NAMED_MODELS or failed:
-        served = f"{len(models) - len(failed)} of {len(models)} models"
+    served = ", ".join(one.name for one in models)
+    if len(models) > NAMED_MODELS:
+        served = f"{len(models)} models"
     where = "" if url is None else f" at {url} (console) and {url}/docs (API)"
-    START.info("%s", "; ".join((f"vectord {__version__} serves {served}{where}", *failed)))
+    if failed:
+        ready = f"{sum(one.state == 'ready' for one in models)} of {len(models)} models ready"
+        START.warning("%s", f"vectord {__version__} serves{where}: " + "; ".join((ready, *failed)))
+    else:
+        START.info("%s", f"vectord {__version__} serves {served}{where}")
     dialect = _log_dialect(config)
     if dialect is not None and dialect.ready_lines is not None:
         for line in dialect.ready_lines(models):

@@ -164,7 +164,7 @@ def test_a_full_disk_ends_in_one_line(hub: Hub, tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as full:
         full.setattr(pulling._Puller, "_write", fail)
-        with pytest.raises(HubUnreachable, match=r"\(No space left on device\); run the same command to resume$"):
+        with pytest.raises(HubUnreachable, match=r"\(No space left on device\); run the same command again to resume$"):
             fetch(tmp_path)
     assert (fetch(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 ESCAPE = "\x1b["
 
 
-def on_a_terminal(words: Sequence[str], folder: Path) -> str:
+def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100) -> str:
     """The command's output on a terminal."""
     ours, theirs = pty.openpty()
-    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)}
     environ.pop("NO_COLOR", None)
     with subprocess.Popen(
         [sys.executable, "-m", "vectord", *words], cwd=folder, env=environ, stdout=theirs, stderr=theirs
@@ -60,3 +60,8 @@ def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:
     piped = in_a_pipe(["models"], tmp_path)
     assert ESCAPE not in piped
     assert "sentence-transformers/all-MiniLM-L6-v2" in piped
+
+
+def test_a_narrow_terminal_breaks_no_cell(tmp_path: Path) -> None:
+    """A name can be copied: the terminal wraps the line, and the table does not."""
+    assert "sentence-transformers/all-MiniLM-L6-v2" in on_a_terminal(["models"], tmp_path, columns=40)

@@ -82,16 +82,30 @@ def test_a_refused_request_has_its_reason(log_format: str) -> None:
     assert ("400 POST /v1/embeddings 3.2 ms `input`" in line) == (log_format == "console")
 
 
-def test_a_terminal_gets_the_short_lines_in_color() -> None:
+def test_a_terminal_gets_the_short_lines_in_color(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default, a terminal gets the short lines and a pipe the complete ones."""
     stream = written()
     answered(status=503)
     assert "id=id-1" in stream.getvalue()
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.delenv("NO_COLOR", raising=False)
     configure(TelemetryConfig(), terminal)
     answered(status=503)
+    START.info("vectord serves m")
     assert "\x1b[31m503\x1b[0m POST" in terminal.getvalue()
+    assert "vectord serves m\x1b[0m" in terminal.getvalue()
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable of no-color.org turns colours off on a terminal, too."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    configure(TelemetryConfig(), terminal)
+    answered(status=503)
+    assert "503 POST" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
 
 
 def test_requests_can_be_left_out() -> None:

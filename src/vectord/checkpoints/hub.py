@@ -160,7 +160,7 @@ def _local_path(name: str) -> Path | None:
     if _must_be_path(name) or name.endswith(gguf_file.SUFFIX):
         why = "has no config.json" if path.is_dir() else "is not a folder or GGUF file"
         raise ModelUnavailable(
-            f"model {name}: {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
+            f"model {name} {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
         )
     return None
 

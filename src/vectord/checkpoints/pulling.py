@@ -367,5 +367,6 @@ def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
     except Exception as error:  # network and disk: the library's exceptions differ between versions
-        why = f"model {hub_id}: the hub could not be read ({plain_reason(error)}); run the same command to resume"
+        reason = plain_reason(error)
+        why = f"model {hub_id}: the hub could not be read ({reason}); run the same command again to resume"
         raise HubUnreachable(why) from error

@@ -20,6 +20,7 @@ from vectord.config.sources import nearest, quoted
 from vectord.errors import ConfigError, ExitCode, StartError
 
 PROGRAM = "vectord"
+OTHER_COMMANDS = {"run": "serve", "start": "serve", "v2": "serve", "download": "pull"}  # of other servers
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
 
@@ -38,7 +39,8 @@ class Commands(click.Group):
             return command
         if ctx.resilient_parsing:
             return None
-        hint = nearest(cmd_name, names)
+        meant = OTHER_COMMANDS.get(cmd_name)
+        hint = f"; did you mean {meant}?" if meant else nearest(cmd_name, names)
         raise ConfigError(f"unknown command {quoted(cmd_name)}{hint} (there are: {', '.join(names)}; try --help)")
 
 
@@ -102,7 +104,10 @@ def run(words: Sequence[str]) -> int:
         sys.stderr.write(f"vectord: {problem.message}\n")
         return ExitCode.BAD_START
     except click.UsageError as problem:
-        sys.stderr.write(f"vectord: {usage_line(problem)}\n")
+        hint = ""
+        if isinstance(problem, click.NoSuchOption) and words[0].startswith("-") and not problem.possibilities:
+            hint = f"; options of the server follow its command: {PROGRAM} serve {problem.option_name}"
+        sys.stderr.write(f"vectord: {usage_line(problem)}{hint}\n")
         return ExitCode.BAD_START
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+MAX_WIDTH = 4000  # of a table's line
+
 
 def print_text(text: str) -> int:
     """Exit code 0."""
@@ -34,7 +36,10 @@ def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = 
         )
     for row in rows:
         shown.add_row(*row)
-    console().print(shown)
+    out = console()
+    if headings is not None:  # a terminal wraps long lines; a table whose cells are folded is not legible
+        out.width = max(out.width, out.measure(shown, options=out.options.update(width=MAX_WIDTH)).maximum)
+    out.print(shown)
     return 0
 
 
@@ -42,9 +47,9 @@ def console(*, stderr: bool = False) -> Any:
     """rich's console."""
     from rich.console import Console  # noqa: PLC0415
 
-    # A pipe has no width: long paths stay in one line for scripts.
+    # A pipe has no width: long lines stay whole for scripts.
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, highlight=False, markup=False, width=None if is_terminal else 240)
+    return Console(stderr=stderr, highlight=False, markup=False, width=None if is_terminal else MAX_WIDTH)
 
 
 def printable(text: str) -> str:

@@ -245,8 +245,8 @@ class Profile:
 
 
 def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
-    """The profile of that name, with - or _ between its words. Raises ConfigError, which lists all profiles."""
-    known = name.replace("_", "-")
+    """The profile of that name, in any case, with - or _ between words. Raises ConfigError, which lists them all."""
+    known = name.lower().replace("_", "-")
     if known not in profiles:
         if known == "default":
             return Profile(known, layer={})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections import Counter
@@ -45,7 +46,8 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
     handler = TerminalHandler(stream) if form == "console" and is_terminal else logging.StreamHandler(stream)
     if not isinstance(handler, TerminalHandler):
         handler.addFilter(lambda record: not hasattr(record, "progress"))
-    handler.setFormatter(ConsoleLines(process, colored=is_terminal) if form == "console" else FORMS[form](process))
+    colored = is_terminal and not os.environ.get("NO_COLOR")  # https://no-color.org
+    handler.setFormatter(ConsoleLines(process, colored=colored) if form == "console" else FORMS[form](process))
     if form == "console":
         handler.addFilter(lambda record: record.name != FACTS.name)
     root = logging.getLogger()
@@ -173,7 +175,10 @@ class ConsoleLines(TextLines):
         exchange = getattr(record, "exchange", None)
         if isinstance(exchange, Exchange):
             return f"{_time(record)[11:19]} {self._request(exchange)}"
-        return super().format(record)
+        line = super().format(record)
+        if record.name == START.name and record.levelno == logging.INFO:
+            return self._color(line, GREEN)
+        return line
 
     def head(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno <= logging.INFO else record.levelname.lower() + " "

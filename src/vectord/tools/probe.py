@@ -108,7 +108,10 @@ class ProbedServer:
         """Raises ConfigError if no server answers. option: the command's option with the URL."""
         reply = self.get("/health")
         if reply.status == 0:
-            raise ConfigError(f"{option}: no server answers at {self.url} ({reply.problem})")
+            raise ConfigError(
+                f"{option}: no server answers at {self.url} ({reply.problem}); start one with `vectord serve`, or set "
+                "another address"
+            )
 
     def find_model(self) -> str | None:
         """The first model that the server lists."""

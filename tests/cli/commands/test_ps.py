@@ -53,7 +53,11 @@ def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["ps", "--port", "1"], "--port: no server answers at http://127.0.0.1:1 (Connection refused)"),
+        (
+            ["ps", "--port", "1"],
+            "--port: no server answers at http://127.0.0.1:1 (Connection refused); start one with `vectord serve`, or "
+            "set another address",
+        ),
         (["ps", "bge-m3"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
         (["stop"], "name the models to unload; vectord ps lists them"),
         (["stop", "a", "--url", "nonsense"], "--url: expected http://HOST:PORT or https://HOST:PORT"),

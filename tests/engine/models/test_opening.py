@@ -68,7 +68,7 @@ def test_an_incomplete_or_missing_folder_does_not_stop_the_other_models(spoilt: 
     assert [model.name for model in (first, broken, last)] == ["a", "b", "c"]
     assert {"dense", "sparse", "colbert", "scores"} <= set(broken.spec.kinds)
     assert broken.spec.reranks
-    reason = r"no model\.safetensors" if spoilt == "incomplete" else "b: is not a folder or GGUF file"
+    reason = r"no model\.safetensors" if spoilt == "incomplete" else "b is not a folder or GGUF file"
     with pytest.raises(ModelUnavailable, match=reason):
         broken.load()
 
