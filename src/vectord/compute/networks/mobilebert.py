@@ -82,13 +82,13 @@ class _MobileBert(Transformer[T]):
             x = ops.add(x, self._linear(ops.shift(words, offset, tokens) if offset else words, linear, batch))
         return self._norm(x, weights.norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
-        assert isinstance(layer, _Layer) and isinstance(layer.attention, Attention)
+    def _layer(self, layer: TransformerLayer[T], x: T, addend: T | None, batch: LayerInputs[T]) -> tuple[T, T | None]:
+        assert isinstance(layer, _Layer) and addend is None and isinstance(layer.attention, Attention)
         attended = self._attend(layer.attention, x, batch)
         h = self._norm(self._ops.add(attended, self._linear(x, layer.narrow, batch)), layer.attention_norm)
         for mlp, norm in layer.mlps:
             h = self._norm(self._ops.add(self._mlp(mlp, batch, h), h), norm)
-        return self._norm(self._ops.add(self._linear(h, layer.widen, batch), x), layer.output_norm)
+        return self._norm(self._ops.add(self._linear(h, layer.widen, batch), x), layer.output_norm), None
 
     def _norm(self, x: T, norm: Norm[T] | None) -> T:
         if norm is None:

@@ -9,7 +9,7 @@ encoder.py and decoder.py read configs and tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Generic
@@ -58,7 +58,7 @@ class Attention(Generic[T]):
     key: Linear[T]  # (K, H)
     value: Linear[T]  # (K, H)
     out: Linear[T]  # (H, Q)
-    query_norm: Norm[T] | None = None  # (Q,), or (head_size,) of each head
+    query_norm: Norm[T] | None = None  # a layer norm (Q,), or an RMS norm (head_size,) of each head
     key_norm: Norm[T] | None = None
     value_norm: Norm[T] | None = None
     head_size: int | None = None  # None: as in the spec, and the same for kv_heads
@@ -68,6 +68,11 @@ class Attention(Generic[T]):
     rotary: Turns[T] | None = None
     query_rotary: Turns[T] | None = None  # of queries only; None: the same
     window: int | None = None  # AttentionSpec.window
+
+    @property
+    def inputs(self) -> tuple[Linear[T], Linear[T], Linear[T]]:
+        """The layers that read the input of attention."""
+        return self.query, self.key, self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +178,11 @@ class Transformer(Generic[T]):
         self._spec = spec
         self._weights = weights
         self._ops = ops
+        for layer in weights.layers:
+            if isinstance(layer.attention, Attention):
+                ops.join([(each.weight, each.bias) for each in layer.attention.inputs])
+            if isinstance(layer.mlp, Mlp) and layer.mlp.gate is not None:
+                ops.join([(each.weight, each.bias) for each in (layer.mlp.gate, layer.mlp.up)])
 
     def __call__(self, tokens: Tokens[T]) -> T:
         """Returns (T, H), or (T, D)."""
@@ -181,12 +191,15 @@ class Transformer(Generic[T]):
         turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
         batch = LayerInputs(tokens, turned, self._gates(tokens))
         x = words = self._embed(batch)
+        addend: T | None = None  # of the last layer, which the norm of the next one adds
         for layer in self._weights.layers:
-            x = self._layer(layer, x, batch)
+            x, addend = self._layer(layer, x, addend, batch)
+            if addend is not None and (layer.word_gate is not None or layer.scale != 1.0):
+                x, addend = self._ops.add(x, addend), None
             if layer.word_gate is not None:
                 x = self._ops.add(x, self._gated(layer.word_gate, x, words, batch))
             x = x if layer.scale == 1.0 else self._ops.scale(x, layer.scale)
-        x = self._norm(x, self._weights.final_norm)
+        x = self._add_norm(x, addend, self._weights.final_norm)[1]
         return x if self._weights.projection is None else self._linear(x, self._weights.projection, batch)
 
     def _gates(self, tokens: Tokens[T]) -> dict[int, T]:
@@ -216,13 +229,15 @@ class Transformer(Generic[T]):
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)
 
-    def _layer(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
+    def _layer(self, layer: TransformerLayer[T], x: T, addend: T | None, batch: LayerInputs[T]) -> tuple[T, T | None]:
+        """The layer's result is the sum of both. addend: what is to be added to x."""
         if self._spec.norm_first:
-            x = self._ops.add(x, self._attended(layer, self._norm(x, layer.attention_norm), batch))
-            return self._ops.add(x, self._between(layer, self._norm(x, layer.output_norm), batch))
-        h = self._norm(self._ops.add(x, self._attended(layer, x, batch)), layer.attention_norm)
-        x = h if layer.input_norm is None else self._norm(self._ops.add(x, h), layer.input_norm)
-        return self._norm(self._ops.add(x, self._between(layer, x, batch)), layer.output_norm)
+            x, h = self._add_norm(x, addend, layer.attention_norm)
+            x, h = self._add_norm(x, self._attended(layer, h, batch), layer.output_norm)
+            return x, self._between(layer, h, batch)
+        h = self._add_norm(x, self._attended(layer, x, batch), layer.attention_norm)[1]
+        x = h if layer.input_norm is None else self._add_norm(x, h, layer.input_norm)[1]
+        return self._add_norm(x, self._between(layer, x, batch), layer.output_norm)[1], None
 
     def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         parts = layer.attention
@@ -239,14 +254,14 @@ class Transformer(Generic[T]):
 
     def _attend(self, parts: Attention[T], x: T, batch: LayerInputs[T]) -> T:
         ops, spec, tokens, turned = self._ops, self._spec, batch.tokens, batch.turned
-        linears = (parts.query, parts.key, parts.value)
-        q, k, v = (self._linear(x, linear, batch) for linear in linears)  # (T, Q), (T, K), (T, K)
-        q, k, v = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm), self._norm(v, parts.value_norm)
+        q, k, v = self._linears(x, parts.inputs, batch)  # (T, Q), (T, K), (T, K)
+        v = self._norm(v, parts.value_norm)
         head_size = parts.head_size or spec.head_size
-        if parts.rotary is not None:
-            of_queries, of_keys = turned[id(parts.query_rotary or parts.rotary)], turned[id(parts.rotary)]
-            q = ops.rotate(q, of_queries.cos, of_queries.sin, head_size)
-            k = ops.rotate(k, of_keys.cos, of_keys.sin, head_size)
+        if parts.rotary is None:
+            q, k = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm)
+        else:
+            q = self._rotated(q, parts.query_norm, turned[id(parts.query_rotary or parts.rotary)], head_size)
+            k = self._rotated(k, parts.key_norm, turned[id(parts.rotary)], head_size)
         attention = AttentionSpec(
             heads=spec.heads,
             head_size=head_size,
@@ -283,15 +298,30 @@ class Transformer(Generic[T]):
 
     def _mlp(self, mlp: Mlp[T], batch: LayerInputs[T], x: T) -> T:
         ops, kind = self._ops, self._spec.activation
-        h = self._linear(x, mlp.up, batch)  # (T, F)
-        if mlp.gate is None:
-            h = ops.activation(h, kind)
+        if mlp.gate is not None:
+            gate, up = self._linears(x, (mlp.gate, mlp.up), batch)  # (T, F), (T, F)
+            h = ops.gated(gate, up, kind)
         else:
-            h = ops.multiply(ops.activation(self._linear(x, mlp.gate, batch), kind), h)
+            h = ops.activation(self._linear(x, mlp.up, batch), kind)
         return self._linear(h, mlp.down, batch)
 
+    def _rotated(self, x: T, norm: Norm[T] | None, turns: Turns[T], head_size: int) -> T:
+        """The rotation of x after `norm`."""
+        ops, spec = self._ops, self._spec
+        if norm is not None and spec.rms:
+            return ops.rotate_normed(x, norm.weight, spec.norm_eps, turns.cos, turns.sin, head_size)
+        return ops.rotate(self._norm(x, norm), turns.cos, turns.sin, head_size)
+
+    def _linears(self, x: T, linears: Sequence[Linear[T]], batch: LayerInputs[T]) -> list[T]:
+        """By layers that Ops.join has prepared together."""
+        computed = self._ops.linears(x, [(each.weight, each.bias) for each in linears])
+        return [self._adapted(y, x, linear, batch) for y, linear in zip(computed, linears, strict=True)]
+
     def _linear(self, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
-        y = self._ops.linear(x, linear.weight, linear.bias)
+        return self._adapted(self._ops.linear(x, linear.weight, linear.bias), x, linear, batch)
+
+    def _adapted(self, y: T, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
+        """The layer's output y for x, with what each row's adapter adds to it."""
         if linear.change is None or not batch.gates:
             return y
         return self._changed(y, self._ops.product(x, linear.change.down), linear.change, batch)
@@ -300,6 +330,16 @@ class Transformer(Generic[T]):
         """y (T, O) with what each row's adapter adds to it. low (T, R): the rows in all ranks."""
         ops = self._ops
         return ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))
+
+    def _add_norm(self, x: T, addend: T | None, norm: Norm[T] | None) -> tuple[T, T]:
+        """The sum, and its norm."""
+        ops, eps = self._ops, self._spec.norm_eps
+        if addend is None or norm is None:
+            total = x if addend is None else ops.add(x, addend)
+            return total, self._norm(total, norm)
+        if self._spec.rms:
+            return ops.add_rms_norm(x, addend, norm.weight, eps)
+        return ops.add_layer_norm(x, addend, norm.weight, norm.bias, eps)
 
     def _norm(self, x: T, norm: Norm[T] | None) -> T:
         """`x` itself without a norm."""

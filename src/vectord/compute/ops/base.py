@@ -97,7 +97,8 @@ class Ops(Protocol[T]):
     """Shapes: T tokens, N texts, M spans, H width of the input, O width of the output, V words.
 
     Sizes were checked when the weights were read, so an op may fail in any way on other sizes.
-    ops/numpy.py defines each op exactly.
+    ops/numpy.py defines each op exactly. An op with a body here is a sequence of others, which an op set may compute
+    in one step.
     """
 
     @property
@@ -113,14 +114,41 @@ class Ops(Protocol[T]):
     def scale(self, x: T, factor: float) -> T: ...
     def linear(self, x: T, weight: T, bias: T | None) -> T: ...  # (T, H), (O, H), (O,) -> (T, O)
     def product(self, x: T, weight: T) -> T: ...  # `linear` of a constant: never computed in int8
+
+    def join(self, layers: Sequence[tuple[T, T | None]]) -> None:
+        """Prepare layers, each a weight and a bias, that `linears` will compute for the same input."""
+        assert layers, "nothing to prepare"
+
+    def linears(self, x: T, layers: Sequence[tuple[T, T | None]]) -> list[T]:
+        """`linear` by each layer."""
+        return [self.linear(x, weight, bias) for weight, bias in layers]
+
+    def gated(self, gate: T, up: T, kind: Activation) -> T:  # (T, F), (T, F) -> (T, F)
+        return self.multiply(self.activation(gate, kind), up)
+
     def layer_norm(self, x: T, weight: T, bias: T | None, eps: float) -> T: ...
     def rms_norm(self, x: T, weight: T, eps: float) -> T: ...  # (T, k * W), (W,): each run of W numbers on its own
+
+    def add_layer_norm(self, x: T, y: T, weight: T, bias: T | None, eps: float) -> tuple[T, T]:
+        """x + y, and its layer norm."""
+        total = self.add(x, y)
+        return total, self.layer_norm(total, weight, bias, eps)
+
+    def add_rms_norm(self, x: T, y: T, weight: T, eps: float) -> tuple[T, T]:
+        """x + y, and its RMS norm. x, y (T, W), weight (W,)"""
+        total = self.add(x, y)
+        return total, self.rms_norm(total, weight, eps)
+
     def normalize(self, x: T) -> T: ...  # each row to length 1; a row of zeros stays zeros
     def activation(self, x: T, kind: Activation) -> T: ...
 
     def rotate(self, x: T, cos: T, sin: T, head_size: int) -> T:
         """Rotary positions. x (T, heads * head_size); cos, sin (T, head_size / 2): first half against second half."""
         ...
+
+    def rotate_normed(self, x: T, weight: T, eps: float, cos: T, sin: T, head_size: int) -> T:
+        """`rotate` after `rms_norm` of each head. weight (head_size,)"""
+        return self.rotate(self.rms_norm(x, weight, eps), cos, sin, head_size)
 
     def attention(self, q: T, k: T, v: T, tokens: Tokens[T], spec: AttentionSpec, bias: T | None = None) -> T:
         """q (T, heads * head_size), k and v (T, kv_heads * head_size) -> (T, heads * head_size).

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.checkpoint import Weight
-from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ def _parent(texts: PackedTexts, rows: Sequence[slice], i: int) -> slice | None:
     return None if parent < 0 else rows[parent]
 
 
-class NumpyOps:
+class NumpyOps(Ops[Array]):
     """Ops over float64 arrays. Shapes: ops/base.py."""
 
     @property

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from vectord.checkpoints.activations import LEAK, SELU_ALPHA, SELU_SCALE
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight, fill_rows, in_bfloat16
-from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.compute.ops.groups import (
     Group,
     Rectangle,
@@ -312,7 +312,7 @@ def _extend(values: Int32, rows: int) -> Int32:
     return extended
 
 
-class OpenvinoOps:
+class OpenvinoOps(Ops[ov.Node]):
     """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it alive as long as the compiled graph."""
 
     def __init__(self, *, bfloat16: bool = False) -> None:

@@ -51,10 +51,20 @@ def test_auto_without_gpu_is_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.messages
 
 
+@pytest.mark.usefixtures("no_gpu")
+def test_an_old_driver_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The driver counts its GPUs, although this torch cannot use them."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cuda:1") == CPU
+    assert caplog.messages[0].startswith("the driver of 2 GPUs is too old for CUDA")
+
+
 def test_auto_prefers_cuda_then_mps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest available kind; an existing number is kept."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto") == CUDA
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert choose_device("cuda:2") == CPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendOptions, TextLimit
 from vectord.compute.backends.torch import load, loading
 from vectord.compute.backends.torch.capacity import GIB, choose_budget, measure
-from vectord.compute.backends.torch.loading import probe, runs_flat
+from vectord.compute.backends.torch.loading import fused_ops, probe, runs_flat
 from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
@@ -108,3 +109,17 @@ def test_capacity_is_found_by_running(tmp_path: Path) -> None:
     assert all(point.seconds > 0 for point in points)
     backend.limit(choose_budget(points, 5000, 1))
     assert backend.facts.max_batch_tokens in {1024, 2048}
+
+
+def test_kernels_that_cannot_be_compiled_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a GPU or Triton, torch's own functions compute; where kernels were expected, the log has the reason."""
+    fused_ops.cache_clear()
+    assert fused_ops(torch.device("cpu"), torch.float32) is TorchOps
+    assert not caplog.messages
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setitem(sys.modules, "vectord.compute.ops.torch.fused", None)
+    assert fused_ops(torch.device("cuda"), torch.bfloat16) is TorchOps
+    assert caplog.messages[0].startswith("fused kernels cannot be compiled, so torch's own are used")
+    fused_ops.cache_clear()

@@ -72,6 +72,15 @@ def test_a_hung_stream_is_not_reused(tmp_path: Path) -> None:
         assert maker.made == made
 
 
+def test_kernels_run_on_another_stream_after_a_hang() -> None:
+    """All slots of a model share a stream until then."""
+    streams = Streams(GPU, Maker())
+    first = streams.kernels
+    assert streams.kernels is first
+    streams.forget()
+    assert streams.kernels != first
+
+
 def _with(streams: Streams, folder: Path) -> TorchBackend:
     facts = load(read_tiny_spec(write_bert(folder)), BackendOptions(device="cpu")).facts
     return TorchBackend(facts, cast(Any, None), None, torch.device("cpu"), streams=streams)

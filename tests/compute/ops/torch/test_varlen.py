@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from tests.models import pack_texts, random_texts
 from torch import Tensor
 
 from vectord.compute.ops.base import AttentionSpec, PackedTexts
-from vectord.compute.ops.torch import TorchOps, find_varlen, pack
+from vectord.compute.ops.torch import TorchOps, find_varlen, pack, varlen
 
 CPU = torch.device("cpu")
 PLAIN = AttentionSpec(heads=4, head_size=8)
@@ -115,15 +117,41 @@ def torch_2_12(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "told"),
+    ("kernel", "expected"),
     [(torch_2_10, None), (torch_2_11, {}), (torch_2_12, {"enable_gqa": True})],
     ids=["2.10", "2.11", "2.12"],
 )
 def test_the_kernel_is_called_as_each_torch_requires(
-    monkeypatch: pytest.MonkeyPatch, kernel: Any, told: dict[str, object] | None
+    monkeypatch: pytest.MonkeyPatch, kernel: Any, expected: dict[str, object] | None
 ) -> None:
-    """2.10 has no windows; 2.11 shares keys among heads by itself, 2.12 by an option."""
+    """Without the operator: 2.10 has no windows; 2.11 shares keys among heads by itself, 2.12 by an option."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(varlen, "_has_operator", lambda: False)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     found = find_varlen(torch.device("cuda"), torch.float16)
-    assert (found and found(scale=None, window_size=(-1, 0))) == told
+    assert (found and found(scale=None, window_size=(-1, 0))) == expected
+
+
+def test_the_operator_is_called_without_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With arguments that its schema has, so that the processor refuses only to run it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    found = find_varlen(torch.device("cuda"), torch.float16)
+    assert found is not None
+    rows = torch.zeros(3, 2, 8, dtype=torch.float16)
+    ends = torch.tensor([0, 3], dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match="Could not run 'aten::_flash_attention_forward'"):
+        found(rows, rows, rows, ends, ends, 3, 3, scale=0.5, window_size=(-1, 0))
+
+
+def test_an_unusable_flash_attention_3_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On Hopper, where its package is installed; the kernels of torch are used then."""
+    (tmp_path / "flash_attn_interface.py").write_text("raise ImportError('built for another torch')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    varlen._use_flash_attention_3.cache_clear()
+    assert find_varlen(torch.device("cuda"), torch.float16) is not None
+    varlen._use_flash_attention_3.cache_clear()
+    assert "FlashAttention 3 is installed but cannot be used: built for another torch" in caplog.text

@@ -76,7 +76,7 @@ class TorchBackend(Backend):
     def renew(self, stream: int) -> None:
         """See Backend.renew. The hung thread keeps the lock, its slot, and the graphs that it may be writing to.
 
-        No other model gets its streams, which it may be using.
+        No model gets its streams, which it may be using: the new slot's kernels run on a new one.
         """
         self.graphs = Graphs()
         self._launching = threading.Lock()

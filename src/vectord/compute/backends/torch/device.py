@@ -120,7 +120,11 @@ def _computes_bfloat16(device: torch.device) -> bool:
 
 
 def _count(kind: str) -> int:
-    """Return the number of devices of this kind."""
+    """Return the number of devices of this kind that this torch can use."""
     if kind == "cuda":
-        return torch.cuda.device_count()
+        present = torch.cuda.device_count()
+        if present and not torch.cuda.is_available():
+            logger.warning("the driver of %d GPUs is too old for CUDA %s of this torch", present, torch.version.cuda)
+            return 0
+        return present
     return int(kind == "cpu" or torch.backends.mps.is_available())

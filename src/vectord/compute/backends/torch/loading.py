@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -64,6 +64,7 @@ ROOM_SHARE = 0.8  # of the free memory at load: the rest is for fragmentation an
 NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortest time counts
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
+FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps of the dtype
 COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of int8 if there are no calibration texts
 
 
@@ -85,7 +86,8 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
 
     def make_network(dtype: torch.dtype, *, int8: bool = False) -> Network[torch.Tensor]:
         kernel = varlen if dtype != torch.float32 else None
-        return Network(spec, checkpoint, TorchOps(device, dtype, kernel, int8=int8))
+        ops = fused_ops(device, dtype)(device, dtype, kernel, int8=int8, joins=device.type == "cuda")
+        return Network(spec, checkpoint, ops)
 
     network, cosine = (
         load_int8(spec, options.sample, make_network, dtype, device) if int8 else (make_network(dtype), None)
@@ -108,21 +110,40 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     with torch.cuda.device(device):
         torch.cuda.synchronize()  # the weights were copied on this thread's stream and are read on another
         streams = Streams(device)
-        kernels = streams.take("kernels")
         flat = varlen is not None and runs_flat(network, device, spec.outputs)
         backend = TorchBackend(
             _by_table(facts, spec, options, device),
             network,
             make_exact,
             device,
-            make_slot=lambda: CudaSlot(kernels, streams.take("copies")),
+            make_slot=lambda: CudaSlot(streams.kernels, streams.take("copies")),
             streams=streams,
             flat=flat,
         )
         points = _find_capacity(backend, spec, options, device)
         if flat and options.graph_memory_mib:
-            _capture(backend, network, spec, options, kernels, launch_bound(points, otherwise=UNMEASURED_TOKENS))
+            _capture(
+                backend, network, spec, options, streams.kernels, launch_bound(points, otherwise=UNMEASURED_TOKENS)
+            )
     return backend
+
+
+@cache
+def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
+    """Return FusedOps if its kernels compile on this GPU and agree with torch's functions, else TorchOps."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return TorchOps
+    try:
+        from vectord.compute.ops.torch.fused import FusedOps, largest_difference  # noqa: PLC0415
+
+        difference = largest_difference(device, dtype)
+    except Exception as error:  # Triton's own, the compiler's or the driver's
+        logger.warning("fused kernels cannot be compiled, so torch's own are used: %s", str(error).split("\n")[0][:200])
+        return TorchOps
+    if not difference < FUSED_TOLERANCES[dtype]:
+        logger.warning("fused kernels differ from torch's own by %.2g, so those are used", difference)
+        return TorchOps
+    return FusedOps
 
 
 def load_int8(

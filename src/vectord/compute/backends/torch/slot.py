@@ -122,6 +122,14 @@ class Streams:
         self._device = device
         self._make = make
         self._taken: list[tuple[Use, torch.cuda.Stream]] = []
+        self._kernels: torch.cuda.Stream | None = None
+
+    @property
+    def kernels(self) -> torch.cuda.Stream:
+        """The stream on which the model's kernels run, in launch order; another one after `forget`."""
+        if self._kernels is None:
+            self._kernels = self.take("kernels")
+        return self._kernels
 
     def take(self, use: Use) -> torch.cuda.Stream:
         """Return a stream that was used for the same purpose, or a new one."""
@@ -136,11 +144,12 @@ class Streams:
         """Return the streams for reuse. Nothing may run on them any more."""
         for use, stream in self._taken:
             _idle[self._device, use].append(stream)
-        self._taken = []
+        self.forget()
 
     def forget(self) -> None:
-        """Never return the streams taken so far: something may run on them forever."""
+        """Never use the streams taken so far again: something may run on them forever."""
         self._taken = []
+        self._kernels = None
 
 
 def _new_event(*, blocking: bool = False) -> torch.cuda.Event:

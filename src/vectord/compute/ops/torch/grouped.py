@@ -72,6 +72,8 @@ class GroupedLayout:
         self._grouped: dict[int | None, Grouped] = {}
         self._ahead: dict[int | None, list[Tensor]] = {}
         self._seen: dict[tuple[bool, int | None], list[Tensor]] = {}
+        self._biased: dict[Tensor, list[Tensor]] = {}
+        self._places: dict[Tensor, list[Tensor]] = {}
 
     @cached_property
     def firsts(self) -> Tensor:
@@ -139,6 +141,30 @@ class GroupedLayout:
                 ]
             self._seen[causal, window] = masks
         return self._seen[causal, window]
+
+    def biased(self, bias: Tensor, spec: AttentionSpec) -> list[Tensor]:
+        """For each group: (n, heads, Q, K) what Ops.attention adds to scores, -inf where a key is not seen.
+
+        All layers of a model share one bias and one spec.
+        """
+        if bias not in self._biased:
+            masks, offsets = self.seen(spec.causal, spec.window), self.key_offsets(spec.window)
+            middle = bias.shape[1] // 2
+            self._biased[bias] = [
+                bias[:, offset[:, 0] + middle].transpose(0, 1).masked_fill(~mask, -torch.inf)
+                for offset, mask in zip(offsets, masks, strict=True)
+            ]
+        return self._biased[bias]
+
+    def places(self, buckets: Tensor, spec: AttentionSpec) -> list[Tensor]:
+        """For each group: (n, 1, Q, K) int64 relative places, as Ops.disentangled_attention takes them.
+
+        All layers of a model share one table of buckets.
+        """
+        if buckets not in self._places:
+            middle = len(buckets) // 2
+            self._places[buckets] = [buckets[middle - offset].long() for offset in self.key_offsets(spec.window)]
+        return self._places[buckets]
 
     def _group(self, group: Group) -> DeviceGroup:
         queries = self._rectangle(group.queries)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vectord.checkpoints.checkpoint import Weight
-from vectord.compute.ops.base import Activation, AttentionSpec, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, Tokens
 from vectord.compute.ops.torch.flat import FlatLayout, NotFlat
 from vectord.compute.ops.torch.grouped import GroupedLayout, gather
 from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
@@ -47,19 +47,29 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class TorchOps:
+class TorchOps(Ops[Tensor]):
     """Ops[Tensor] on one device in one dtype. Shapes: ops/base.py."""
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, varlen: Varlen | None = None, *, int8: bool = False
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        varlen: Varlen | None = None,
+        *,
+        int8: bool = False,
+        joins: bool = False,
     ) -> None:
         """varlen: the kernel for attention from find_varlen; None: length groups. int8: matrices in 8 bits,
-        which are converted before each product: half the memory of 16 bits, in the same time."""
+        which are converted before each product: half the memory of 16 bits, in the same time. joins: `linears` is one
+        product. For CUDA: on the CPU the joined matrix would be a copy of the file's map.
+        """
         self._device = device
         self._dtype = dtype
         self._varlen = varlen
         self._int8 = int8
+        self._joins = joins
         self._scales: dict[Tensor, Tensor] = {}  # of each matrix stored in int8
+        self._joined: dict[Tensor, tuple[Tensor, Tensor | None]] = {}  # matrix and bias, by the first of its parts
 
     @property
     def heads(self) -> TorchOps:
@@ -96,6 +106,29 @@ class TorchOps:
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
 
+    def join(self, layers: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+        """The parts become views of the joined matrix, so that nothing is held twice."""
+        if not self._joins:
+            return
+        weights = [weight for weight, _ in layers]
+        sizes = [len(weight) for weight in weights]
+        joined = torch.cat(weights)
+        if weights[0] in self._scales:
+            self._scales[joined] = torch.cat([self._scales[weight] for weight in weights])
+        biases = None
+        if any(bias is not None for _, bias in layers):
+            zeros = torch.split(joined.new_zeros(len(joined), dtype=self._dtype), sizes)
+            biases = torch.cat([none if bias is None else bias for none, (_, bias) in zip(zeros, layers, strict=True)])
+        for weight, view in zip(weights, torch.split(joined, sizes), strict=True):
+            weight.data = view
+        self._joined[weights[0]] = joined, biases
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
+        joined = self._joined.get(layers[0][0])
+        if joined is None:
+            return super().linears(x, layers)
+        return list(torch.split(self.linear(x, *joined), [len(weight) for weight, _ in layers], dim=-1))
+
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
 
@@ -122,12 +155,7 @@ class TorchOps:
             return attend_varlen(self._varlen, q, k, v, layout.lengths, spec)
         grouped = _in_groups(layout)
         answers = []
-        masks = grouped.seen(spec.causal, spec.window)
-        if bias is not None:
-            middle = bias.shape[1] // 2
-            offsets = grouped.key_offsets(spec.window)
-            laid_out = [bias[:, offset[:, 0] + middle].transpose(0, 1) for offset in offsets]  # (n, heads, Q, K) each
-            masks = [some.masked_fill(~mask, -torch.inf) for some, mask in zip(laid_out, masks, strict=True)]
+        masks = grouped.seen(spec.causal, spec.window) if bias is None else grouped.biased(bias, spec)
         for group, mask in zip(grouped.grouped(spec.window).groups, masks, strict=True):
             queries = _heads(gather(q, group.queries), spec)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
@@ -151,11 +179,10 @@ class TorchOps:
     ) -> Tensor:
         layout = _in_groups(tokens.layout)
         answers = []
-        masks, offsets = layout.seen(spec.causal, spec.window), layout.key_offsets(spec.window)
-        for group, mask, offset in zip(layout.grouped(spec.window).groups, masks, offsets, strict=True):
+        masks, laid_out = layout.seen(spec.causal, spec.window), layout.places(buckets, spec)
+        for group, mask, places in zip(layout.grouped(spec.window).groups, masks, laid_out, strict=True):
             queries = _heads(gather(q, group.queries), spec)  # (n, heads, Q, head_size)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
-            places = buckets[len(buckets) // 2 - offset]  # (n, 1, Q, K)
             scores = queries @ keys.mT  # (n, heads, Q, K)
             if place_k is not None:
                 scores = scores + _take(queries @ _heads(place_k[None], spec).mT, places)
@@ -287,4 +314,4 @@ def _attend_capped(
 
 def _take(scores: Tensor, places: Tensor) -> Tensor:
     """scores (n, heads, L, B), places (n, 1, L, K) to (n, heads, L, K)."""
-    return scores.gather(-1, places.long().expand(-1, scores.shape[1], -1, -1))
+    return scores.gather(-1, places.expand(-1, scores.shape[1], -1, -1))
