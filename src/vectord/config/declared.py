@@ -196,10 +196,10 @@ class DeviceConfig:
     )
     dtype: str = setting(
         "auto",
-        "Number format; auto: the fastest accurate one on the device; int8: linear layers only; int8-weights and "
+        "Number format; auto: the fastest accurate one on the device; int8, fp8: linear layers only; int8-weights and "
         "int4-weights: the matrices of linear layers are held in 8 or 4 bits, on the CPU. A format that the device "
         "lacks is replaced, with a warning.",
-        choices=("auto", "float32", "bfloat16", "float16", "int8", "int8-weights", "int4-weights"),
+        choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8", "int8-weights", "int4-weights"),
         synonyms={"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"},
     )
     onnx_file: str | None = setting(

@@ -48,6 +48,7 @@ LEAST_COSINES = {
     "bfloat16": 0.999,
     "int8-weights": 0.99,
     "int8": 0.97,
+    "fp8": 0.97,
     "int4-weights": 0.9,
 }
 NUMBER_TOLERANCES = {
@@ -56,6 +57,7 @@ NUMBER_TOLERANCES = {
     "bfloat16": 5e-3,
     "int8-weights": 1e-2,
     "int8": 2e-2,
+    "fp8": 2e-2,
     "int4-weights": 5e-2,
 }
 Verdict: TypeAlias = Literal["passed", "failed", "skipped"]

@@ -39,7 +39,7 @@ class TextLimit:
 class BackendOptions:
     device: str = "auto"  # auto, cpu, cuda, cuda:N, mps; of several devices each has options of its own
     sharers: int = 1  # how many models share that device, this one included
-    dtype: str = "auto"  # auto, float32, bfloat16, float16, int8
+    dtype: str = "auto"  # auto, float32, bfloat16, float16, int8, fp8
     threads: int | None = None  # None: from cgroup quota and affinity, rounded down
     streams: int | None = None  # None: chosen by the backend from the threads
     max_batch_tokens: int | None = None  # None: the backend's measured optimum

@@ -33,6 +33,7 @@ NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"
 ADAPTER_BACKENDS = ("fake", "openvino", "torch")
 DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every backend has
     "int8": ("onnxruntime", "openvino", "torch"),
+    "fp8": ("torch",),
     "int8-weights": ("openvino",),
     "int4-weights": ("openvino",),
 }

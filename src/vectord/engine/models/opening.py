@@ -163,7 +163,7 @@ def _read_facts_or_error(
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of its memory while loaded: the weights in the computing dtype, 16 bits unless it is set."""
-    held_bits = {"float32": 32, "int8": 8, "int8-weights": 9, "int4-weights": 5}.get(dtype, 16)
+    held_bits = {"float32": 32, "int8": 8, "fp8": 8, "int8-weights": 9, "int4-weights": 5}.get(dtype, 16)
     if spec.weights and is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
         return held_bits * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values()) // 8
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.compute.backends.torch import choose_device, choose_dtype
-from vectord.compute.backends.torch.device import MIB, cap_memory, room_bytes, set_products
+from vectord.compute.backends.torch.device import MIB, cap_memory, fp8_dtype, room_bytes, set_products
 from vectord.errors import ConfigError
 from vectord.schema import DeviceMemory
 
@@ -170,3 +170,10 @@ def test_room_is_the_memory_that_may_still_be_taken(sizes: list[int], cap_mib: i
     assert 0 <= room <= free + held - memory.allocated
     if cap_mib is not None and held <= cap_mib * MIB:
         assert memory.allocated + room <= cap_mib * MIB
+
+
+@pytest.mark.usefixtures("ampere")
+def test_a_gpu_without_fp8_products_stops_the_start() -> None:
+    """The message names the capability and the way out."""
+    with pytest.raises(ConfigError, match=r"fp8 needs compute capability 8\.9 or later; use int8"):
+        fp8_dtype(CUDA)

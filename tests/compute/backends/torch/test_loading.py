@@ -33,12 +33,13 @@ def network_of(spec: ModelSpec) -> Network[torch.Tensor]:
     return Network(spec, open_checkpoint(spec.weights), TorchOps(CPU, torch.float32, written_out))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
 @pytest.mark.parametrize("write", [write_plain, write_decoder, write_classifier])
-def test_int8_reports_its_loss(write: Callable[[Path], ModelSpec], tmp_path: Path) -> None:
-    """The facts have the cosine of its outputs to those without int8."""
+def test_8_bits_report_their_loss(write: Callable[[Path], ModelSpec], dtype: str, tmp_path: Path) -> None:
+    """The facts have the cosine of its outputs to those without 8 bits."""
     spec = write(tmp_path)
-    backend = load(spec, BackendOptions(device="cpu", dtype="int8"))
-    assert backend.facts.dtype == "int8"
+    backend = load(spec, BackendOptions(device="cpu", dtype=dtype))
+    assert backend.facts.dtype == dtype
     assert backend.facts.int8_cosine is not None
     assert 0.99 < backend.facts.int8_cosine < 1.0
     output = min(spec.outputs - {"tokens"})
@@ -48,13 +49,14 @@ def test_int8_reports_its_loss(write: Callable[[Path], ModelSpec], tmp_path: Pat
     np.testing.assert_allclose(backend.forward_exact(batch)[output], want, atol=1e-5)
 
 
-def test_int8_of_a_trained_model_is_close() -> None:
-    """MiniLM's vectors keep a cosine of 0.999 on given texts."""
+@pytest.mark.parametrize(("dtype", "least"), [("int8", 0.999), ("fp8", 0.99)])
+def test_8_bits_of_a_trained_model_are_close(dtype: str, least: float) -> None:
+    """MiniLM's vectors keep this cosine on given texts."""
     ids = tuple(np.array([101, *range(start, start + 9), 102], np.int32) for start in range(2000, 3600, 100))
     sample = Sample(ids, source="own", digest="0" * 16, folder=None)
-    backend = load(read_minilm_spec(), BackendOptions(device="cpu", dtype="int8", sample=sample))
+    backend = load(read_minilm_spec(), BackendOptions(device="cpu", dtype=dtype, sample=sample))
     assert backend.facts.int8_cosine is not None
-    assert backend.facts.int8_cosine > 0.999
+    assert backend.facts.int8_cosine > least
 
 
 def test_other_dtypes_report_no_loss(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.torch import TorchOps, pack
+from vectord.compute.ops.torch.ops import EightBits
 
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -41,22 +42,22 @@ def test_kernels_compute_what_torch_does(tmp_path: Path) -> None:
     assert {name: difference for name, difference in differences.items() if not difference <= limits[name]} == {}
 
 
-@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
-def test_joined_layers_compute_the_same_and_hold_nothing_twice(int8: bool) -> None:
+@pytest.mark.parametrize("matrices", [None, "int8", "fp8"])
+def test_joined_layers_compute_the_same_and_hold_nothing_twice(matrices: EightBits | None) -> None:
     """Also if only some have a bias."""
     rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=(rows, 16)).astype(np.float32) for rows in (8, 4, 4)]
-    biases = [None, torch.tensor(rng.normal(size=4), dtype=torch.float32), None]
+    arrays = [rng.normal(size=(rows, 16)).astype(np.float32) for rows in (32, 16, 16)]
+    biases = [None, torch.tensor(rng.normal(size=16), dtype=torch.float32), None]
     x = torch.tensor(rng.normal(size=(5, 16)), dtype=torch.float32)
     answers = []
     for joins in (False, True):
-        ops = TorchOps(CPU, torch.float32, int8=int8, joins=joins)
+        ops = TorchOps(CPU, torch.float32, matrices=matrices, joins=joins)
         layers = list(zip([ops.matrix(Weight("w", "F32", array)) for array in arrays], biases, strict=True))
         ops.join(layers)
         assert len({weight.untyped_storage().data_ptr() for weight, _ in layers}) == (1 if joins else 3)
         answers.append(ops.linears(x, layers))
         for y, (weight, bias) in zip(answers[-1], layers, strict=True):
-            if not int8:
+            if matrices is None:
                 torch.testing.assert_close(ops.linear(x, weight, bias), y, atol=1e-5, rtol=0)
     for one, other in zip(*answers, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)

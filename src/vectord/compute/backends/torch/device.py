@@ -64,6 +64,15 @@ def choose_dtype(name: str, device: torch.device, architecture: str = "") -> tor
     return dtype
 
 
+def fp8_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of what is not in fp8: that of fp8 products. Raises ConfigError for a GPU without them."""
+    if device.type == "cpu":
+        return torch.float32
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        raise ConfigError("dtype fp8 needs compute capability 8.9 or later; use int8", field="dtype")
+    return torch.bfloat16
+
+
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

@@ -33,6 +33,7 @@ from vectord.compute.backends.torch.device import (
     cap_memory,
     choose_device,
     choose_dtype,
+    fp8_dtype,
     gpu_of,
     memory_of,
     name_of,
@@ -53,6 +54,7 @@ from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.torch import TorchOps, find_varlen, pack
 from vectord.compute.ops.torch.flat import NotFlat, fill, shape_of, tokens_of
+from vectord.compute.ops.torch.ops import LARGEST, EightBits
 from vectord.compute.processor import thread_budget
 
 logger = logging.getLogger(__name__)
@@ -65,11 +67,11 @@ NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortes
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
 FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps of the dtype
-COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of int8 if there are no calibration texts
+COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of 8 bits if there are no calibration texts
 
 
 class MakeNetwork(Protocol):
-    def __call__(self, dtype: torch.dtype, *, int8: bool = False) -> Network[torch.Tensor]: ...
+    def __call__(self, *, matrices: EightBits | None = None) -> Network[torch.Tensor]: ...
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
@@ -78,24 +80,28 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     Raises ConfigError (device, dtype) and ModelUnavailable.
     """
     device = choose_device(options.device)
-    int8 = options.dtype == "int8"
-    dtype = choose_dtype("auto" if int8 else options.dtype, device, spec.architecture)
+    matrices = next((form for form in LARGEST if form == options.dtype), None)
+    dtype = choose_dtype(options.dtype if matrices is None else "auto", device, spec.architecture)
+    if matrices == "fp8":
+        dtype = fp8_dtype(device)
     _prepare(device, options)
     checkpoint = open_checkpoint(spec.weights)
     varlen = find_varlen(device, dtype)
 
-    def make_network(dtype: torch.dtype, *, int8: bool = False) -> Network[torch.Tensor]:
+    def make_network(dtype: torch.dtype, *, matrices: EightBits | None = None) -> Network[torch.Tensor]:
         kernel = varlen if dtype != torch.float32 else None
-        ops = fused_ops(device, dtype)(device, dtype, kernel, int8=int8, joins=device.type == "cuda")
+        ops = fused_ops(device, dtype)(device, dtype, kernel, matrices=matrices, joins=device.type == "cuda")
         return Network(spec, checkpoint, ops)
 
     network, cosine = (
-        load_int8(spec, options.sample, make_network, dtype, device) if int8 else (make_network(dtype), None)
+        (make_network(dtype), None)
+        if matrices is None
+        else load_in_8_bits(spec, options.sample, partial(make_network, dtype), matrices, device)
     )
     facts = BackendFacts(
         name="torch",
         device=str(device),
-        dtype="int8" if int8 else name_of(dtype),
+        dtype=matrices or name_of(dtype),
         streams=CUDA_STREAMS if device.type == "cuda" else 1,
         pipelined=device.type == "cuda",
         cost="packed",
@@ -104,7 +110,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         gpu=gpu_of(device),
         int8_cosine=cosine,
     )
-    make_exact = None if dtype == torch.float32 and not int8 else partial(make_network, torch.float32)
+    make_exact = None if dtype == torch.float32 and matrices is None else partial(make_network, torch.float32)
     if device.type != "cuda":
         return TorchBackend(facts, network, make_exact, device)
     with torch.cuda.device(device):
@@ -146,10 +152,10 @@ def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
     return FusedOps
 
 
-def load_int8(
-    spec: ModelSpec, sample: Sample | None, make_network: MakeNetwork, dtype: torch.dtype, device: torch.device
+def load_in_8_bits(
+    spec: ModelSpec, sample: Sample | None, make_network: MakeNetwork, matrices: EightBits, device: torch.device
 ) -> tuple[Network[torch.Tensor], float]:
-    """Return the network with int8 matrices, and the mean cosine of its outputs to those without int8.
+    """Return the network with matrices in 8 bits, and the mean cosine of its outputs to those without.
 
     Compared on the sample's held-out texts, or on random tokens: text by text if an output is a vector, else over all
     texts.
@@ -159,11 +165,11 @@ def load_int8(
     else:
         longest = min(COMPARED_LONGEST, spec.max_tokens)
         texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
-    want = _compared(make_network(dtype), texts, spec.outputs, device)  # freed before the next one is loaded
-    network = make_network(dtype, int8=True)
+    want = _compared(make_network(), texts, spec.outputs, device)  # freed before the next one is loaded
+    network = make_network(matrices=matrices)
     got = _compared(network, texts, spec.outputs, device)
     cosine = float(torch.nn.functional.cosine_similarity(got, want, dim=-1).mean())
-    logger.info("int8 matrices: the mean cosine to the model without is %.5f", cosine)
+    logger.info("%s matrices: the mean cosine to the model without is %.5f", matrices, cosine)
     return network, cosine
 
 

@@ -7,7 +7,7 @@ available, and length groups everywhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,10 @@ from vectord.compute.ops.torch.flat import FlatLayout, NotFlat
 from vectord.compute.ops.torch.grouped import GroupedLayout, gather
 from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
 
-LARGEST = 127  # of matrices in int8, symmetric: -128 is not used
+EightBits: TypeAlias = Literal["int8", "fp8"]
+
+LARGEST: Mapping[EightBits, int] = {"int8": 127, "fp8": 448}  # symmetric: -128 is not used
+FP8_STEP = 16  # the sizes of a product in fp8 are its multiples
 QUERIES_AT_ONCE = 1024  # of attention with capped scores
 WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 16,384 tokens would take 1 GB
 
@@ -56,19 +59,21 @@ class TorchOps(Ops[Tensor]):
         dtype: torch.dtype,
         varlen: Varlen | None = None,
         *,
-        int8: bool = False,
+        matrices: EightBits | None = None,
         joins: bool = False,
     ) -> None:
-        """varlen: the kernel for attention from find_varlen; None: length groups. int8: matrices in 8 bits,
-        which are converted before each product: half the memory of 16 bits, in the same time. joins: `linears` is one
-        product. For CUDA: on the CPU the joined matrix would be a copy of the file's map.
+        """varlen: the kernel for attention from find_varlen; None: length groups. matrices: their form, if not `dtype`.
+
+        int8: converted before each product, for half the memory of 16 bits in the same time. fp8: multiplied in 8 bits,
+        to which each row of the input is rounded too. joins: `linears` is one product. For CUDA: on the CPU the joined
+        matrix would be a copy of the file's map.
         """
         self._device = device
         self._dtype = dtype
         self._varlen = varlen
-        self._int8 = int8
+        self._matrices = matrices
         self._joins = joins
-        self._scales: dict[Tensor, Tensor] = {}  # of each matrix stored in int8
+        self._scales: dict[Tensor, Tensor] = {}  # (O, 1) of each matrix in 8 bits
         self._joined: dict[Tensor, tuple[Tensor, Tensor | None]] = {}  # matrix and bias, by the first of its parts
 
     @property
@@ -80,9 +85,9 @@ class TorchOps(Ops[Tensor]):
         return self._read(weight).to(self._device, torch.int32 if weight.dtype == "I32" else self._dtype)
 
     def matrix(self, weight: Weight) -> Tensor:
-        if not self._int8:
+        if self._matrices is None or (self._matrices == "fp8" and any(size % FP8_STEP for size in weight.shape)):
             return self.constant(weight)
-        numbers, scales = quantize(self._read(weight).to(self._device))
+        numbers, scales = quantize(self._read(weight).to(self._device), self._matrices)
         self._scales[numbers] = scales
         return numbers
 
@@ -99,6 +104,10 @@ class TorchOps(Ops[Tensor]):
         return x * factor
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if weight.dtype == torch.float8_e4m3fn:
+            numbers, scales = quantize(x, "fp8")
+            product = torch._scaled_mm(numbers, weight.t(), scales, self._scales[weight].t(), out_dtype=x.dtype)
+            return product if bias is None else product + bias
         if weight.dtype == torch.int8:
             weight = restore(weight, self._scales[weight], x.dtype)
         return F.linear(x, weight, bias)
@@ -267,11 +276,16 @@ class _HeadOps(TorchOps):
         return super().max(x, tokens).float()
 
 
-def quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(O, H) to int8 (O, H) and float32 scales (O, 1); their product differs by at most half a scale in each row."""
-    largest = matrix.float().abs().amax(dim=1, keepdim=True)
-    scales = torch.where(largest > 0, largest / LARGEST, 1.0)
-    return (matrix.float() / scales).round().clamp(-LARGEST, LARGEST).to(torch.int8), scales
+def quantize(rows: Tensor, form: EightBits) -> tuple[Tensor, Tensor]:
+    """(N, H) to (N, H) in 8 bits and float32 scales (N, 1), with which a row's largest number is LARGEST.
+
+    In int8, their product differs by at most half a scale from the row; in fp8, by a sixteenth of each number.
+    """
+    rows = rows.float()
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    scales = torch.where(largest > 0, largest / LARGEST[form], 1.0)
+    numbers = (rows / scales).clamp(-LARGEST[form], LARGEST[form])
+    return numbers.round().to(torch.int8) if form == "int8" else numbers.to(torch.float8_e4m3fn), scales
 
 
 def restore(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
