@@ -25,8 +25,8 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
         raise ModelCannot(template, field="model", model=target.name)
     kind_of_answer: AnswerKind = "token_scores" if request.each_token else "scores"
     inputs: Sequence[TextOrPair] = request.ids or request.inputs
+    task.check_count("inputs", len(inputs))
     with placing_errors("inputs", len(inputs)):
-        task.check_count(len(inputs))
         _check_scores(len(inputs), len(labels))
         async with task.use(served) as runner:
             task.check_wait(runner)

@@ -42,7 +42,7 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         async with task.use(served.reader_of(request.text)) as runner:
             task.check_wait(runner)
             chunked = await task.chunk(runner, request.documents, how)
-            task.check_count(sum(map(len, chunked)), "chunk")
+            task.check_count("documents", sum(map(len, chunked)), "chunk")
             made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
     vectors = await compute(rows.size, lambda: postprocess.finish(rows, request.dimensions, request.normalize))
@@ -74,8 +74,7 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
         )
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
     check_precisions(request.precisions, normalize=request.normalize)
-    with placing_errors("documents", len(request.documents)):
-        task.check_count(len(request.documents))
+    task.check_count("documents", len(request.documents))
     if request.spans is not None:
         _check_spans(request.documents, request.spans, task)
 
@@ -89,8 +88,7 @@ def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task
             limit=len(documents),
             given=len(spans),
         )
-    with placing_errors("spans", len(spans)):
-        task.check_most(sum(map(len, spans)), "chunk")
+    task.check_most("spans", sum(map(len, spans)), "chunk")
     for index, (document, own) in enumerate(zip(documents, spans, strict=True)):
         done = 0
         for place, span in enumerate(own):

@@ -43,8 +43,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     """All requested vectors. Each model of a composite reads each text once; without `outputs`, no model is loaded."""
     parts = target.parts(request.outputs)
     _check(parts, request)
-    with placing_errors("inputs", len(request.inputs)):
-        task.check_count(len(request.inputs))
+    task.check_count("inputs", len(request.inputs))
     space = space_of(target, request.dimensions, request.normalize)
     if not request.outputs:
         usage = usage_of(task, (), request.inputs, NOTHING_RAN)
@@ -78,8 +77,7 @@ async def similarity(target: ModelOrComposite, request: SimilarityRequest, task:
     """The cosine of one text with each of several."""
     served = target.lead
     require(served, DENSE)
-    with placing_errors("sentences", len(request.sentences)):
-        task.check_count(len(request.sentences))
+    task.check_count("sentences", len(request.sentences))
     async with task.use(served.reader_of(request.text)) as runner:
         task.check_wait(runner)
         texts = [request.source, *request.sentences]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from vectord.engine.operations.task import Task, characters, placing_errors
+from vectord.engine.operations.task import Task, characters
 from vectord.errors import VectordError
 from vectord.schema import (
     ClassifyRequest,
@@ -31,9 +31,8 @@ CHARACTERS_PER_TOKEN = 4
 
 def check_multi(request: MultiRequest, task: Task) -> None:
     """Raises EmptyInput or TooManyInputs: the limit of one request holds for the parts, and for the inputs of all."""
-    with placing_errors("requests", len(request.requests)):
-        task.check_count(len(request.requests), "request")
-        task.check_most(sum(len(_inputs(part)) for part in request.requests), "input")
+    task.check_count("requests", len(request.requests), "request")
+    task.check_most("requests", sum(len(_inputs(part)) for part in request.requests))
 
 
 async def in_turns(work: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:

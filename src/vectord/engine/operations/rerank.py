@@ -141,8 +141,7 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
             given=request.max_passage_tokens,
         )
     check_specials(NEEDS[method], request.text)
-    with placing_errors("passages", len(request.passages)):
-        task.check_count(len(request.passages))
+    task.check_count("passages", len(request.passages))
     return method
 
 
@@ -165,7 +164,7 @@ async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequenc
             for passage, chunks in zip(passages, chunked, strict=True)
         ]
         owners = [i for i, own in enumerate(spans) for _ in own]
-        task.check_count(len(owners), "chunk")
+        task.check_count("passages", len(owners), "chunk")
     texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
     return Pieces(texts, [span for own in spans for span in own], owners)
 

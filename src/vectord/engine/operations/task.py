@@ -146,23 +146,22 @@ class Task:
                         raise
                     raise error.at(index=index) from error.__cause__
                 counts.append(len(chunked[-1]))
-                self.check_most(sum(counts), "chunk")
+                self.check_most(None, sum(counts), "chunk")
             return chunked
 
         return await self.encode(texts, chunk_part)
 
-    def check_count(self, count: int, what: str = "input") -> None:
+    def check_count(self, field: str, count: int, what: str = "input") -> None:
         """`check_most`, and raises EmptyInput for none."""
         if count == 0:
-            raise EmptyInput("{field} must hold at least one {what}.", what=what)
-        self.check_most(count, what)
+            raise EmptyInput("{field} must hold at least one {what}.", field=field, what=what)
+        self.check_most(field, count, what)
 
-    def check_most(self, count: int, what: str) -> None:
-        """Raises TooManyInputs for more than one request may contain."""
+    def check_most(self, field: str | None, count: int, what: str = "input") -> None:
+        """Raises TooManyInputs for more than one request may contain. field: None: placing_errors adds it."""
         if count > self.max_inputs:
-            raise TooManyInputs(
-                "{field} may hold at most {limit} {what}s; got {given}.", limit=self.max_inputs, given=count, what=what
-            )
+            template = "{field} may hold at most {limit} {what}s; got {given}."
+            raise TooManyInputs(template, field=field, limit=self.max_inputs, given=count, what=what)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequ
 
 async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Task) -> TokenizeResult:
     """The tokens of every text, not limited by the model."""
+    task.check_count("inputs", len(request.inputs))
     with placing_errors("inputs", len(request.inputs)):
-        task.check_count(len(request.inputs))
         async with task.use(target.lead) as runner:
             began_s = time.perf_counter()
             tokens = await task.pool.run(
@@ -30,8 +30,8 @@ async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Tas
 
 async def decode(target: ModelOrComposite, request: DecodeRequest, task: Task) -> DecodeResult:
     """The text of every list of ids."""
+    task.check_count("ids", len(request.ids))
     with placing_errors("ids", len(request.ids)):
-        task.check_count(len(request.ids))
         async with task.use(target.lead) as runner:
             texts = await task.pool.run(
                 characters(request.ids),
