@@ -6,6 +6,7 @@ queue and no tokenizer. `forward` is called by the device's worker threads, at m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -113,10 +114,8 @@ class Backend(Protocol):
         return None
 
 
-class LoadBackend(Protocol):
-    """Every other module of this folder has a function `load` of this type."""
-
-    def __call__(self, spec: ModelSpec, options: BackendOptions) -> Backend: ...
+# Every other module of this folder has a function `load` of this type.
+LoadBackend: TypeAlias = Callable[[ModelSpec, BackendOptions], Backend]
 
 
 def max_batch_texts(spec: ModelSpec) -> int | None:

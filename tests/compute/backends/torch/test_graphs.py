@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from vectord.compute.backends.torch import TorchBackend
 from vectord.compute.backends.torch.graphs import (
     Capture,
     Captured,
-    GraphLimits,
     Graphs,
     Program,
     capture_graphs,
@@ -35,7 +33,7 @@ from vectord.compute.ops.torch import TorchOps
 from vectord.compute.ops.torch.flat import FlatShape, tokens_of
 
 CPU = torch.device("cpu")
-PLENTY = GraphLimits(memory_bytes=2**40, time_s=1e9)
+PLENTY = {"memory_bytes": 2**40, "time_s": 1e9}
 MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "plain": write_plain,
     "all kinds": write_all_kinds,
@@ -87,7 +85,7 @@ def backends_of(spec: ModelSpec, capture: Recorder) -> tuple[TorchBackend, Torch
 
     with torch.inference_mode():
         shapes = graph_shapes(spec.max_tokens, most_tokens=512)
-        with_graphs.graphs = capture_graphs(program_of, shapes, CPU, capture, PLENTY)
+        with_graphs.graphs = capture_graphs(program_of, shapes, CPU, capture, **PLENTY)
     grouped = TorchBackend(facts, Network(spec, checkpoint, TorchOps(CPU, torch.float32)), None, CPU)
     return with_graphs, grouped
 
@@ -156,9 +154,8 @@ def fake_shapes(*tokens: int) -> list[FlatShape]:
 
 
 def captured(shapes: Sequence[FlatShape], capture: Capture, **changes: object) -> Graphs:
-    limits = replace(PLENTY, **{key: changes.pop(key) for key in ("memory_bytes", "time_s") if key in changes})
-    options: dict[str, Any] = {"now_s": lambda: 0.0, **changes}
-    return capture_graphs(lambda numbers, shape: {"dense": torch.zeros(4, 2)}, shapes, CPU, capture, limits, **options)
+    options: dict[str, Any] = {"now_s": lambda: 0.0, **PLENTY, **changes}
+    return capture_graphs(lambda numbers, shape: {"dense": torch.zeros(4, 2)}, shapes, CPU, capture, **options)
 
 
 def test_graphs_stop_at_their_memory() -> None:

@@ -110,14 +110,6 @@ class Graphs:
         return next(fitting, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphLimits:
-    """Limits of a load's graphs."""
-
-    memory_bytes: int
-    time_s: float
-
-
 def graph_shapes(longest: int, most_tokens: int, *, adapters: bool = False) -> list[FlatShape]:
     """Return the shapes of at most `most_tokens` to capture for texts of at most `longest` tokens, largest first.
 
@@ -140,11 +132,12 @@ def capture_graphs(
     shapes: Sequence[FlatShape],
     device: torch.device,
     capture: Capture,
-    limits: GraphLimits,
     *,
+    memory_bytes: int,
+    time_s: float,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Graphs:
-    """Return graphs of the first of `shapes`, within the limits of time and memory; failed captures are logged.
+    """Return graphs of the first of `shapes`, within these limits of memory and time; failed captures are logged.
 
     program_of: the network over a batch's numbers in a shape.
     """
@@ -162,11 +155,11 @@ def capture_graphs(
             logger.warning("a CUDA graph for %d tokens cannot be captured", shape.tokens, exc_info=True)
             break
         taken_bytes = capture.held_bytes()
-        if taken_bytes > limits.memory_bytes:
+        if taken_bytes > memory_bytes:
             logger.info("CUDA graphs stop at %d: the next would take %d MiB in all", len(graphs), taken_bytes >> 20)
             break
         graphs.append(CudaGraph(shape, numbers, captured))
-        if now_s() - begun_s > limits.time_s:
+        if now_s() - begun_s > time_s:
             break
     return Graphs(graphs)
 

@@ -43,7 +43,6 @@ from vectord.compute.backends.torch.device import (
 from vectord.compute.backends.torch.graphs import (
     UNMEASURED_TOKENS,
     CudaCapture,
-    GraphLimits,
     capture_graphs,
     graph_shapes,
 )
@@ -264,7 +263,8 @@ def _capture(
             graph_shapes(spec.max_tokens, most_tokens, adapters=bool(spec.adapters)),
             device,
             CudaCapture(kernels),
-            GraphLimits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),
+            memory_bytes=options.graph_memory_mib * MIB,
+            time_s=CAPTURE_S,
         )
     backend.graphs = graphs
     logger.info("%d CUDA graphs captured in %.1f s", len(graphs), time.monotonic() - begun_s)

@@ -5,6 +5,7 @@ Data goes to the device when an op first needs it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,14 +55,6 @@ class Grouped:
     unpack: Tensor  # (T,) place of each row among the groups' query places, laid end to end
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The pooled spans in groups."""
-
-    rectangles: tuple[DeviceRectangle, ...]
-    order: Tensor  # (M,) place of each span among the groups' spans, laid end to end
-
-
 class GroupedLayout:
     """Where one batch's texts and spans begin and end. Data goes to the device when an op first needs it."""
 
@@ -86,17 +79,20 @@ class GroupedLayout:
         return self._send(self._texts.pooled[:, 1] - 1)
 
     @cached_property
-    def spans(self) -> Spans:
+    def _spans(self) -> tuple[Sequence[DeviceRectangle], Tensor]:
+        """The pooled spans in groups, and (M,) the place of each span among them, laid end to end."""
         groups = length_groups(pooled_pieces(self._texts), MAX_GROUPS, length_step=1)
-        return Spans(tuple(self._rectangle(group.queries) for group in groups), self._send(piece_order(groups)))
+        return [self._rectangle(group.queries) for group in groups], self._send(piece_order(groups))
 
     def mean(self, x: Tensor) -> Tensor:
-        means = [_mean(x, rectangle) for rectangle in self.spans.rectangles]
-        return torch.cat(means).index_select(0, self.spans.order)
+        return self._pool(x, _mean)
 
     def max(self, x: Tensor) -> Tensor:
-        maxima = [gather(x, rectangle).amax(dim=1) for rectangle in self.spans.rectangles]  # padding repeats a row
-        return torch.cat(maxima).index_select(0, self.spans.order)
+        return self._pool(x, lambda x, rectangle: gather(x, rectangle).amax(dim=1))  # padding repeats a row
+
+    def _pool(self, x: Tensor, how: Callable[[Tensor, DeviceRectangle], Tensor]) -> Tensor:
+        rectangles, order = self._spans
+        return torch.cat([how(x, rectangle) for rectangle in rectangles]).index_select(0, order)
 
     def suits_varlen(self, spec: AttentionSpec) -> bool:
         """The kernel counts causal and windowed places from the last key, which must be at the last query."""
