@@ -180,15 +180,10 @@ class PairEncoder:
                 given=seen,
             )
         joined = frame.join(keep(ids[0], kept[0], first_side), keep(ids[1], kept[1], limit.side))
-        self._plain.check_known(joined, index)
         first, second = (
             TextLength(len(text_ids), count, source.characters_cut)
             for source, text_ids, count in zip(sources, ids, kept, strict=True)
         )
-        return TokenSequence(
-            ids=joined,
-            type_ids=frame.join_types(*kept) if frame.has_type_ids else self._plain.no_types(joined),
-            length=TextLength(seen, len(joined), first.characters_cut + second.characters_cut),
-            index=index or 0,
-            parts=(first, second),
-        )
+        length = TextLength(seen, len(joined), first.characters_cut + second.characters_cut)
+        types = {"type_ids": frame.join_types(*kept)} if frame.has_type_ids else {}
+        return self._plain.sequence(joined, length, index, parts=(first, second), **types)

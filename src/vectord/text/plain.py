@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, ModelUnavailable, Untokenizable
-from vectord.schema import Input, Int32
+from vectord.schema import Input, Int32, TextLength
 from vectord.text import cl100k
+from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer_file import (
     check_rows,
     count_ids,
@@ -93,10 +94,6 @@ class PlainTokenizer:
         """The tokens (n,) without specials of one text that is our own or has been checked."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
-    def no_types(self, ids: Int32) -> Int32:
-        """The type ids of tokens (n,) without types: zeros."""
-        return self._no_types[: len(ids)]
-
     def check_known(self, ids: Int32, index: int | None) -> None:
         """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip.
 
@@ -110,6 +107,16 @@ class PlainTokenizer:
                 index=index,
                 token=self.tokenizer.id_to_token(self._skipped_id) or str(self._skipped_id),
             )
+
+    def no_types(self, ids: Int32) -> Int32:
+        """The type ids of tokens (n,) without types: zeros."""
+        return self._no_types[: len(ids)]
+
+    def sequence(self, ids: Int32, length: TextLength, index: int | None, **parts: Any) -> TokenSequence:
+        """Tokens (n,) as a sequence. Its type ids are zeros unless `parts` has others. Raises as `check_known`."""
+        self.check_known(ids, index)
+        parts.setdefault("type_ids", self.no_types(ids))
+        return TokenSequence(ids=ids, length=length, index=index or 0, **parts)
 
     # --- token ids that a client sends ------------------------------------------------------------------------
 

@@ -130,14 +130,7 @@ class TextEncoder:
         """Ids of this tokenizer, unchanged unless there are too many."""
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
-        self._plain.check_known(kept, index)
-        return TokenSequence(
-            ids=kept,
-            type_ids=self._plain.no_types(kept),
-            length=TextLength(len(ids), len(kept)),
-            index=index,
-            rows=self._rows(len(kept)),
-        )
+        return self._plain.sequence(kept, TextLength(len(ids), len(kept)), index, rows=self._rows(len(kept)))
 
     def _sequence(
         self,

@@ -65,7 +65,7 @@ class WindowEncoder:
 
         def window(content: Int32, spans: Int32, length: TextLength) -> TokenSequence:
             ids = np.concatenate((before, content, suffix))
-            return TokenSequence(ids=ids, type_ids=self._plain.no_types(ids), length=length, index=index, spans=spans)
+            return self._plain.sequence(ids, length, index, spans=spans)
 
         if not len(document.ids):  # each chunk is read as an empty text, by the specials and the prompt
             if not frame:

@@ -125,18 +125,13 @@ class YesNoEncoder:
         """ids (n,): the body's, or only the first that fit; passage: the passage's range of tokens."""
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
-        self._plain.check_known(joined, source.index)
         seen = self._length(max(len(ids), passage.stop))
-        return TokenSequence(
-            ids=joined,
-            type_ids=self._plain.no_types(joined),
-            length=TextLength(seen, len(joined), head.query_cut + source.characters_cut),
-            index=source.index or 0,
-            parts=(
-                _text_length(head.query_tokens, len(kept), head.query_cut),
-                _text_length(passage, len(kept), source.characters_cut),
-            ),
+        parts = (
+            _text_length(head.query_tokens, len(kept), head.query_cut),
+            _text_length(passage, len(kept), source.characters_cut),
         )
+        length = TextLength(seen, len(joined), head.query_cut + source.characters_cut)
+        return self._plain.sequence(joined, length, source.index, parts=parts)
 
     def _room(self, limit: Limit) -> int:
         """The most tokens that a body may have."""
