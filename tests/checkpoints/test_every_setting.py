@@ -47,7 +47,7 @@ from vectord.compute.backends.base import Answers, Backend, BackendOptions, Toke
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.engine.operations.postprocess import activate
-from vectord.engine.queue.batch import Item, apart_from_queue
+from vectord.engine.queue.batch import Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
 from vectord.errors import StartError
 from vectord.schema import AnswerKind, TextOptions
@@ -107,7 +107,7 @@ class NumpyBackend:
         read = ReadRequest(inputs=inputs, query=query, options=TextOptions(**options), truncate=True)
         items = [Item(one, frozenset({output}), "", "bulk") for one in self.encoder.read(read)]
         execution = Execution(cast(Backend, self), self.spec, self.encoder.special_ids)
-        replies = execution.run(apart_from_queue(items), 0)
+        replies = execution.run(unscheduled_batch(items), 0)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply

@@ -41,7 +41,7 @@ SPLADE = spec(("splade",))
 
 
 def batch(*texts: str, kinds: frozenset[AnswerKind] = DENSE, alone: bool = False) -> Batch:
-    return Batch([item(text, kinds) for text in texts], sum(map(len, texts)), alone, pressed=False)
+    return Batch([item(text, kinds) for text in texts], sum(map(len, texts)), alone, under_load=False)
 
 
 def item(text: str, kinds: frozenset[AnswerKind] = DENSE) -> Item:
@@ -134,7 +134,7 @@ def test_outputs_that_a_text_did_not_request_cannot_fail_it():
     backend = Half()
     backend.heals = True
     items = [item("a"), item("b", frozenset({"tokens"}))]
-    fine, healed = run(backend, Batch(items, 2, alone=False, pressed=False))
+    fine, healed = run(backend, Batch(items, 2, alone=False, under_load=False))
     check_row(fine, "a")
     assert healed["tokens"].tolist() == [[98] * WIDTH]
     assert len(backend.exact) == 1
@@ -181,7 +181,7 @@ def test_kinds_may_be_mixed_in_a_batch():
     ]
     items = [item(text, kind) for text, kind in zip(["ab", "c", "def", "gg"], kinds, strict=True)]
     backend = FakeBackend()
-    answers = run(backend, Batch(items, 8, alone=False, pressed=False))
+    answers = run(backend, Batch(items, 8, alone=False, under_load=False))
     (tokens,) = backend.batches
     assert tokens.outputs == {"dense", "lexical", "colbert", "tokens"}
     assert [answer.keys() for answer in answers] == kinds

@@ -426,7 +426,7 @@ def test_one_text_with_others_queued_is_not_alone():
     scheduler.add(item(10), 0.0)
     scheduler.add(item(10), 0.0)
     first = scheduler.next_batch(0.0, idle_streams=2)
-    assert (len(first.items), first.alone, first.pressed) == (1, False, True)
+    assert (len(first.items), first.alone, first.under_load) == (1, False, True)
 
 
 def test_the_batch_window_ends_with_time_or_a_full_batch():

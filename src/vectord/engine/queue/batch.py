@@ -53,12 +53,12 @@ class Batch:
     items: Sequence[Item]
     tokens: int
     alone: bool  # one text, no other stream busy, empty queue: the whole device may work on it
-    pressed: bool  # more texts were queued: its duration measures the device's speed under load
+    under_load: bool  # more texts were queued: its duration measures the device's speed
 
 
-def apart_from_queue(items: Sequence[Item]) -> Batch:
+def unscheduled_batch(items: Sequence[Item]) -> Batch:
     """A batch that the scheduler did not make: its duration is no measure of the device's speed."""
-    return Batch(items, sum(item.tokens for item in items), alone=False, pressed=False)
+    return Batch(items, sum(item.tokens for item in items), alone=False, under_load=False)
 
 
 class Job:

@@ -322,7 +322,7 @@ class ModelRunner:
             for waiter, index in item.waiters:
                 waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
         batch = outcome.batch
-        if batch.pressed and not failed:
+        if batch.under_load and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
         self._observer(self._report(outcome, failed))
         self._queue_changed()

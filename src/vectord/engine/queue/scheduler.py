@@ -278,7 +278,7 @@ class Scheduler:
                 light_room = limits.max_batch_tokens // LIGHT_SHARE if self._passed_over else light_room
         self._passed_over = only_light and bool(self._flow_of)
         alone = len(items) == 1 and not busy_streams and not self._flow_of
-        return Batch(items, tokens, alone, pressed=bool(self._flow_of))
+        return Batch(items, tokens, alone, under_load=bool(self._flow_of))
 
     def _room(self, limits: BatchLimits, first: Item, item: Item, now_s: float) -> int:
         """The token budget of a batch that starts with `first`, if it includes `item`."""

@@ -25,7 +25,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from vectord.engine.queue.batch import Batch, Item, apart_from_queue
+from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import (
     MAX_HUNG,
     Device,
@@ -242,7 +242,7 @@ class Worker:
             while not (self._stopping or self._devices.is_lost(stream)):
                 now_s = self.now_s()
                 reservation = self._retries.take(device)
-                batch = self._take(device, now_s) if reservation is None else apart_from_queue(reservation.items)
+                batch = self._take(device, now_s) if reservation is None else unscheduled_batch(reservation.items)
                 if batch is not None:
                     running = RunningBatch(batch, free_s, now_s, stream, reservation)
                     self._hangs.began(running)
@@ -294,7 +294,7 @@ class Worker:
             self._blame_suspect(running)
         if failed and self._retried_elsewhere(running, failed, answers):
             pairs = [(item, answer) for item, answer in pairs if not isinstance(answer, InferenceFailed)]
-            running = replace(running, batch=apart_from_queue([item for item, _ in pairs]))
+            running = replace(running, batch=unscheduled_batch([item for item, _ in pairs]))
         if pairs:
             self._finish(running, [answer for _, answer in pairs], ended_s)
 
@@ -393,7 +393,7 @@ class Worker:
         if items:
             error = InferenceTimedOut("The model hangs, and the server must be restarted.")
             now_s = self.now_s()
-            outcome = BatchOutcome(apart_from_queue(items), [error] * len(items), now_s, now_s, now_s, None)
+            outcome = BatchOutcome(unscheduled_batch(items), [error] * len(items), now_s, now_s, now_s, None)
             self._post(self._deliver, outcome)
 
     def _report_states(self) -> None:
