@@ -13,9 +13,9 @@ from vectord.checkpoints.catalogue_file import (
     FILE_LIMIT_BYTES,
     NATIVE_HANDLERS,
     TEXT_LIMIT_CHARACTERS,
-    FileEntry,
     read_catalogue_file,
 )
+from vectord.checkpoints.spec import RequestedModel
 from vectord.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def write(folder: Path, content: str | bytes) -> Path:
     return path
 
 
-def read(folder: Path, content: str | bytes) -> tuple[FileEntry, ...]:
+def read(folder: Path, content: str | bytes) -> tuple[RequestedModel, ...]:
     return read_catalogue_file(write(folder, content))
 
 
@@ -58,8 +58,8 @@ models:
 """,
     )
     assert entries == (
-        FileEntry(name="bge-m3", model="BAAI/bge-m3", handler=None, pooling=None),
-        FileEntry(name="embedding-gemma-300m", model="google/embeddinggemma-300m", handler=None, pooling=None),
+        RequestedModel(name="bge-m3", model="BAAI/bge-m3", handler=None, pooling=None),
+        RequestedModel(name="embedding-gemma-300m", model="google/embeddinggemma-300m", handler=None, pooling=None),
     )
     for entry in entries:
         assert find(entry.name) is find(entry.model) is not None
@@ -86,7 +86,7 @@ models:
       max_tokens: 512
 """,
         )
-    assert embedding == FileEntry(
+    assert embedding == RequestedModel(
         name="Qwen/Qwen3-Embedding-0.6B", model="Qwen/Qwen3-Embedding-0.6B", handler=None, pooling="last"
     )
     assert chat.handler == "app.models.text_chat.TextChatModel"
@@ -136,7 +136,7 @@ def test_an_empty_value_counts_as_missing(tmp_path: Path, null: str) -> None:
     (entry,) = read(
         tmp_path, f"models:\n  - hf_repo_id: a/b\n    name:{null}\n    handler:{null}\n    pooling:{null}\n"
     )
-    assert entry == FileEntry(name="a/b", model="a/b", handler=None, pooling=None)
+    assert entry == RequestedModel(name="a/b", model="a/b", handler=None, pooling=None)
 
 
 @pytest.mark.parametrize("text", ["1.0", "2024-01-01", "yes", "007", "1e3", "'null'"])

@@ -17,14 +17,13 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
 
-from vectord.checkpoints.spec import Pooling
+from vectord.checkpoints.spec import Pooling, RequestedModel
 from vectord.errors import ConfigError
 
 log = logging.getLogger("vectord.checkpoints")
@@ -59,16 +58,8 @@ class _File(msgspec.Struct):
     models: Annotated[list[_CatalogueModel], msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    name: str
-    model: str  # for hub.resolve
-    handler: str | None  # module.Class of the operator's own; None: served natively
-    pooling: Pooling | None  # None: the model's own
-
-
-def read_catalogue_file(path: Path) -> tuple[FileEntry, ...]:
-    """Return the models of the file, in order; no two names are equal, whatever their case.
+def read_catalogue_file(path: Path) -> tuple[RequestedModel, ...]:
+    """Return the models of the file, in order. Each has a name, and no two names are equal, whatever their case.
 
     Logs unknown keys. Raises ConfigError naming file, entry and key: not there, too large, not YAML, anchors or tags,
     a repeated key, a value of the wrong type, a repeated name.
@@ -78,11 +69,12 @@ def read_catalogue_file(path: Path) -> tuple[FileEntry, ...]:
         models = msgspec.convert(document, _File).models
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
-    entries: dict[str, FileEntry] = {}
+    entries: dict[str, RequestedModel] = {}
     for index, model in enumerate(models):
         entry = _entry(model, f"{path}: models[{index}]")
-        if entries.setdefault(entry.name.lower(), entry) is not entry:
-            raise ConfigError(f"{path}: models[{index}].name: {_shown(entry.name)} is the name of an earlier model too")
+        name = entry.name or entry.model
+        if entries.setdefault(name.lower(), entry) is not entry:
+            raise ConfigError(f"{path}: models[{index}].name: {_shown(name)} is the name of an earlier model too")
     tables = document["models"]
     unread = [
         *(document.keys() - {"models"}),
@@ -94,7 +86,7 @@ def read_catalogue_file(path: Path) -> tuple[FileEntry, ...]:
     return tuple(entries.values())
 
 
-def _entry(model: _CatalogueModel, where: str) -> FileEntry:
+def _entry(model: _CatalogueModel, where: str) -> RequestedModel:
     for key in _CatalogueModel.__struct_fields__:
         if not (value := getattr(model, key) or "").isprintable():
             raise ConfigError(f"{where}.{key}: expected printable characters on one line, got {_shown(value)}")
@@ -108,7 +100,7 @@ def _entry(model: _CatalogueModel, where: str) -> FileEntry:
         raise ConfigError(f"{where}.handler: expected a path such as package.module.Class, got {_shown(handler)}")
     if pooling and pooling not in _POOLINGS:
         raise ConfigError(f"{where}.pooling: expected one of {', '.join(_POOLINGS)}, got {_shown(pooling)}")
-    return FileEntry(name=name, model=model.hf_repo_id, handler=handler, pooling=_POOLINGS.get(pooling))
+    return RequestedModel(model.hf_repo_id, name, handler, _POOLINGS.get(pooling))
 
 
 def _shown(text: str) -> str:

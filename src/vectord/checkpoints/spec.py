@@ -65,6 +65,16 @@ _KINDS: Mapping[Output, AnswerKind] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedModel:
+    """A model that the operator requests, in a setting or in the catalogue file."""
+
+    model: str  # a folder, a package, a hub id
+    name: str | None = None  # the operator's name for it, if its files have another
+    handler: str | None = None  # the operator's own class, module.Class
+    pooling: Pooling | None = None  # overrides the model's own
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
     """A model's files on this machine."""

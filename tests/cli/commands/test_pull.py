@@ -21,10 +21,10 @@ from tests.config.start import load
 from tests.real_server import running
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
+from vectord.checkpoints.spec import RequestedModel
 from vectord.cli import main
 from vectord.config import ModelConfig
 from vectord.engine.models.opening import read_facts
-from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]

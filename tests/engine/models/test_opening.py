@@ -13,12 +13,11 @@ import pytest
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
 from tests.opening import FAKE, minilm_folder, opened
 
-from vectord.checkpoints.spec import ModelSpec, YesNo
+from vectord.checkpoints.spec import ModelSpec, RequestedModel, YesNo
 from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models import backend, open_models, opening
-from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 
 

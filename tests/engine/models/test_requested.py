@@ -10,11 +10,11 @@ import pytest
 from tests.checkpoints.folders import write_transformer
 from tests.opening import FAKE, minilm_folder, opened
 
-from vectord.checkpoints.spec import Colbert
+from vectord.checkpoints.spec import Colbert, RequestedModel
 from vectord.config import DEFAULT_MODEL, Config, ModelConfig
 from vectord.engine.models import open_composites, open_models, read_composites
 from vectord.engine.models.registry import CompositeSource, ModelSource
-from vectord.engine.models.requested import RequestedModel, requested_models
+from vectord.engine.models.requested import requested_models
 from vectord.errors import ConfigError
 
 

@@ -25,8 +25,7 @@ from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
-    from vectord.checkpoints.spec import ModelSpec
-    from vectord.engine.models.requested import RequestedModel
+    from vectord.checkpoints.spec import ModelSpec, RequestedModel
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
@@ -89,7 +88,8 @@ def list_models(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
     """The exit code. Prints the facts of a single named model, else a table."""
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
-    from vectord.engine.models.requested import RequestedModel, requested_models  # noqa: PLC0415
+    from vectord.checkpoints.spec import RequestedModel  # noqa: PLC0415
+    from vectord.engine.models.requested import requested_models  # noqa: PLC0415
 
     config = replace(load_settings(line).config.model, offline=True)
     export_hub(config, os.environ)

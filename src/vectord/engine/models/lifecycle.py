@@ -124,22 +124,20 @@ class Lifecycle:
     # --- loading ----------------------------------------------------------------------------------------------
 
     async def _find_runner(self, served: ServedModel, *, retry_now: bool = False) -> ModelRunner:
-        if served in self._loads or self._wants_load(served, retry_now):
-            await self._finish_load(served)
+        task = self._loads.get(served)
+        if task is None and self._wants_load(served, retry_now):
+            task = self._begin_load(served)
+        if task is not None:
+            await asyncio.wait([task])  # a cancelled waiter does not cancel the one task that loads the model
+            if task.cancelled():
+                raise Unavailable(SHUT_DOWN)
+            task.result()
         return served.ready_runner()
 
     def _wants_load(self, served: ServedModel, retry_now: bool) -> bool:
         if served.state == "failed":
             return retry_now or self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
         return served.state == "unloaded"
-
-    async def _finish_load(self, served: ServedModel) -> None:
-        """Wait for the one task that loads it. A cancelled waiter does not cancel the task."""
-        task = self._loads.get(served) or self._begin_load(served)
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise Unavailable(SHUT_DOWN)
-        task.result()
 
     def _begin_load(self, served: ServedModel) -> asyncio.Task[None]:
         if self._closed:

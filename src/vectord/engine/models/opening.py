@@ -26,7 +26,7 @@ from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import model_id_of, resolve
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.compute.calibration.texts import CalibrationTexts, Sample, read_calibration_texts
@@ -45,7 +45,6 @@ from vectord.engine.models.backend import (
 )
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import (
-    RequestedModel,
     further_names,
     hub_id_of,
     pinned_names,

@@ -11,12 +11,12 @@ from pathlib import Path
 from vectord.checkpoints.hub import cache_folder, check_names
 from vectord.checkpoints.lock import LockedModel
 from vectord.checkpoints.pulling import Cached, Progress, Pulled, find_cached, pull
-from vectord.checkpoints.spec import Located
+from vectord.checkpoints.spec import Located, RequestedModel
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
 from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import RequestedModel, further_names, hub_id_of, requested_models
+from vectord.engine.models.requested import further_names, hub_id_of, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.adapters import read_adapter
 from vectord.checkpoints.fingerprint import changed
-from vectord.checkpoints.spec import ModelSpec, Pooling
+from vectord.checkpoints.spec import ModelSpec, RequestedModel
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ConfigError
@@ -22,22 +22,13 @@ _LORA = re.compile(r"((?P<model>[^\s=]{1,200}):)?(?P<name>[^\s=:]{1,200})=(?P<fo
 _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedModel:
-    model: str  # a folder, a package, a hub id
-    name: str | None = None  # the operator's name for it, if its files have another
-    handler: str | None = None  # the operator's own class
-    pooling: Pooling | None = None  # overrides the model's own
-
-
 def requested_models(config: ModelConfig) -> list[RequestedModel]:
     """The models of config.in_order, each once, even if the same hub model is named in two ways."""
     entries: dict[str, RequestedModel] = {}  # of the operator's catalogue
     if config.model_catalogue is not None:
         from vectord.checkpoints.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
 
-        for entry in read_catalogue_file(Path(config.model_catalogue)):
-            entries[entry.name] = RequestedModel(entry.model, entry.name, entry.handler, entry.pooling)
+        entries = {entry.name or "": entry for entry in read_catalogue_file(Path(config.model_catalogue))}
     requested: dict[RequestedModel, RequestedModel] = {}
     for name in config.in_order:
         one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
