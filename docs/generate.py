@@ -23,7 +23,7 @@ from docs.apis import PRODUCTS, apis, product
 from docs.chart import values_schema
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
-from vectord.compute.networks.network import architectures
+from vectord.compute.networks.network import ARCHITECTURES
 from vectord.config.other_servers import IGNORED
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
 from vectord.config.sources import CONFIG_FILE
@@ -232,9 +232,7 @@ def _families() -> list[str]:
         for (kind, gives), names in sorted(families.items())
     ]
     known = {kind.replace("-", "_") for kind, _ in families}
-    rows += [
-        _cells(f"`{name}`", "-", "-", _compared(name), _rate(name)) for name in architectures() if name not in known
-    ]
+    rows += [_cells(f"`{name}`", "-", "-", _compared(name), _rate(name)) for name in ARCHITECTURES if name not in known]
     return ["| `model_type` | outputs | examples | compared with | tokens/s per core |", "|---|---|---|---|---|", *rows]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.checkpoints.tokenizer_class import CLASSES, FILE, OF_ARCHITECTURES, OVERRULING, find_class
-from vectord.compute.networks.network import architectures
+from vectord.compute.networks.network import ARCHITECTURES
 from vectord.text.tokenizer_settings import CLASSES as FOLLOWED
 
 
@@ -20,7 +20,7 @@ def test_each_name_selects_the_class_of_transformers(name: str) -> None:
         assert CLASSES[name] == {"PythonBackend": FILE, "ConvBertTokenizer": "BertTokenizer"}.get(known, known)
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_each_architecture_has_the_class_of_transformers(architecture: str) -> None:
     """The class, where a folder names none, and whether it overrules the folder."""
     from transformers.models.auto import tokenization_auto

@@ -23,7 +23,7 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute.backends.base import Backend, BackendOptions
-from vectord.compute.networks.network import Network, architectures
+from vectord.compute.networks.network import ARCHITECTURES, Network
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import multiplies_bfloat16
 from vectord.errors import ModelUnavailable
@@ -69,7 +69,7 @@ def forward(backend: Backend, texts: Texts) -> np.ndarray:
 
 def test_every_architecture_has_a_case() -> None:
     """Every supported name is compared with the class that it implements; a further case adds words to its name."""
-    assert set(architectures()) == {name.partition(" ")[0] for name in CASES}
+    assert set(ARCHITECTURES) == {name.partition(" ")[0] for name in CASES}
 
 
 def test_states_equal_its_own_class(tiny: Tiny) -> None:

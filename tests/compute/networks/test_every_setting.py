@@ -21,7 +21,7 @@ from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
 
 from vectord.checkpoints.config_keys import CONFIG, Harmless
-from vectord.compute.networks.network import ALIASES, architectures
+from vectord.compute.networks.network import ARCHITECTURES
 from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
@@ -108,13 +108,13 @@ def test_a_value_of_another_type_or_size_is_refused_in_one_line(name: str, tmp_p
 
 def test_every_architecture_is_covered() -> None:
     """An architecture without a case here would accept any setting."""
-    assert set(architectures()) <= {name.partition(" of ")[0] for name in CASES}
+    assert set(ARCHITECTURES) <= {name.partition(" of ")[0] for name in CASES}
 
 
 def reasons_of(name: str) -> Mapping[str, Harmless]:
     """The keys that the architecture need not read."""
     module = name.partition(" of ")[0]
-    return {**CONFIG, **import_module(f"vectord.compute.networks.{ALIASES.get(module, module)}").HARMLESS}
+    return {**CONFIG, **import_module(f"vectord.compute.networks.{ARCHITECTURES[module][0]}").HARMLESS}
 
 
 def changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from tests.compute.networks import test_heads_scores, test_heads_splade
 from tests.compute.networks.test_decoders import DECODERS
 
-from vectord.compute.networks.network import ALIASES, architectures
+from vectord.compute.networks.network import ARCHITECTURES
 
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
     "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
@@ -24,13 +24,13 @@ COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes t
 
 
 def head_of(architecture: str, head: str) -> Any:
-    module = import_module(f"vectord.compute.networks.{ALIASES.get(architecture, architecture)}")
+    module = import_module(f"vectord.compute.networks.{ARCHITECTURES[architecture][0]}")
     return getattr(module, head, None)
 
 
 @pytest.mark.parametrize("head", COMPARED)
 def test_every_head_is_compared(head: str) -> None:
     """An architecture without the head has none; one that uses another's is compared there."""
-    for architecture in architectures():
+    for architecture in ARCHITECTURES:
         made = head_of(architecture, head)
         assert made is None or made in {head_of(compared, head) for compared in COMPARED[head]}, architecture

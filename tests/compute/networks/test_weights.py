@@ -19,7 +19,7 @@ from vectord.checkpoints.files.weight import Weight
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends import transformers as transformers_backend
 from vectord.compute.backends.base import BackendOptions
-from vectord.compute.networks.network import ALIASES, Network, architectures
+from vectord.compute.networks.network import ARCHITECTURES, Network
 from vectord.compute.networks.weights import check_all_read
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.errors import ModelUnavailable
@@ -123,10 +123,10 @@ def test_a_tensor_of_another_architecture_is_refused(name: str, tensor: str, tmp
         network_of(name, tmp_path, [tensor])
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_each_architecture_describes_its_harmless_tensors(name: str) -> None:
     """With a reason, and never a layer's tensor."""
-    described = import_module(f"vectord.compute.networks.{ALIASES.get(name, name)}").HARMLESS_TENSORS
+    described = import_module(f"vectord.compute.networks.{ARCHITECTURES[name][0]}").HARMLESS_TENSORS
     assert all(known.reason for known in described)
     assert not any(known.includes("encoder.layer.0.output.dense.weight", ()) for known in described)
 

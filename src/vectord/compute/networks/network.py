@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, cast
 
@@ -27,72 +26,51 @@ from vectord.compute.networks.weights import HarmlessTensors, WeightReader, chec
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable, installing
 
-# Architectures that have no module of their own, and the module that loads them.
-ALIASES: Mapping[str, str] = {
-    "bidirectional_pplx_qwen3": "qwen2",
-    "camembert": "roberta",
-    "embedding_gemma2_text": "embedding_gemma2",
-    "ernie": "bert",
-    "eurobert": "llama",
-    "jina_embeddings_v3": "roberta",
-    "lfm2_bidirectional": "lfm2",
-    "llama_bidirec": "llama",
-    "ministral3": "mistral",
-    "ministral3_bidirec": "mistral",
-    "mt5": "t5",
-    "new": "gte",
-    "qwen3": "qwen2",
-    "xlm_roberta": "roberta",
+# By model_type, with _ for -: the module of this folder that loads it, and the prefixes of its classes' names.
+ARCHITECTURES: Mapping[str, tuple[str, str]] = {
+    "albert": ("albert", "Albert"),
+    "bert": ("bert", "Bert"),
+    "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
+    "camembert": ("roberta", "Camembert"),
+    "deberta_v2": ("deberta_v2", "DebertaV2"),
+    "distilbert": ("distilbert", "DistilBert"),
+    "electra": ("electra", "Electra"),
+    "embedding_gemma2": ("embedding_gemma2", "EmbeddingGemma2"),
+    "embedding_gemma2_text": ("embedding_gemma2", "EmbeddingGemma2Text"),
+    "ernie": ("bert", "Ernie"),
+    "eurobert": ("llama", "EuroBert"),
+    "gemma": ("gemma", "Gemma"),
+    "gemma2": ("gemma2", "Gemma2"),
+    "gemma3_text": ("gemma3_text", "Gemma3Text|Gemma3"),
+    "gte": ("gte", "Gte|New"),
+    "jina_bert_v2": ("jina_bert_v2", "JinaBert|Bert"),
+    "jina_embeddings_v3": ("roberta", "JinaEmbeddingsV3"),
+    "lfm2": ("lfm2", "Lfm2|Lfm2Bidirectional"),
+    "lfm2_bidirectional": ("lfm2", "Lfm2Bidirectional"),
+    "llama": ("llama", "Llama"),
+    "llama_bidirec": ("llama", "LlamaBidirectional"),
+    "ministral3": ("mistral", "Ministral3"),
+    "ministral3_bidirec": ("mistral", "Ministral3Bidirectional"),
+    "mistral": ("mistral", "Mistral"),
+    "mobilebert": ("mobilebert", "MobileBert"),
+    "modernbert": ("modernbert", "ModernBert"),
+    "mpnet": ("mpnet", "MPNet"),
+    "mt5": ("t5", "MT5"),
+    "new": ("gte", "New|Gte"),
+    "nomic_bert": ("nomic_bert", "NomicBert"),
+    "qwen2": ("qwen2", "Qwen2"),
+    "qwen3": ("qwen2", "Qwen3"),
+    "roberta": ("roberta", "Roberta"),
+    "squeezebert": ("squeezebert", "SqueezeBert"),
+    "t5": ("t5", "T5"),
+    "xlm_roberta": ("roberta", "XLMRoberta"),
 }
-# The `architectures` class names that each module implements: one of these prefixes, then one of _CLASS_SUFFIXES.
-_CLASS_PREFIXES: Mapping[str, str] = {
-    "albert": "Albert",
-    "bert": "Bert",
-    "bidirectional_pplx_qwen3": "PPLXQwen3",
-    "camembert": "Camembert",
-    "deberta_v2": "DebertaV2",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "embedding_gemma2": "EmbeddingGemma2",
-    "embedding_gemma2_text": "EmbeddingGemma2Text",
-    "ernie": "Ernie",
-    "eurobert": "EuroBert",
-    "gemma": "Gemma",
-    "gemma2": "Gemma2",
-    "gemma3_text": "Gemma3Text|Gemma3",
-    "gte": "Gte|New",
-    "jina_bert_v2": "JinaBert|Bert",
-    "jina_embeddings_v3": "JinaEmbeddingsV3",
-    "lfm2": "Lfm2|Lfm2Bidirectional",
-    "lfm2_bidirectional": "Lfm2Bidirectional",
-    "llama": "Llama",
-    "llama_bidirec": "LlamaBidirectional",
-    "ministral3": "Ministral3",
-    "ministral3_bidirec": "Ministral3Bidirectional",
-    "mistral": "Mistral",
-    "mobilebert": "MobileBert",
-    "modernbert": "ModernBert",
-    "mpnet": "MPNet",
-    "mt5": "MT5",
-    "new": "New|Gte",
-    "nomic_bert": "NomicBert",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "roberta": "Roberta",
-    "squeezebert": "SqueezeBert",
-    "t5": "T5",
-    "xlm_roberta": "XLMRoberta",
-}
+# What may follow a prefix in the name of such a class, as config.json's `architectures` has it.
 _CLASS_SUFFIXES = (
     "Model|EncoderModel|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForConditionalGeneration|ForPreTraining"
     "|ForTokenClassification|ForQuestionAnswering"
 )
 _CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # custom classes that we support
-
-# Modules of this folder that are not architectures.
-_SHARED_MODULES = frozenset(
-    {"adapters", "decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"}
-)
 
 
 class Network(Generic[T]):
@@ -101,9 +79,9 @@ class Network(Generic[T]):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T], *, adapted: bool = True) -> None:
         """adapted: whether it computes the model's adapters. Raises ModelUnavailable for an unknown architecture, an
         unsupported config, or a tensor of another shape."""
-        module = _architecture(spec)
+        module, prefixes = _architecture(spec)
         config = unread_settings(spec.folder / "config.json", spec.config)
-        _refuse_unknown_class(spec, config)
+        _refuse_unknown_class(spec, config, prefixes)
         weights, changes = split_adapters(weights, spec.adapters)
         adapters = Adapters(changes, len(spec.adapters), ops) if changes and adapted else None
         reader = WeightReader(weights, ops, adapters=adapters)
@@ -120,31 +98,33 @@ class Network(Generic[T]):
         return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
 
 
-def architectures() -> tuple[str, ...]:
-    """Return the supported architectures, sorted."""
-    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _SHARED_MODULES | ALIASES.keys()))
+def find_architecture(model_type: str) -> tuple[str, str] | None:
+    """Return the entry of ARCHITECTURES; None: no module of this folder loads such a model."""
+    return ARCHITECTURES.get(model_type.replace("-", "_"))
 
 
 def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
     """Return the tensors that the architecture's network need not read; None: there is no such network."""
-    if spec.architecture.replace("-", "_") not in architectures():
+    if find_architecture(spec.architecture) is None:
         return None
-    return cast("Collection[HarmlessTensors]", _architecture(spec).HARMLESS_TENSORS)
+    return cast("Collection[HarmlessTensors]", _architecture(spec)[0].HARMLESS_TENSORS)
 
 
-def _architecture(spec: ModelSpec) -> ModuleType:
-    name = spec.architecture.replace("-", "_")
-    if name not in architectures():
+def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
+    """The module and the prefixes of its classes. Raises ModelUnavailable."""
+    found = find_architecture(spec.architecture)
+    if found is None:
         raise ModelUnavailable(
-            f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(architectures())}. "
+            f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(ARCHITECTURES)}. "
             f"transformers may know it: {installing('transformers')}"
         )
-    return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
+    module, prefixes = found
+    return import_module(f"{networks.__name__}.{module}"), prefixes
 
 
-def _refuse_unknown_class(spec: ModelSpec, config: Settings) -> None:
+def _refuse_unknown_class(spec: ModelSpec, config: Settings, prefixes: str) -> None:
     """Raise ModelUnavailable if `architectures` names a class of the model's own code that we do not implement."""
-    listed, prefixes = config.get("architectures"), _CLASS_PREFIXES[spec.architecture.replace("-", "_")]
+    listed = config.get("architectures")
     if not config.get("auto_map") or not isinstance(listed, list) or not listed:
         return
     name = str(listed[0])[:80]

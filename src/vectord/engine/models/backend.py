@@ -22,7 +22,7 @@ from vectord.checkpoints.graphs import find_graph, graph_patterns
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import BackendFacts, BackendOptions, TextLimit
-from vectord.compute.networks.network import architectures
+from vectord.compute.networks.network import find_architecture
 from vectord.compute.processor import multiplies_int8, thread_budget
 from vectord.config import DeviceConfig
 from vectord.errors import ConfigError, installing
@@ -84,7 +84,7 @@ def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:
         return "handler"
     if spec.weights[0].suffix == ".onnx":
         return "onnx"
-    if spec.architecture.replace("-", "_") not in architectures() and find_spec("transformers") is not None:
+    if find_architecture(spec.architecture) is None and find_spec("transformers") is not None:
         return "transformers"
     if device.device.startswith("cpu") or (device.device == "auto" and not _cuda_count() and not _has_mps()):
         return "openvino"
