@@ -25,19 +25,14 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchResult
 from vectord.schema import (
     ClassifyResult,
-    DecodeResult,
     DocumentsResult,
     EmbedResult,
-    ModelList,
     MultiResult,
-    PullResult,
-    RemoveResult,
     RerankResult,
     Result,
-    SimilarityResult,
-    Statistics,
     TextLength,
     Timings,
+    Usage,
 )
 
 TOKENS_SEEN = "x-vectord-tokens-seen"
@@ -60,24 +55,23 @@ RENDERING_THREADS = 2  # per transport, for larger ones; more would not be faste
 
 
 def result_headers(result: Result | BatchResult) -> dict[str, str]:
-    headers = _lengths_of(result)
-    if isinstance(result, EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult):
-        headers[FINGERPRINT] = result.fingerprint
+    """Each header if the result has the fact: a list of models, for example, has none of them."""
+    usage: Usage | None = getattr(result, "usage", None)
+    if usage is None:
+        headers = {}
+    elif isinstance(result, EmbedResult) and result.lengths:
+        headers = length_headers(*result.lengths.values())
+    elif isinstance(result, RerankResult) and usage.further_tokens:  # a query that is not part of every pair
+        headers = length_headers(usage.lengths, query=result.query)
+    else:
+        headers = length_headers(usage.lengths)
+    if (fingerprint := getattr(result, "fingerprint", None)) is not None:
+        headers[FINGERPRINT] = fingerprint
     if isinstance(result, RerankResult | ClassifyResult):
         headers[SCORE_KIND] = result.kind
     if isinstance(result, RerankResult) and result.query.truncated:
         headers[QUERY_TRUNCATED] = "true"
     return headers
-
-
-def _lengths_of(result: Result | BatchResult) -> dict[str, str]:
-    if isinstance(result, ModelList | PullResult | RemoveResult | DecodeResult | Statistics | BatchResult):
-        return {}
-    if isinstance(result, EmbedResult) and result.lengths:
-        return length_headers(*result.lengths.values())
-    if isinstance(result, RerankResult) and result.usage.further_tokens:  # a query that is not part of every pair
-        return length_headers(result.usage.lengths, query=result.query)
-    return length_headers(result.usage.lengths)
 
 
 def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:

@@ -329,23 +329,19 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not passages:
         raise EmptyInput('"documents" must be a non-empty string array', field=field)
     request = RerankRequest(query=body.query, passages=passages, model=_model(body.model, incoming), raw=True)
-    return Call(request, partial(render_results if body.texts is None else render_ranks, body), {"passages": field})
 
+    def render(result: RerankResult) -> Rendered:
+        """`texts` get TEI's form, a bare array; `documents` get Jina's, without the documents."""
+        best = best_first(result.scores, body.top_n)
+        if body.texts is None:
+            results = [{"index": index, "relevance_score": score} for index, score in best]
+            return _listed(body.model or result.model, result, results=results)
+        ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in best]
+        if body.return_text:
+            ranks = [rank | {"text": passages[rank["index"]]} for rank in ranks]
+        return Rendered(body=dump_json(ranks))
 
-def render_ranks(body: RerankBody, result: RerankResult) -> Rendered:
-    """TEI's form: a bare array, best first."""
-    ranks: list[dict[str, Any]] = [
-        {"index": index, "score": score} for index, score in best_first(result.scores, body.top_n)
-    ]
-    if body.return_text and body.texts is not None:
-        ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
-    return Rendered(body=dump_json(ranks))
-
-
-def render_results(body: RerankBody, result: RerankResult) -> Rendered:
-    """Jina's form, without the documents."""
-    results = [{"index": index, "relevance_score": score} for index, score in best_first(result.scores, body.top_n)]
-    return _listed(body.model or result.model, result, results=results)
+    return Call(request, render, {"passages": field})
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------

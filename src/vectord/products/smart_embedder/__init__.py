@@ -7,7 +7,6 @@ Texts are always truncated, from the end. The API names no model. metrics.py has
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -254,7 +253,23 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         )
         for kind in missing
     ]
-    return Call(request, partial(render_embeddings, body.sentences, makers, as_lists, warnings))
+
+    def render(result: EmbedResult) -> Rendered:
+        dense, sparse, colbert = makers
+        return json_answer(
+            data=[
+                {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists)}
+                for index, text in enumerate(body.sentences)
+            ],
+            model_name=dense,
+            dense_model_name=dense,
+            sparse_model_name=sparse,
+            colbert_model_name=colbert,
+            processing_time_ms=_ms(result.usage.timings),
+            warnings=[*warnings, *_embed_warnings(result)],
+        )
+
+    return Call(request, render)
 
 
 def _check_count(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
@@ -306,36 +321,11 @@ def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> 
     return dense.outputs >= frozenset(KINDS) and not dense.sources
 
 
-def render_embeddings(
-    sentences: Sequence[str],
-    makers: Sequence[str],
-    as_lists: bool,
-    warnings: Sequence[Mapping[str, Any]],
-    result: EmbedResult,
-) -> Rendered:
-    """makers: the names of the models that make KINDS. as_lists: sparse vectors in Qdrant's form. warnings: those that
-    follow from the request alone."""
-    dense, sparse, colbert = makers
-    return json_answer(
-        data=[
-            {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists)}
-            for index, text in enumerate(sentences)
-        ],
-        model_name=dense,
-        dense_model_name=dense,
-        sparse_model_name=sparse,
-        colbert_model_name=colbert,
-        processing_time_ms=_ms(result.usage.timings),
-        warnings=[
-            *warnings,
-            *(
-                _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
-                for index in range(len(result.usage.lengths))
-                for model, lengths in result.lengths.items()
-                if lengths[index].truncated
-            ),
-        ],
-    )
+def _embed_warnings(result: EmbedResult) -> Iterator[dict[str, Any]]:
+    for index in range(len(result.usage.lengths)):
+        for model, lengths in result.lengths.items():
+            if lengths[index].truncated:
+                yield _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
 
 
 def _vectors(result: EmbedResult, index: int, as_lists: bool) -> dict[str, Any]:

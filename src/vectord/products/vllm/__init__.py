@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +23,7 @@ import numpy as np
 from vectord import __version__
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_count, read_inputs, with_nvidia_keys
 from vectord.products.common.models import ModelItem, model_item, served_names
@@ -242,11 +242,11 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     request = _embed_request(body, incoming, "dense")
     # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
     request = replace(request, text=replace(request.text, own_ids=incoming.guards.own_ids))
-    return Call(request, partial(render_embeddings, body, numbers), _names(body), binary=not numbers.as_bytes)
 
+    def render(result: EmbedResult) -> Rendered:
+        return _shown("embd", "embedding", "embedding", body, numbers, result, _rows(result))
 
-def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    return _shown("embd", "embedding", "embedding", body, numbers, result, _rows(result))
+    return Call(request, render, _names(body), binary=not numbers.as_bytes)
 
 
 class PoolingBody(EmbeddingBody, kw_only=True):
@@ -284,17 +284,23 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     task = body.task or _usual_task(model)
     if body.model and model is not None and task in NEEDED and NEEDED[task].isdisjoint(_abilities(model)):
         raise InvalidField("Unsupported task: '{task}'. The model was trained for another.", field="task", task=task)
+
+    def render(arrays_of: Callable[[Any], Sequence[Float32]]) -> Render:
+        return lambda result: _shown("pool", "pooling", "data", body, numbers, result, arrays_of(result))
+
     match task:
         case "embed":
-            render = partial(render_pooled, body, numbers)
-            return Call(_embed_request(body, incoming, "dense"), render, _names(body), binary=not numbers.as_bytes)
+            request = _embed_request(body, incoming, "dense")
+            return Call(request, render(_rows), _names(body), binary=not numbers.as_bytes)
         case "token_embed":
-            return _token_call(body, incoming, numbers, model)
+            request, unit = _token_request(body, incoming, model)
+            binary = not (unit or numbers.as_bytes)
+            return Call(request, render(partial(_token_vectors, unit)), _names(body), binary=binary)
         case "classify":
-            return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers), _names(body))
+            return Call(_classify_request(body, incoming), render(lambda result: list(result.scores)), _names(body))
         case "token_classify":
-            request = replace(_classify_request(body, incoming), each_token=True)
-            return Call(request, partial(render_pooled_classes, body, numbers), _names(body))
+            classify = replace(_classify_request(body, incoming), each_token=True)
+            return Call(classify, render(_token_scores), _names(body))
     known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
     template = "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
     raise InvalidField(template, field="task", known=known)
@@ -329,16 +335,15 @@ def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) 
     )
 
 
-def _token_call(body: PoolingBody, incoming: Incoming, numbers: Numbers, model: ModelInfo | None) -> Call:
-    """ColBERT vectors of a model that makes them, else the last layer's vector of each token."""
+def _token_request(body: PoolingBody, incoming: Incoming, model: ModelInfo | None) -> tuple[EmbedRequest, bool]:
+    """ColBERT vectors of a model that makes them, else the last layer's vector of each token, and whether to scale
+    those to a length of 1, as vLLM's activation does."""
     colbert = model is not None and "colbert" in model.outputs
     if colbert and body.use_activation is False:
         template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
         raise InvalidField(template, field="use_activation")
     request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
-    unit = not colbert and body.use_activation is not False
-    render = partial(render_pooled_tokens, body, numbers, unit)
-    return Call(request, render, _names(body), binary=not (unit or numbers.as_bytes))
+    return request, not colbert and body.use_activation is not False
 
 
 NEEDED: Mapping[str, frozenset[str]] = {
@@ -362,25 +367,16 @@ def _usual_task(model: ModelInfo | None) -> str:
     return "classify" if model.labels else "token_embed"
 
 
-def render_pooled(body: PoolingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    return _pooling(body, numbers, result, _rows(result))
-
-
-def render_pooled_tokens(body: PoolingBody, numbers: Numbers, unit: bool, result: EmbedResult) -> Rendered:
-    """unit: scale each token's vector to a length of 1, as vLLM's activation does."""
+def _token_vectors(unit: bool, result: EmbedResult) -> Sequence[Float32]:
     each = result.tokens if result.colbert is None else result.colbert
     assert each is not None
-    return _pooling(body, numbers, result, [_unit(rows) if unit else rows for rows in each])
+    return [_unit(rows) if unit else rows for rows in each]
 
 
-def render_pooled_scores(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
-    return _pooling(body, numbers, result, list(result.scores))
-
-
-def render_pooled_classes(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
+def _token_scores(result: ClassifyResult) -> Sequence[Float32]:
     """For each input the scores of each token, special tokens included."""
     ends = list(accumulate(result.tokens))
-    return _pooling(body, numbers, result, np.split(result.scores, ends[:-1]))  # (n_i, L) each
+    return np.split(result.scores, ends[:-1])  # (n_i, L) each
 
 
 def _rows(result: EmbedResult) -> list[Float32]:
@@ -392,10 +388,6 @@ def _unit(rows: Float32) -> Float32:
     """rows (n, H), each scaled to length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)  # (n, 1)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def _pooling(body: PoolingBody, numbers: Numbers, result: PooledResult, arrays: Sequence[Float32]) -> Rendered:
-    return _shown("pool", "pooling", "data", body, numbers, result, arrays)
 
 
 def _shown(

@@ -34,27 +34,12 @@ from vectord.server.http.routing import Page, Table
 from vectord.server.pages.console import Viewer, console_pages
 from vectord.server.pages.docs import docs_pages
 from vectord.server.pages.examples import examples
-from vectord.server.pages.openapi import openapi_pages
+from vectord.server.pages.openapi import OCTETS_HEADERS, RESULT_HEADERS, openapi_pages
 from vectord.server.pipeline import RequestPipeline, Shutdown
+from vectord.server.results import SERVER_TIMING
 
 # Response headers that pages of other origins may read.
-EXPOSED_HEADERS = (
-    "retry-after",
-    "retry-after-ms",
-    "server-timing",
-    "x-request-id",
-    "x-vectord-dtype",
-    "x-vectord-fingerprint",
-    "x-vectord-model",
-    "x-vectord-query-truncated",
-    "x-vectord-rows",
-    "x-vectord-score-kind",
-    "x-vectord-shape",
-    "x-vectord-tokens-kept",
-    "x-vectord-tokens-seen",
-    "x-vectord-truncated",
-    "x-vectord-truncated-inputs",
-)
+EXPOSED_HEADERS = sorted(("retry-after", "retry-after-ms", SERVER_TIMING, *RESULT_HEADERS, *OCTETS_HEADERS))
 PREFLIGHT_MAX_AGE_S = 600
 DEFAULTS = ServerConfig()
 

@@ -35,7 +35,7 @@ _PARAMETERS: Mapping[str, Json] = {
     LANE: {"type": "string", "enum": ["interactive", "bulk"]},
     EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{FINGERPRINT_PATTERN}$"},
 }
-_RESULT_HEADERS: Mapping[str, str] = {
+RESULT_HEADERS: Mapping[str, str] = {
     REQUEST_ID: "The id of the request in the log",
     results.TOKENS_SEEN: "Tokens of the inputs",
     results.TOKENS_KEPT: "Tokens that the model read",
@@ -45,7 +45,7 @@ _RESULT_HEADERS: Mapping[str, str] = {
     results.SCORE_KIND: "The kind of the scores",
     results.QUERY_TRUNCATED: "Whether the query was truncated",
 }
-_OCTETS_HEADERS: Mapping[str, str] = {
+OCTETS_HEADERS: Mapping[str, str] = {
     "x-vectord-dtype": f"For {OCTETS}: float32, float16, int8 or ubinary, as requested by the dtype in Accept",
     "x-vectord-shape": f"For {OCTETS}: rows,columns of the matrix",
     "x-vectord-rows": f"For {OCTETS} with a vector per token: the number of rows of each text",
@@ -127,7 +127,7 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
         "components": {
             "schemas": components,
             "parameters": {name: _parameter(name, "header", kind) for name, kind in _PARAMETERS.items()},
-            "headers": {name: _header(meaning) for name, meaning in {**_RESULT_HEADERS, **_OCTETS_HEADERS}.items()},
+            "headers": {name: _header(meaning) for name, meaning in {**RESULT_HEADERS, **OCTETS_HEADERS}.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -227,7 +227,7 @@ def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     if not answers:
         return {"2XX": {"description": "OK; any body repeats that"}}
     forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
-    headers = [*_RESULT_HEADERS, *(_OCTETS_HEADERS if OCTETS in forms else ())]
+    headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if OCTETS in forms else ())]
     content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
     shown = {name: _header_reference(name) for name in headers}
     return {"200": {"description": "OK", "headers": shown, "content": content}}
