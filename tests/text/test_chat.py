@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,23 @@ async def test_large_conversations_at_the_same_time_are_bounded(templates: ChatT
     assert answers[:9] == [f"{number} xxxxx"[:5] for number in range(9)]
     assert all(isinstance(answer, Overloaded) for answer in answers[9:])
     assert await templates.render(template, given[-1]) == "29 xx"
+
+
+async def test_a_large_text_is_decoded_in_a_thread(templates: ChatTemplates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stop the event loop for 30 ms. Half a surrogate pair, which a template can make, arrives too."""
+    threads, real = [], json.loads
+
+    def loads(frame: bytes) -> Any:
+        threads.append(threading.get_ident())
+        return real(frame)
+
+    monkeypatch.setattr(json, "loads", loads)
+    text = "中" * 2**16
+    template = ChatTemplate("{{ messages[0].content }}\ud800", {})
+    assert await templates.render(template, conversation(text)) == text + "\ud800"
+    assert await templates.render(template, conversation("中")) == "中\ud800"
+    large, small = threads
+    assert large != small == threading.get_ident()
 
 
 async def test_a_cancelled_conversation_answers_no_other(templates: ChatTemplates) -> None:

@@ -19,6 +19,7 @@ from vectord.schema import Conversation
 
 RENDER_LIMIT_S = 2.0
 START_LIMIT_S = 30.0
+DECODED_ON_LOOP_BYTES = 2**16  # a text of the maximum size takes up to 30 ms
 LIMIT_CHARACTERS = 4 * 2**20  # of a conversation; chat_process.py has the same limit for its text
 MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all conversations that are rendered or wait for it
 _SCRIPT = Path(__file__).with_name("chat_process.py")
@@ -125,7 +126,10 @@ async def _ask(process: Process, job: bytes) -> dict[str, str]:
     assert process.stdin is not None
     process.stdin.write(len(job).to_bytes(4) + job)
     await process.stdin.drain()
-    answer: dict[str, str] = json.loads(await _read_frame(process))
+    frame = await _read_frame(process)
+    answer: dict[str, str] = (
+        json.loads(frame) if len(frame) <= DECODED_ON_LOOP_BYTES else await asyncio.to_thread(json.loads, frame)
+    )
     return answer
 
 

@@ -186,7 +186,8 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
         size = jobs.read(4)
         if len(size) < 4:
             return
-        packed = json.dumps(answer(json.loads(jobs.read(int.from_bytes(size))))).encode()
+        answered = answer(json.loads(jobs.read(int.from_bytes(size))))
+        packed = json.dumps(answered, ensure_ascii=False).encode("utf-8", "surrogatepass")  # as json.loads decodes it
 
 
 def limit_process() -> None:
