@@ -78,6 +78,14 @@ def test_a_hub_of_the_private_network_redirects_within_it() -> None:
             follow("http://inside.example", place)
 
 
+def test_a_hub_of_this_machine_redirects_to_other_ports_of_it() -> None:
+    """A local mirror with its own storage, which the operator chose; but not into the network around it."""
+    assert follow("http://127.0.0.1:8080", "http://127.0.0.1:9000/", "https://cdn.example/") == 3
+    for place in ("http://10.0.0.9/", "http://169.254.169.254/"):
+        with pytest.raises(RefusedRedirect):
+            follow("http://127.0.0.1:8080", place)
+
+
 def test_public_redirects_are_followed() -> None:
     assert follow("https://hub.example", "https://cdn.example/", "https://hub.example/again") == 3
 
