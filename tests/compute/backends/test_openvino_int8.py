@@ -30,6 +30,12 @@ OPTIONS = BackendOptions(device="cpu", dtype="int8", threads=2, sample=SAMPLE)
 BATCH = batch_of(*random_texts((9, 1, 30), seed=1))
 
 
+@pytest.fixture(autouse=True)
+def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int8 is used at any speed: the layers of these models are too small to gain."""
+    monkeypatch.setattr(openvino_int8, "LEAST_SPEED", 0.0)
+
+
 def loaded(spec: ModelSpec, folder: Path | None = None) -> OpenvinoBackend:
     backend = load(spec, replace(OPTIONS, sample=replace(SAMPLE, folder=folder)))
     backend.wait()
@@ -50,7 +56,7 @@ def test_vectors_are_close_to_float32(tmp_path: Path, caplog: pytest.LogCaptureF
     assert backend.facts.dtype == "int8"
     assert backend.facts.int8_cosine is not None
     assert re.search(
-        r"int8: mean cosine [01]\.\d{4}, least [01]\.\d{3}, 12 of 12 linears in int8, "
+        r"int8: mean cosine [01]\.\d{4}, least [01]\.\d{3}, 12 of 12 linears in int8, \d+\.\d\d times the usual speed, "
         r"calibrated on 32 own texts in \d+\.\d s; repeated at the next start, because no calibration_folder is set",
         caplog.text,
     )
@@ -122,6 +128,22 @@ def test_a_model_that_tolerates_no_int8_is_served_without(
     assert "no layer of this model tolerates it" in caplog.text
 
 
+def test_a_model_that_gains_no_speed_is_served_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the processor's usual numbers, with a warning. The next start knows it without another measurement."""
+    monkeypatch.setattr(openvino_int8, "LEAST_SPEED", 1.05)
+    times_s = iter([9.0, 1.0, 1.0, 1.25, *[2.0] * 8])  # of the model without int8 and with it, in turn
+    monkeypatch.setattr(openvino_int8, "_timed_s", lambda *_: next(times_s))
+    spec = write_plain(tmp_path)
+    for start in ("first", "second"):
+        caplog.clear()
+        backend = loaded(spec, tmp_path / "kept")
+        assert backend.facts.dtype in {"float32", "bfloat16"}, start
+        assert backend.facts.int8_cosine is None
+        assert "gains no speed from int8 on this processor (0.80 times the usual number format" in caplog.text
+
+
 def test_int8_needs_calibration_texts(tmp_path: Path) -> None:
     """The caller of load must pass them."""
     with pytest.raises(ConfigError, match="dtype int8 needs calibration texts"):
@@ -129,7 +151,7 @@ def test_int8_needs_calibration_texts(tmp_path: Path) -> None:
 
 
 def test_weights_have_a_bit_less_if_sums_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without int8 instructions the runtime sums two products in 16 bits: then 7 bits, with a warning."""
+    """Without int8 instructions the runtime sums two products in 16 bits: then 7 bits."""
     found = []
     for has_int8 in (True, False):
         monkeypatch.setattr(openvino_int8, "multiplies_int8", lambda has_int8=has_int8: has_int8)

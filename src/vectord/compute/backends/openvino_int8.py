@@ -23,7 +23,7 @@ from msgspec import structs
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import PackedTexts, TokenBatch
-from vectord.compute.backends.openvino_plans import Compiler, Plan
+from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
 from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_places, fit_place
 from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
 from vectord.compute.calibration.texts import Sample
@@ -43,21 +43,22 @@ BATCH_TOKENS = 256  # of the sample: every layer's input is an output, 700 KB pe
 GROUPS = 2  # length groups of these graphs
 ROWS = 128  # of each place, for the fit
 CALIBRATING = "calibrating int8, step 1 of 3", "calibrating int8, step 2 of 3", "calibrating int8, step 3 of 3"
-FORMAT = 1  # to be raised when the meaning of stored recipes changes
+TIMED_TOKENS = 1024  # of the batch that is timed with and without int8
+TIMED_RUNS = 5  # of each graph, whose fastest run counts: other programs can only slow a run down
+LEAST_SPEED = 1.05  # of int8 next to the same model without it; below, int8 only costs accuracy
+FORMAT = 2  # to be raised when the meaning of stored recipes changes
 
 
 def find_recipe(compiler: Compiler, sample: Sample | None) -> Recipe | None:
-    """Return how to compute the compiler's model in int8; None if no layer of it can be. Blocks for seconds.
+    """Return how to compute the compiler's model in int8; None if no layer of it can be, or if it gains no speed.
+
+    Blocks for seconds, or reads the result of an earlier start from the sample's folder.
 
     Raises ConfigError without a sample, ModelUnavailable if the model's files do not fit.
     """
     if sample is None:
         raise ConfigError("dtype int8 needs calibration texts")
-    if multiplies_int8() is False:
-        logger.warning(
-            "int8: this processor has no instructions for int8 sums (VNNI): it will be no faster than float32"
-        )
-    key = _key(compiler.spec, sample)
+    key = _key(compiler.spec, compiler.precision, sample)
     recipe = None if sample.folder is None else read_recipe(sample.folder, key)
     if recipe is not None:
         logger.info("int8: %s, found by an earlier start", _summary(recipe))
@@ -65,6 +66,13 @@ def find_recipe(compiler: Compiler, sample: Sample | None) -> Recipe | None:
         recipe = _find(compiler, sample)
         if sample.folder is not None:
             keep_recipe(sample.folder, key, recipe)
+    if recipe.places and recipe.speed < LEAST_SPEED:
+        logger.warning(
+            "int8: this model gains no speed from int8 on this processor (%.2f times the usual number format, which is "
+            "used instead)",
+            recipe.speed,
+        )
+        return None
     return recipe if recipe.places else None
 
 
@@ -78,6 +86,8 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
     ]
     counts = [len(matrices[name]) for name in seen]
     recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
+    if recipe.places:
+        recipe = structs.replace(recipe, speed=_speed(compiler, recipe, sample.ids))
     kept = "" if sample.folder is not None else "; repeated at the next start, because no calibration_folder is set"
     elapsed_s = time.perf_counter() - start
     summary = f"{_summary(recipe)}, calibrated on {len(sample.ids)} {sample.source} texts in {elapsed_s:.1f} s{kept}"
@@ -91,7 +101,7 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
 def _summary(recipe: Recipe) -> str:
     return (
         f"mean cosine {recipe.mean_cosine:.4f}, least {recipe.least_cosine:.3f}, "
-        f"{recipe.linears} of {recipe.all_linears} linears in int8"
+        f"{recipe.linears} of {recipe.all_linears} linears in int8, {recipe.speed:.2f} times the usual speed"
     )
 
 
@@ -101,9 +111,18 @@ def _weight_steps() -> int:
     return 63 if multiplies_int8() is False else 127
 
 
-def _key(spec: ModelSpec, sample: Sample) -> str:
-    """All inputs of a recipe, as 16 hex digits."""
-    parts = [FORMAT, spec.fingerprint, sample.digest, len(sample.ids), _weight_steps(), GOAL, version("openvino")]
+def _key(spec: ModelSpec, precision: Precision, sample: Sample) -> str:
+    """All inputs of a recipe, as 16 hex digits. Processors with the same instructions share one."""
+    parts = [
+        FORMAT,
+        spec.fingerprint,
+        sample.digest,
+        len(sample.ids),
+        _weight_steps(),
+        precision,
+        GOAL,
+        version("openvino"),
+    ]
     return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -166,7 +185,7 @@ def _choose(
 
     def recipe_of(places: frozenset[int]) -> Recipe:
         linears = sum(counts[number] for number in places)
-        return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0)
+        return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0, 1.0)
 
     trials = count()
     most = 1 + max(1, len(fitted)).bit_length()  # choose_places halves what is left
@@ -184,13 +203,38 @@ def _choose(
 
 def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Sequence[Int32]) -> Float32:
     """(N, D), each row of norm 1: one for each text, or for each token."""
-    graph = compiler.graph(ops, spec, GROUPS)
-    plan = Plan(compiler.compile_graph(graph, streams=1), graph, ops, streams=1)
+    plan = _plan(compiler, ops, spec)
     (output,) = spec.outputs
     rows = [plan.run(TokenBatch(texts=batch, outputs=spec.outputs), stream=0)[output] for batch in _batches(texts)]
     x = np.concatenate(rows)
     unit: Float32 = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
     return unit
+
+
+def _speed(compiler: Compiler, recipe: Recipe, texts: Sequence[Int32]) -> float:
+    """The speed in int8 as a multiple of the speed without.
+
+    Both graphs run one batch in turn. The first runs do not count, because they lay out the weights.
+    """
+    sizes = np.cumsum([ids.size for ids in texts])
+    packed = PackedTexts.of(texts[: max(1, int((sizes <= TIMED_TOKENS).sum()))])
+    batch = TokenBatch(texts=packed, outputs=compiler.spec.outputs)
+    usual = OpenvinoOps(bfloat16=compiler.precision == "bf16")
+    plans = [_plan(compiler, ops, compiler.spec) for ops in (usual, Int8Ops(recipe))]
+    rounds = [[_timed_s(plan, batch) for plan in plans] for _ in range(1 + TIMED_RUNS)]
+    usual_s, int8_s = np.min(rounds[1:], axis=0)
+    return float(usual_s / int8_s)
+
+
+def _timed_s(plan: Plan, batch: TokenBatch) -> float:
+    started_s = time.perf_counter()
+    plan.run(batch, stream=0)
+    return time.perf_counter() - started_s
+
+
+def _plan(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec) -> Plan:
+    graph = compiler.graph(ops, spec, GROUPS)
+    return Plan(compiler.compile_graph(graph, streams=1), graph, ops, streams=1)
 
 
 def _shown(what: str, items: Sequence[T]) -> Iterator[T]:

@@ -40,6 +40,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_linears: int
     mean_cosine: float  # against float32, of the held-out texts
     least_cosine: float
+    speed: float  # tokens per second as a multiple of those without int8
 
 
 class _RecipeFile(Recipe, frozen=True, forbid_unknown_fields=True):
