@@ -331,9 +331,10 @@ class Engine:
         Rerank requests may have an admission of their own, so a MultiRequest can need both.
         """
         parts = request.requests if isinstance(request, MultiRequest) else (request,)
-        reranks = [isinstance(part, RerankRequest) for part in parts]
-        needed = (self._admission, not all(reranks)), (self._rerank_admission, any(reranks))
-        return list(dict.fromkeys(admission for admission, is_needed in needed if is_needed))
+        reranks = {isinstance(part, RerankRequest) for part in parts}
+        return list(
+            dict.fromkeys([self._rerank_admission if rerank else self._admission for rerank in sorted(reranks)])
+        )
 
     async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
         """Runs the parts concurrently. Each part has its own model and is one request to the observer."""

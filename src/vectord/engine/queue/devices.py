@@ -48,6 +48,7 @@ class Devices:
         self._run_tokens: Counter[Device] = Counter()  # since the start
         self._away: set[DeviceStream] = set()
         self._lost: set[DeviceStream] = set()
+        self.living = frozenset(devices)  # the devices with a stream that is not lost
         self._blamed: Counter[Device] = Counter()
 
     # --- load -------------------------------------------------------------------------------------------------
@@ -91,14 +92,10 @@ class Devices:
     def lose(self, stream: DeviceStream) -> None:
         self._away.add(stream)
         self._lost.add(stream)
+        self.living = frozenset(one.device for one in self.all_streams if one not in self._lost)
 
     def is_lost(self, stream: DeviceStream) -> bool:
         return stream in self._lost
-
-    @property
-    def living(self) -> frozenset[Device]:
-        """The devices that are not lost."""
-        return frozenset(stream.device for stream in self.all_streams if stream not in self._lost)
 
     @property
     def living_streams(self) -> int:
@@ -161,13 +158,13 @@ class Retries:
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
 
-    @property
-    def texts(self) -> int:
-        return sum(len(reservation.items) for reservation in self._reservations)
-
-    @property
-    def tokens(self) -> int:
-        return sum(reservation.tokens for reservation in self._reservations)
+    def queued(self) -> tuple[int, int]:
+        """The number of texts and tokens."""
+        texts = tokens = 0
+        for reservation in self._reservations:
+            texts += len(reservation.items)
+            tokens += reservation.tokens
+        return texts, tokens
 
     def add(self, reservation: Reservation) -> None:
         self._reservations.append(reservation)

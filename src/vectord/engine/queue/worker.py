@@ -146,7 +146,8 @@ class Worker:
     def queued(self) -> tuple[int, int]:
         """The number of queued texts and tokens."""
         with self._condition:
-            return len(self._scheduler) + self._retries.texts, self._scheduler.tokens + self._retries.tokens
+            texts, tokens = self._retries.queued()
+            return len(self._scheduler) + texts, self._scheduler.tokens + tokens
 
     def are_queued(self, items: Sequence[Item]) -> list[bool]:
         """Whether each item is in the queue, without retries."""
