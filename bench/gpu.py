@@ -33,6 +33,8 @@ def main() -> None:
         quick=arguments.quick,
         folder=str(arguments.models_folder.absolute()),
         seconds=arguments.seconds,
+        dtype=arguments.dtype,
+        plain=arguments.plain,
     )
     until_s = time.monotonic() + arguments.minutes * 60
     about = _about(arguments)
@@ -122,6 +124,8 @@ def _driver() -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: %(default)s)")
+    parser.add_argument("--dtype", default="auto", help="of the sections in process (default: %(default)s)")
+    parser.add_argument("--plain", action="store_true", help="in process without the fused kernels, to see their gain")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and short rounds: only to see that all runs")
     parser.add_argument("--seconds", type=float, default=60, help="a section may take (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8, help="all may take (default: %(default)s)")

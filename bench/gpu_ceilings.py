@@ -93,7 +93,7 @@ def median_s(run: Callable[[], object], device: torch.device) -> float:
 
 def _events_s(run: Callable[[], object], device: torch.device) -> list[float]:
     with torch.cuda.device(device):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(RUNS + 1)]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(RUNS + 1)]  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         events[0].record()
         for event in events[1:]:

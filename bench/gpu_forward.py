@@ -17,13 +17,14 @@ import numpy as np
 from bench.gpu_options import ROUNDS, Options, read_options
 from bench.gpu_section import Say, attempt, speaker
 from bench.gpu_shapes import QUERY_TOKENS, Shape, model_folder, shape_named
-from bench.in_process import pack
+from bench.in_process import DENSE, pack
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import BackendOptions, TokenBatch
-from vectord.compute.backends.torch import TorchBackend, load
+from vectord.compute.backends.torch import TorchBackend, load, loading
 from vectord.compute.backends.torch.graphs import Graphs
+from vectord.compute.ops.torch import TorchOps
 
 BATCHES = 4  # with different tokens, in rotation
 FORWARDS = 300
@@ -37,11 +38,11 @@ def measure(options: Options, found: Say) -> None:
     backend = _load(shape, options, found)
     for length in shape.lengths:
         with attempt(found, f"{name}, {length} tokens"):
-            _rate(backend, shape, length, ("dense",), options, found)
+            _rate(backend, shape, length, DENSE, options, found)
     if len(backend.graphs):
         with attempt(found, f"{name}, one query with graphs"):
             _latency(backend, shape, "with graphs", options, found)
-    backend.use(Graphs())
+    backend.graphs = Graphs()
     with attempt(found, f"{name}, one query without graphs"):
         _latency(backend, shape, "without graphs", options, found)
     if name == "bge-m3":
@@ -55,7 +56,9 @@ def _load(shape: Shape, options: Options, found: Say) -> TorchBackend:
     logging.getLogger("vectord").addHandler(log)
     logging.getLogger("vectord").setLevel(logging.INFO)
     began_s = time.perf_counter()
-    backend = load(read_spec(resolve(str(folder))), BackendOptions(device=options.device))
+    if options.plain:
+        loading.fused_ops = lambda device, dtype: TorchOps  # type: ignore[assignment]
+    backend = load(read_spec(resolve(str(folder))), BackendOptions(device=options.device, dtype=options.dtype))
     facts = backend.facts
     found(
         "loaded",
@@ -132,7 +135,7 @@ def _round(backend: TorchBackend, batches: Sequence[TokenBatch], round_s: float)
 
 def _latency(backend: TorchBackend, shape: Shape, how: str, options: Options, found: Say) -> None:
     """One text of QUERY_TOKENS at a time on an idle device, from ids on the host to the vector on the host."""
-    batches = [_batch(shape, [QUERY_TOKENS], ("dense",), seed, alone=True) for seed in range(BATCHES)]
+    batches = [_batch(shape, [QUERY_TOKENS], DENSE, seed, alone=True) for seed in range(BATCHES)]
     for batch in batches * 2:
         backend.forward(batch, 0)
     latencies_ms: list[float] = []

@@ -15,6 +15,8 @@ class Options:
     folder: str  # with the models
     seconds: float  # time limit of the section
     models: tuple[str, ...] = ()  # in this section
+    dtype: str = "auto"
+    plain: bool = False  # without the fused kernels
 
     @property
     def round_s(self) -> float:

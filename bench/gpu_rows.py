@@ -79,7 +79,7 @@ def _of_model(found: Found, model: str) -> Iterator[Row]:
 
 
 def _rate(found: Found, rate: Finding) -> Row:
-    about = {name: rate.get(name) for name in ("tokens_per_s", "requests_per_s", "p50_ms", "p99_ms")}
+    about: dict[str, Any] = {name: rate.get(name) for name in ("tokens_per_s", "requests_per_s", "p50_ms", "p99_ms")}
     value, target = _held_against(found, rate)
     what = f"{rate['model']}, {rate['length']} tokens, {rate['how']}"
     return Row(what=what, value=value, **about, **found.target(target))

@@ -48,7 +48,8 @@ class Shape:
     def flop_per_token(self, length: int) -> float:
         """FLOP of a token in a text of `tokens` tokens."""
         keys = length / 2 if self._gated else length
-        return self.products.flop_per_token + 4 * self.config["num_hidden_layers"] * keys * self._query_width
+        layers: int = self.config["num_hidden_layers"]
+        return self.products.flop_per_token + 4 * layers * keys * self._query_width
 
     def text(self, length: int, seed: int) -> str:
         """A text of `length` tokens, with words of one token each."""

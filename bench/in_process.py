@@ -23,10 +23,12 @@ from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
 from vectord.config import DEFAULT_MODEL, DeviceConfig
-from vectord.engine.models.opening import calibration_texts
+from vectord.engine.models.opening import calibration_sample, calibration_texts
 from vectord.text.tokenizer import TextEncoder
 
 LATENCY_RUNS = 300
+
+DENSE: tuple[Output, ...] = ("dense",)
 
 
 class InProcess:
@@ -37,7 +39,7 @@ class InProcess:
         load = import_module(f"vectord.compute.backends.{backend}").load
         spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
         calibration = calibration_texts(DeviceConfig(dtype=dtype))
-        sample = None if calibration is None else calibration.sample(TextEncoder(spec))
+        sample = None if calibration is None else calibration_sample(calibration, TextEncoder(spec))
         self.backend: Backend = load(spec, BackendOptions(dtype=dtype, sample=sample))
         self.throughput(len(ids) // 4)
         self.latency(range(4))
@@ -101,7 +103,7 @@ def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int) -> list[Token
     return [pack(batch, alone=False) for batch in batches]
 
 
-def pack(texts: Sequence[Sequence[int]], *, alone: bool, outputs: Collection[Output] = ("dense",)) -> TokenBatch:
+def pack(texts: Sequence[Sequence[int]], *, alone: bool, outputs: Collection[Output] = DENSE) -> TokenBatch:
     ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
     cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens)

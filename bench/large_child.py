@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bench.child import answer
 from bench.in_process import pack
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import Backend, BackendOptions, TokenBatch
 
 SAMPLE_S = 0.01
@@ -58,7 +60,7 @@ class Large:
         facts = self.backend.facts
         return {"dtype": facts.dtype, "streams": facts.streams, "loaded_s": self.loaded_s}
 
-    def throughput(self, lengths: list[int], outputs: list[str], words: int = WORDS) -> dict[str, Any]:
+    def throughput(self, lengths: list[int], outputs: Collection[Output], words: int = WORDS) -> dict[str, Any]:
         """Texts of these lengths in full batches, on all streams. words: of the vocabulary."""
         batches = self._batches(lengths, outputs, words)
         start = time.perf_counter()
@@ -91,7 +93,7 @@ class Large:
         """Peak bytes of anonymous memory so far, loading included."""
         return self._most.bytes
 
-    def _batches(self, lengths: list[int], outputs: list[str], words: int = WORDS) -> list[TokenBatch]:
+    def _batches(self, lengths: list[int], outputs: Collection[Output], words: int = WORDS) -> list[TokenBatch]:
         rng = np.random.default_rng(0)
         texts = [rng.integers(5, words, length).tolist() for length in lengths]
         batches: list[list[list[int]]] = []

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -101,7 +102,7 @@ def main() -> None:
         free = Path(folder) / "free.toml"
         free.write_text(stanza)
         free.chmod(0o600)
-        limited = {
+        limited: dict[str, Any] = {
             "rate_limit_requests_per_minute": PLENTY,
             "rate_limit_burst_size": PLENTY,
             "api_keys_file": str(path),

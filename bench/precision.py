@@ -61,7 +61,8 @@ def encode(folder: Path, texts: Sequence[str], dtype: str) -> Matrix:
 
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
     vectors = np.asarray(model.encode(list(texts), batch_size=16), np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Matrix = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
 
 
 async def _serve(folder: Path, texts: Sequence[str], dtype: str) -> tuple[str, Matrix]:

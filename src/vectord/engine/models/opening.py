@@ -182,7 +182,7 @@ def _load(
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
     load = import_module(f"{backends.__name__}.{backend}").load
-    sample = _sample(texts, encoder) if texts is not None and backend in ("openvino", "torch") else None
+    sample = calibration_sample(texts, encoder) if texts is not None and backend in ("openvino", "torch") else None
     return encoder, _load_all(load, spec, [replace(one, sample=sample) for one in options])
 
 
@@ -211,8 +211,8 @@ def calibration_texts(device: DeviceConfig) -> CalibrationTexts | None:
     return read_calibration_texts(device.calibration_file, folder)
 
 
-def _sample(texts: CalibrationTexts, encoder: Encoder) -> Sample:
-    """The texts' tokens, with the model's own prompt and special tokens, truncated."""
+def calibration_sample(texts: CalibrationTexts, encoder: Encoder) -> Sample:
+    """Return the texts' tokens, with the model's own prompt and special tokens, truncated."""
     try:
         sequences = encoder.read(ReadRequest(inputs=texts.texts, options=TextOptions(), truncate=True))
     except VectordError as error:

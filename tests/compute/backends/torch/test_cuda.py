@@ -18,8 +18,10 @@ from vectord.compute.backends.base import POOLED, Answers, BackendOptions, Token
 from vectord.compute.backends.torch import TorchBackend, load
 from vectord.compute.backends.torch.device import MIB, cap_memory
 from vectord.compute.backends.torch.graphs import Graphs
+from vectord.compute.backends.torch.loading import FUSED_TOLERANCES, fused_ops
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.compute.ops.torch import TorchOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -73,6 +75,23 @@ def test_graphs_equal_eager_kernels(spec: ModelSpec, dtype: str) -> None:
     backend.graphs = Graphs()
     for batch, got in zip(batches, with_graphs, strict=True):
         assert_close(got, backend.forward(batch, 0), TOLERANCES[dtype] / 4)
+    backend.close()
+
+
+@pytest.mark.parametrize("dtype", FUSED_TOLERANCES, ids=str)
+def test_fused_kernels_run_and_agree_with_torch(dtype: torch.dtype) -> None:
+    """From Ampere on, with Triton and a C compiler."""
+    assert torch.cuda.get_device_capability() < (8, 0) or fused_ops(torch.device("cuda"), dtype) is not TorchOps
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_8_bits_keep_the_direction(dtype: str, tmp_path: Path) -> None:
+    """Of random weights' vectors; fp8 from compute capability 8.9 on."""
+    if dtype == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs compute capability 8.9")
+    backend = on_gpu(write_plain(tmp_path), dtype)
+    assert backend.facts.int8_cosine is not None
+    assert backend.facts.int8_cosine > 0.99
     backend.close()
 
 
