@@ -115,7 +115,7 @@ def pull(
     held_to: LockedModel | None = None,
     limit_bytes: int | None = None,
 ) -> Pulled:
-    """Download the needed files of the model and return what was downloaded.
+    """Download the needed files of the model and return their folder, digests and size.
 
     revision: branch, tag or commit; graphs: patterns of ONNX files that are needed too; held_to: the required commit
     and files; limit_bytes: of all needed files. Raises ModelUnavailable: not on the hub, not the announced bytes, too

@@ -44,7 +44,7 @@ class Scratch:
         return array
 
     def release(self) -> None:
-        """Return the pages to the system. The arrays stay as they are, and are paged in again when read."""
+        """Return the pages to the system. The arrays stay valid: their pages are read again on use."""
         if hasattr(mmap, "MADV_DONTNEED"):
             for mapped in self._maps:
                 mapped.madvise(mmap.MADV_DONTNEED)

@@ -1,6 +1,6 @@
 """The engine: canonical requests (schema.py) in, results out. Knows no HTTP and no product.
 
-operations/ does each kind of request, queue/ decides what runs next and runs it, cache/ keeps answers, models/ loads
+operations/ does each kind of request, queue/ schedules and runs texts, cache/ keeps answers, models/ loads
 models. Imports compute, text, checkpoints and config. The server uses client.py and events.py only. Read engine.py
 first.
 """

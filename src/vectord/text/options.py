@@ -62,8 +62,8 @@ def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name
             template = "{field} must be one of this model's: {tasks}"
             raise InvalidField(template, field="task", tasks=", ".join(names))
         return names.index(options.task) + 1
-    wanted = (options.prompt_name, *(KIND_NAMES[options.kind] if options.kind is not None else ()))
-    chosen = next((name for name in wanted if name in names), default_name)
+    requested = (options.prompt_name, *(KIND_NAMES[options.kind] if options.kind is not None else ()))
+    chosen = next((name for name in requested if name in names), default_name)
     return 0 if chosen is None else names.index(chosen) + 1
 
 

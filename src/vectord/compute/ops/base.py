@@ -103,7 +103,7 @@ class Ops(Protocol[T]):
 
     @property
     def heads(self) -> Ops[T]:
-        """The op set for heads: it computes in float32 where this one has fewer bits, and takes this one's states."""
+        """The op set for heads: it computes in float32 where this op set has fewer bits, and accepts its states."""
         ...
 
     def constant(self, weight: Weight) -> T: ...

@@ -39,7 +39,7 @@ TEXTS_PER_WRITE = 64
 MAX_ANSWER_BYTES = 2**20  # a larger one is not shared
 MAX_VALUE_BYTES = MAX_ANSWER_BYTES + 256  # with headers
 MAX_WAITING_BYTES = 16 * 2**20  # of answers queued for writing; further ones are dropped
-RETRY_S = 5.0  # how long a failing store is left alone
+RETRY_S = 5.0  # how long a failing store is not called
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 

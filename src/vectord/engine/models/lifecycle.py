@@ -125,7 +125,7 @@ class Lifecycle:
 
     async def _find_runner(self, served: ServedModel, *, retry_now: bool = False) -> ModelRunner:
         task = self._loads.get(served)
-        if task is None and self._wants_load(served, retry_now):
+        if task is None and self._needs_load(served, retry_now):
             task = self._begin_load(served)
         if task is not None:
             await asyncio.wait([task])  # a cancelled waiter does not cancel the one task that loads the model
@@ -134,7 +134,7 @@ class Lifecycle:
             task.result()
         return served.ready_runner()
 
-    def _wants_load(self, served: ServedModel, retry_now: bool) -> bool:
+    def _needs_load(self, served: ServedModel, retry_now: bool) -> bool:
         if served.state == "failed":
             return retry_now or self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
         return served.state == "unloaded"

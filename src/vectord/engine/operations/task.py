@@ -168,8 +168,8 @@ class Task:
 def placing_errors(field: str, count: int, owners: Sequence[int] | None = None) -> Iterator[None]:
     """Gives errors about inputs their field.
 
-    count: inputs of the field; an error about a lone input has no index. owners: for pieces of inputs, the index of
-    each one's input.
+    count: inputs of the field; an error about a lone input has no index. owners: of pieces of inputs, the index of
+    the input of each.
     """
     try:
         yield

@@ -21,7 +21,7 @@ T = TypeVar("T")
 MEMORY = 0.95  # weight of the past per batch: about 20 batches, one or two seconds on a busy CPU
 MAX_QUEUED_TOKENS = 2**25  # the longest queue: 256 MiB of ids, 25 min of MiniLM on two cores
 MAX_PATIENT = 64  # patient requests that may wait, even with fewer places: each holds its body
-FEW, EXTRA = 16, 4  # fractions of the places: fewer than these are few for a client; how many more such clients get
+FEW, EXTRA = 16, 4  # clients with less than 1/16 of the places share a further quarter of them
 MIN_RETRY_AFTER_S = 1.0
 SHUT_DOWN = "The server has shut down."
 
@@ -56,7 +56,7 @@ class Admission:
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
         self._few = max(1, places // FEW)
-        exact = exact or max_running_requests is not None  # what runs at once is exact
+        exact = exact or max_running_requests is not None  # the number of running requests is exact
         self._extra = 0 if exact else places // EXTRA
         self._places_of: Counter[str] = Counter()  # by client
         self._most_waiting = self._room + (MAX_PATIENT if max_running_requests is None else 0)

@@ -86,11 +86,11 @@ class Execution:
         return [
             self._answer(item, packed, answers, index)
             if finite or self._is_finite_for(item, packed, answers, index)
-            else self._once_more(item)
+            else self._recompute(item)
             for index, item in enumerate(items)
         ]
 
-    def _once_more(self, item: Item) -> Reply:
+    def _recompute(self, item: Item) -> Reply:
         """The text's answer computed in float32, because the numbers in another precision were not all finite."""
         try:
             packed = pack((item,), self._outputs, alone=False)
