@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
+from vectord.checkpoints.gguf.tokenizer import QWEN2_WORDS
 from vectord.checkpoints.tokenizer_class import FILE, find_class
 from vectord.errors import ModelUnavailable
 
@@ -28,9 +29,6 @@ _SWITCHES = (
     "tokenize_chinese_chars",
 )
 _TOKENS_LIMIT = 10_000
-_QWEN2_WORDS = (  # a pattern of words, as in Qwen2Tokenizer
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _Token: TypeAlias = str | AddedToken
 
 
@@ -171,7 +169,7 @@ def _deberta_words(given: _Given) -> pre_tokenizers.PreTokenizer:
 
 def _qwen2_words(given: _Given) -> pre_tokenizers.PreTokenizer:
     adds = given.flag("add_prefix_space", False, null=False)
-    words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False)
+    words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False)
     return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=adds, use_regex=False)])
 
 

@@ -61,7 +61,7 @@ def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
 def test_dense_widths_must_chain(folder: Path) -> None:
     """A Dense module with another input width stops the load and is named."""
     spec = read_tiny_spec(folder)
-    with pytest.raises(ModelUnavailable, match="Dense module 3_Dense takes 48 numbers, not 32"):
+    with pytest.raises(ModelUnavailable, match="3_Dense: expects 48 numbers and gets 32"):
         embed(replace(spec, dense_modules=spec.dense_modules[1:]), random_texts([3]))
 
 

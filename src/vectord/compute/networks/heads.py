@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias
 
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.folder import chain_width
 from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
 from vectord.compute.networks import facts
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
@@ -62,7 +63,8 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     if "dense" in spec.outputs:
         assert spec.pooling is not None, "only for models that embed"
         projections = _dense_projections(spec.dense_modules, spec, ops)
-        _check_widths(spec)
+        if (width := chain_width(spec.hidden_size, spec.dense_modules)) != spec.dimensions:
+            raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
         heads["dense"] = pooled_head(spec.pooling, projections, ops)
     if "colbert" in spec.outputs and spec.colbert is not None:
         layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
@@ -182,13 +184,3 @@ def _bare_layer(
 def _check_all_read(reader: WeightReader[T], path: Path) -> None:
     if unread := reader.unread():
         raise ModelUnavailable(f"{path}: tensor {min(unread)[:100]} is not one of this layer's")
-
-
-def _check_widths(spec: ModelSpec) -> None:
-    width = spec.hidden_size
-    for module in spec.dense_modules:
-        if module.in_features != width:
-            raise ModelUnavailable(f"Dense module {module.folder.name} takes {module.in_features} numbers, not {width}")
-        width = module.out_features
-    if width != spec.dimensions:
-        raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
