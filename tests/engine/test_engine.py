@@ -807,7 +807,7 @@ async def test_a_failed_request_queues_no_further_texts():
     async with serving(FakeBackend()) as engine:
         runner = engine._registry.models[0].runner
         puts: list[int] = []
-        runner._worker.put = lambda items: (puts.append(len(items)), runner.stop())
+        runner.worker.put = lambda items: (puts.append(len(items)), runner.stop())
         with pytest.raises(Unavailable):
             await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
     assert puts == [TEXTS_PER_STEP]
@@ -833,7 +833,7 @@ async def test_a_hundred_thousand_tiny_inputs_in_one_request():
     models = [spec(("dense",))]
     async with serving(backend, models=models, max_client_batch_size=100_000, cache_bytes=0) as engine:
         numbers = np.arange(100_000) % 5000 + 1
-        worker = engine._registry.models[0].runner._worker
+        worker = engine._registry.models[0].runner.worker
         put, turn, taken = worker.put, 0, Counter()
 
         def put_counted(items):

@@ -214,7 +214,7 @@ def test_callers_share_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     async def queued_texts(embedder: Embedder) -> int:
         (runner,) = embedder._engine._runners()
-        return runner.queued()[0]
+        return runner.worker.queued()[0]
 
     with Embedder(str(folder), backend="fake") as made, ThreadPoolExecutor(9) as pool:
         sizes.clear()

@@ -237,7 +237,7 @@ class Engine:
         admissions = {self._admission, self._rerank_admission}
         queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
         for runner in runners:
-            queued.update(runner.queued_by_lane())
+            queued.update(runner.worker.queued_by_lane())
         measured = {backend.facts.device: backend.device_memory() for runner in runners for backend in runner.backends}
         return Gauges(
             queued_tokens=queued,
@@ -480,7 +480,7 @@ class Engine:
 
     def _report_queue(self) -> None:
         self._admission.admit_waiting()
-        queued = [runner.queued() for runner in self._runners()]
+        queued = [runner.worker.queued() for runner in self._runners()]
         self._observe(QueueChanged(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued)))
 
     def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:

@@ -262,7 +262,7 @@ async def test_a_request_that_would_be_late_is_refused():
         running = asyncio.create_task(engine.answer(embed("a"), Caller(client="client")))
         await entered(backend)
         waiting = asyncio.create_task(engine.answer(embed("bbbbb"), Caller(client="client")))
-        while runner.queued() != (1, 5):
+        while runner.worker.queued() != (1, 5):
             await asyncio.sleep(0)
         with pytest.raises(Overloaded) as caught:
             await engine.answer(embed("c"), due(2))

@@ -113,7 +113,7 @@ class ServedModel:
             max_input_tokens=spec.max_tokens,
             dtype=facts.dtype if facts else "unknown",
             device=facts.device if facts else "unknown",
-            devices=dict(self.runner.devices) if self.runner else {},
+            devices=dict(self.runner.worker.states) if self.runner else {},
             backend=facts.name if facts else "unknown",
             state=_health(self),
             pinned=self.source.pinned,
@@ -298,6 +298,6 @@ class Registry:
 
 
 def _health(served: ServedModel) -> State | Literal["stalled"]:
-    if served.state == "ready" and served.runner is not None and served.runner.stalled:
+    if served.state == "ready" and served.runner is not None and served.runner.worker.stalled:
         return "stalled"
     return served.state

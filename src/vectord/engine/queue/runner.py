@@ -28,7 +28,7 @@ from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
-from vectord.schema import AnswerKind, Caller, DeviceState, Float32, Lane, TextOptions
+from vectord.schema import AnswerKind, Caller, Float32, Lane, TextOptions
 from vectord.text.sequence import Encoder, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
@@ -61,7 +61,7 @@ NOTHING_RAN = RunResult(answers=(), queue_s=0.0, inference_s=0.0)
 
 
 class ModelRunner:
-    """Owns the model's worker, its measured speed, and the requests that wait for it."""
+    """Owns the model's worker (queue and devices), its measured speed, and the requests that wait for it."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ModelRunner:
         )
         loop = asyncio.get_running_loop()
         names = _names([backend.facts.device for backend in backends])
-        self._worker = Worker(
+        self.worker = Worker(
             name,
             [
                 Device(
@@ -126,39 +126,22 @@ class ModelRunner:
             deliver=self._deliver,
             stalled_changed=self._devices_changed,
         )
-        self._worker.start()
+        self.worker.start()
         self._watch_s = min(WATCH_S, forward_timeout_s / 4)
         self._watching = loop.call_later(self._watch_s, self._watch) if forward_timeout_s else None
-
-    @property
-    def stalled(self) -> bool:
-        return self._worker.stalled
-
-    @property
-    def devices(self) -> Mapping[str, DeviceState]:
-        """Device name -> state."""
-        return self._worker.states
-
-    def queued(self) -> tuple[int, int]:
-        """The number of queued texts and tokens."""
-        return self._worker.queued()
 
     def embeds(self) -> tuple[set[int], set[int]]:
         """The requests for vectors with queued texts, and those whose texts all run. A composite's request has the same
         number in each runner."""
         # A request's texts are taken in order, so its last one shows whether any is left.
         jobs = [job for job in self._jobs if job.items and "scores" not in job.items[-1].kinds]
-        are_queued = self._worker.are_queued([job.items[-1] for job in jobs])
+        are_queued = self.worker.are_queued([job.items[-1] for job in jobs])
         queued = {id(job.caller) for job, is_queued in zip(jobs, are_queued, strict=True) if is_queued}
         return queued, {id(job.caller) for job in jobs if job.is_queued_whole} - queued
 
-    def queued_by_lane(self) -> dict[Lane, int]:
-        """Queued tokens, by lane."""
-        return self._worker.queued_by_lane()
-
     def wait_s(self) -> float:
         """How long the queue will take; 0 until the device was busy once and its speed is known."""
-        _, tokens = self._worker.queued()
+        _, tokens = self.worker.queued()
         return tokens / self._speed.tokens_per_s
 
     def check_wait(self, caller: Caller) -> None:
@@ -190,7 +173,7 @@ class ModelRunner:
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(texts), caller, self._worker.now_s(), partial=partial)
+        job = Job(len(texts), caller, self.worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
             if fresh or not self._cache.covers(kinds):
@@ -225,7 +208,7 @@ class ModelRunner:
         self._stopped = True
         if self._watching is not None:
             self._watching.cancel()
-        self._worker.stop()
+        self.worker.stop()
         for job in self._jobs:
             job.end(Unavailable(SHUT_DOWN))
 
@@ -234,16 +217,16 @@ class ModelRunner:
 
         A compiling backend cannot be interrupted: a thread closes it later.
         """
-        deadline_s = self._worker.now_s() + timeout_s
-        if not self._worker.join(timeout_s):
+        deadline_s = self.worker.now_s() + timeout_s
+        if not self.worker.join(timeout_s):
             return False
         closing = threading.Thread(target=self._close_backends, name=f"close {self._name}", daemon=True)
         closing.start()
-        closing.join(max(0.0, deadline_s - self._worker.now_s()))
+        closing.join(max(0.0, deadline_s - self.worker.now_s()))
         return not closing.is_alive()
 
     def _watch(self) -> None:
-        self._worker.give_up_hung()
+        self.worker.give_up_hung()
         self._watching = asyncio.get_running_loop().call_later(self._watch_s, self._watch)
 
     def _close_backends(self) -> None:
@@ -254,20 +237,20 @@ class ModelRunner:
                 logger.exception("closing the backend of %s failed", self._name)
 
     def _devices_changed(self, stalled: bool) -> None:
-        self._speed.streams = max(1, self._worker.living_streams)
+        self._speed.streams = max(1, self.worker.living_streams)
         self._stalled_changed(stalled)
 
     # --- before the queue -------------------------------------------------------------------------------------
 
     def _admit(self, lane: Lane, caller: Caller, tokens: int, *, entered: bool = False) -> None:
-        _, queued_tokens = self._worker.queued()
+        _, queued_tokens = self.worker.queued()
         speed = self._speed.tokens_per_s
         check_room(queued_tokens, tokens, speed)
         max_wait_s = self._config.max_queue_wait_s
         if caller.deadline_s is not None:  # a request that would be late is refused
-            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self._worker.now_s()))
+            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self.worker.now_s()))
         if not entered and queued_tokens / speed > max_wait_s:
-            check_wait(self._worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
+            check_wait(self.worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
 
     async def _queue(
         self,
@@ -291,17 +274,17 @@ class ModelRunner:
                     items.append(item)
                     self._cache.started(item)
                 elif item.lane == "bulk" and lane == "interactive":
-                    self._worker.promote(item, client)
+                    self.worker.promote(item, client)
                 job.wait_for(item, index)
             if items and device is None:
-                self._worker.put(items)
+                self.worker.put(items)
             elif items and device is not None:
-                self._worker.put_on(device, items)
+                self.worker.put_on(device, items)
         job.is_queued_whole = True
         self._queue_changed()
 
     def _abandon(self, job: Job) -> None:
-        cancelled = self._worker.cancel(job.leave())
+        cancelled = self.worker.cancel(job.leave())
         for item in cancelled:  # running items continue, and the cache keeps their answers
             self._cache.ended(item)
         if cancelled:
