@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from vectord.bulk.arrow_input import RecordBatch
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
+from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.rows import Array, EmbeddedRows, dense_rows, each_row, errors_of
 from vectord.schema import Sparse
 
@@ -32,7 +33,7 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: a continuation
 NUMPY_DTYPES = {"float32": "f4", "float16": "f2", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
-class ArrowOutput:
+class ArrowOutput(BulkOutput):
     """Converts parts to record batches, all with the schema of the first part, and writes OUT."""
 
     def __init__(self, job: BulkJob, facts: Mapping[str, Any]) -> None:

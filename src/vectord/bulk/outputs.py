@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,10 +39,11 @@ WHOLE = "whole"  # the file in OUT.parts in which OUT is built at the end
 NPY_HEADER_BYTES = 128  # enough for any number of rows
 
 
-class BulkOutput(Protocol):
+class BulkOutput:
+    """How parts are encoded in one format. By default the data file is OUT, and the parts are independent."""
+
     def resume(self, data: Path) -> None:
         """Continue after the parts in `data`."""
-        ...
 
     def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
         """The bytes to append to the data file: the header, b"" after the first part, and the rows.
@@ -50,11 +51,11 @@ class BulkOutput(Protocol):
         first_row: index within the job. width, token_width: of a dense vector and of a ColBERT vector. Raises
         BulkFailed with the row at fault.
         """
-        ...
+        raise NotImplementedError
 
     def finish(self, data: Path, whole: Path) -> Path:
         """The finished file: `data` itself, or `whole`, made of it. Can be repeated after an interruption."""
-        ...
+        return data
 
 
 def format_of_output(out: Path, option: str | None) -> tuple[OutputFormat, Compression | None]:
@@ -89,14 +90,11 @@ def output_of(job: BulkJob, facts: Mapping[str, Any]) -> BulkOutput:
     return ArrowOutput(job, facts)
 
 
-class JsonLinesOutput:
+class JsonLinesOutput(BulkOutput):
     """One object for each row: its columns and its vectors. If compressed, each part is a member of its own."""
 
     def __init__(self, job: BulkJob) -> None:
         self._job = job
-
-    def resume(self, data: Path) -> None:
-        pass
 
     def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
         rows = [row for one in part for row in _mappings(one.rows.columns)]
@@ -115,9 +113,6 @@ class JsonLinesOutput:
                 new[self._job.name_of(ERROR)] = errors[place]
             lines.append(_joined(msgspec.json.encode(row, enc_hook=str), new))
         return b"", self._compressed(b"".join(lines))
-
-    def finish(self, data: Path, whole: Path) -> Path:
-        return data
 
     def _vectors(self, kind: str, part: Sequence[EmbeddedRows], width: int) -> Sequence[Any]:
         if kind == "dense":
@@ -149,7 +144,7 @@ def _joined(row: bytes, added: Mapping[str, Any]) -> bytes:
     return (new if row == b"{}" else row[:-1] + b"," + new[1:]) + b"\n"
 
 
-class NpyOutput:
+class NpyOutput(BulkOutput):
     """Only the dense vectors, (rows, D), for numpy.load(mmap_mode="r")."""
 
     def __init__(self, job: BulkJob) -> None:

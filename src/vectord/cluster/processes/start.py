@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
+from vectord.cluster.remote.frames import read_exactly
 from vectord.config import Config
 from vectord.errors import ExitCode, StartError
 
@@ -40,8 +41,8 @@ class StartMessage:
 def read_start_message() -> StartMessage:
     """Blocks. Raises EOFError if the supervisor has ended."""
     pipe = sys.stdin.fileno()
-    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
-    return msgspec.msgpack.decode(_read(pipe, length), type=StartMessage)
+    (length,) = _LENGTH.unpack(read_exactly(pipe, _LENGTH.size))
+    return msgspec.msgpack.decode(read_exactly(pipe, length), type=StartMessage)
 
 
 def on_supervisor_end(callback: Callable[[], None]) -> None:
@@ -84,13 +85,3 @@ def run_and_exit(main: Callable[[], int]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _read(file: int, size_bytes: int) -> bytes:
-    content = b""
-    while len(content) < size_bytes:
-        more = os.read(file, size_bytes - len(content))
-        if not more:
-            raise EOFError
-        content += more
-    return content

@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 WAITING_TOKENS = "waiting_tokens"  # queued in a replica
 BUSY = "busy"  # share of time in which a replica's batches ran
 MAX_BUSY = 0.8  # above it, queues grow faster than load
-
-
-class AutoscalingFigures(Protocol):
-    """The part of Ray's AutoscalingContext that is read."""
-
-    target_num_replicas: int
-
-    @property
-    def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None: ...
 
 
 class WaitingTokensPolicy:
@@ -32,8 +23,9 @@ class WaitingTokensPolicy:
     def __init__(self, tokens_per_replica: float) -> None:
         self._tokens_per_replica = tokens_per_replica
 
-    def __call__(self, context: AutoscalingFigures) -> tuple[int, dict[str, Any]]:
-        reported = context.aggregated_metrics or {}
+    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
+        """context: Ray's AutoscalingContext."""
+        reported: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
         waiting, busy = reported.get(WAITING_TOKENS, {}), reported.get(BUSY, {})
         if not waiting:  # the replicas are starting
             return context.target_num_replicas, {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -209,6 +210,17 @@ def read_head(view: memoryview, at: int) -> FrameHeader:
     if head.packed_bytes + head.arrays_bytes > MAX_FRAME_BYTES:
         raise BadFrame(f"a frame of more than {MAX_FRAME_BYTES} bytes")
     return head
+
+
+def read_exactly(handle: int, size_bytes: int) -> bytes:
+    """From a blocking pipe or socket. Raises EOFError at its end."""
+    content = b""
+    while len(content) < size_bytes:
+        more = os.read(handle, size_bytes - len(content))
+        if not more:
+            raise EOFError
+        content += more
+    return content
 
 
 def _padding(packed_bytes: int) -> int:

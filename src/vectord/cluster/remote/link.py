@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_head
+from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
 from vectord.cluster.remote.messages import EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 
@@ -179,16 +179,6 @@ def first_state(path: Path) -> EngineState:
             except (ConnectionRefusedError, FileNotFoundError):
                 raise EOFError from None
             with suppress(EOFError, ConnectionResetError):  # the engine ended early and will be replaced
-                head = read_head(memoryview(_receive(connection, HEAD.size)), 0)
-                return cast(EngineState, decode_value(EngineState, _receive(connection, head.body_bytes), b""))
-
-
-def _receive(connection: socket.socket, size_bytes: int) -> bytearray:
-    content = bytearray(size_bytes)
-    view, filled = memoryview(content), 0
-    while filled < size_bytes:
-        received = connection.recv_into(view[filled:])
-        if received == 0:
-            raise EOFError
-        filled += received
-    return content
+                head = read_head(memoryview(read_exactly(connection.fileno(), HEAD.size)), 0)
+                packed = read_exactly(connection.fileno(), head.body_bytes)
+                return cast(EngineState, decode_value(EngineState, packed, b""))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class BodyRoom:
         self.room_bytes = MAX_BODIES * limit_bytes
         self.held_bytes = 0
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._uploads: dict[Upload, None] = {}  # oldest first
+        self._uploads: dict[Body, None] = {}  # bodies that have not arrived completely, oldest first
         self._lock = threading.Lock()
 
     def hold(self, n_bytes: int) -> None:
@@ -77,10 +77,10 @@ class BodyRoom:
         with self._lock:
             self.held_bytes -= n_bytes
 
-    def begin(self, upload: Upload) -> None:
+    def begin(self, upload: Body) -> None:
         self._uploads[upload] = None
 
-    def end(self, upload: Upload) -> None:
+    def end(self, upload: Body) -> None:
         self._uploads.pop(upload, None)
 
     def make_room(self, n_bytes: int, now_s: float) -> None:
@@ -92,20 +92,11 @@ class BodyRoom:
             upload.abort()
 
 
-class Upload(Protocol):
-    """A body that has not arrived completely."""
-
-    began_s: float  # by the event loop's clock
-
-    def abort(self) -> None:
-        """Release its bytes and answer its client."""
-        ...
-
-
 class Body:
     """One request's body. Holds its bytes in the room until `release`.
 
-    content: the result of `read`, until `release`. finished: the whole body was read from the connection.
+    content: the result of `read`, until `release`. finished: the whole body was read from the connection. began_s: of
+    the read, by the event loop's clock.
     """
 
     __slots__ = ("_headers", "_held_bytes", "_receive", "_room", "_scope", "began_s", "content", "finished")
@@ -144,7 +135,7 @@ class Body:
             self._held_bytes = 0
 
     def abort(self) -> None:
-        """See Upload.abort: the reader raises UploadTooSlow."""
+        """Release its bytes; the reader raises UploadTooSlow."""
         self.release()
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
