@@ -25,7 +25,7 @@ def restored_logging() -> Iterator[None]:
     root.setLevel(level)
 
 
-def answered(level: int = logging.INFO, *, embedded: int | None = None, **facts: Any) -> None:
+def answered(level: int = logging.INFO, **facts: Any) -> None:
     """facts: fields of the Exchange to change."""
     exchange = Exchange(
         **{
@@ -41,7 +41,7 @@ def answered(level: int = logging.INFO, *, embedded: int | None = None, **facts:
             **facts,
         }
     )
-    log_answer(level, exchange, embedded=embedded)
+    log_answer(level, exchange)
 
 
 def written(**settings: Any) -> io.StringIO:

@@ -36,25 +36,27 @@ class ConnectionsCounted(msgspec.Struct, frozen=True, tag=True):
     process: int = 0  # to which they belong; 0: the engine's
 
 
-class Exchange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """route: the path's template, never the path, so that clients cannot create series. error: the name of its class.
+class Exchange(msgspec.Struct, tag=True, kw_only=True):
+    """Filled on the way of a request, and constant once it is reported.
 
+    route: the path's template, never the path, so that clients cannot create series. error: the name of its class.
     steps, timings: if the engine answered. began_s, ended_s: headers received and answer sent, by time.perf_counter.
     """
 
     method: str
     dialect: str
     route: str
-    status: int
     request_id: str
     began_s: float
-    ended_s: float
+    status: int = 0  # and ended_s: set at the end
+    ended_s: float = 0.0
     error: str | None = None
     reason: str | None = None  # the message of an error that is the client's, without control characters
     model: str | None = None
     texts: int | None = None
     tokens: int | None = None
-    steps: Steps | None = None
+    embedded: int | None = None  # texts with a vector in the response
+    steps: Steps | None = None  # of a request with one result
     timings: Timings | None = None
     key: str | None = None  # the name of the caller's key, if it has one
     trace_id: str | None = None  # 32 hex digits, of a trace that is sampled

@@ -70,8 +70,8 @@ def rename_events(names: Mapping[str, str]) -> None:
     FACTS.filters[:] = [rename]
 
 
-def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -> None:
-    """One line for one HTTP answer or gRPC call. embedded: the number of embedded texts, or None."""
+def log_answer(level: int, exchange: Exchange) -> None:
+    """One line for one HTTP answer or gRPC call."""
     if not _requests.isEnabledFor(level):
         return
     fields: dict[str, object] = {
@@ -85,8 +85,8 @@ def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -
         fields["model"] = exchange.model
     if exchange.tokens is not None:
         fields["tokens"] = exchange.tokens
-    if embedded is not None:
-        fields["batch_size"] = embedded
+    if exchange.embedded is not None:
+        fields["batch_size"] = exchange.embedded
     if (timings := exchange.timings) is not None:
         fields["tokenize_ms"] = round(timings.tokenizing_s * 1000, 2)
         fields["queue_ms"] = round(timings.waiting_s * 1000, 2)
@@ -97,7 +97,7 @@ def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -
         fields["trace_id"] = exchange.trace_id
     if exchange.key is not None:
         fields["key"] = exchange.key
-    event = "answered" if embedded is None else "embedding_request"
+    event = "answered" if exchange.embedded is None else "embedding_request"
     # Not by Logger.info: it walks the stack for the caller's name, which costs as much as the rest of the line.
     record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)
     record.fields = fields

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from vectord.errors import (
@@ -30,11 +30,11 @@ from vectord.errors import (
     Unauthorized,
     VectordError,
 )
-from vectord.observability.exchange import Exchange, Steps
+from vectord.observability.exchange import Exchange
 from vectord.observability.logs import RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
 from vectord.products.common.batches import BatchResult
-from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
+from vectord.schema import Caller, EmbedResult, Result, Usage
 from vectord.server.admission.gate import Gate, caller_of, client_of, request_id
 from vectord.server.admission.keys import Key
 
@@ -72,23 +72,11 @@ class Shutdown:
 class RequestRecord:
     """One HTTP request or gRPC call, from its headers to its log line."""
 
-    method: str  # of HTTP, or "gRPC"
-    route: str  # the path's template or the call's method; "" if nothing is served there
-    dialect: str
+    exchange: Exchange  # reported at the end
     headers: Mapping[str, str]  # names in lower case
-    request_id: str
     address: str = ""
     key: Key | None = None  # None: no key, or an unknown one
-    began_s: float = field(default_factory=time.perf_counter)
     span: RequestSpan | None = None
-    error: str | None = None  # the name of its class
-    reason: str | None = None  # its message, if the error is the client's
-    model: str | None = None
-    texts: int | None = None
-    tokens: int | None = None
-    embedded: int | None = None  # texts with a vector in the response
-    timings: Timings | None = None
-    steps: Steps | None = None  # of a request with one result
 
     @property
     def client(self) -> str:
@@ -96,18 +84,7 @@ class RequestRecord:
 
     def caller(self) -> Caller:
         """Raises InvalidField for an invalid header."""
-        return caller_of(self.headers, self.address, self.key, self.request_id, self.route)
-
-    def add(self, result: Result | BatchResult) -> None:
-        """Called for each result; a gRPC stream has many."""
-        self.model = getattr(result, "model", None)
-        usage = getattr(result, "usage", None)
-        if isinstance(usage, Usage):
-            self.texts = (self.texts or 0) + len(usage.lengths)
-            self.tokens = (self.tokens or 0) + usage.tokens
-            self.timings = usage.timings
-        if isinstance(result, EmbedResult):
-            self.embedded = (self.embedded or 0) + len(result.usage.lengths)
+        return caller_of(self.headers, self.address, self.key, self.exchange.request_id, self.exchange.route)
 
 
 class RequestPipeline:
@@ -128,8 +105,15 @@ class RequestPipeline:
         return self._tracer is not None
 
     def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
-        """The record of a new request. Everything that can fail comes later, so that every failure has a record."""
-        return RequestRecord(method, route, dialect, headers, request_id(headers))
+        """The record of a new request. Everything that can fail comes later, so that every failure has a record.
+
+        method: of HTTP, or "gRPC"; route: the path's template or the call's method, "" if nothing is served there.
+        """
+        began_s = time.perf_counter()
+        exchange = Exchange(
+            method=method, dialect=dialect, route=route, request_id=request_id(headers), began_s=began_s
+        )
+        return RequestRecord(exchange, headers)
 
     def identify(
         self,
@@ -146,7 +130,7 @@ class RequestPipeline:
         span.
         """
         if self._tracer is not None and span is not None:
-            record.span = self._tracer.begin(*span, record.headers, record.began_s)
+            record.span = self._tracer.begin(*span, record.headers, record.exchange.began_s)
         record.address = self.gate.address(peer, forwarded)
         record.key = self.gate.keys.lookup(record.headers) if reads_key else None
 
@@ -156,49 +140,45 @@ class RequestPipeline:
             raise ShuttingDown
 
     async def account(self, record: RequestRecord, result: Result | BatchResult) -> None:
-        """Count a result of the engine, and subtract its tokens from the key's quota."""
-        record.add(result)
+        """Count a result of the engine, and subtract its tokens from the key's quota. A gRPC stream has many."""
+        exchange = record.exchange
+        exchange.model = getattr(result, "model", None)
+        usage = getattr(result, "usage", None)
+        if isinstance(usage, Usage):
+            exchange.texts = (exchange.texts or 0) + len(usage.lengths)
+            exchange.tokens = (exchange.tokens or 0) + usage.tokens
+            exchange.timings = usage.timings
+        if isinstance(result, EmbedResult):
+            exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
         await self.gate.limits.spend(record.key, result)
 
     def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
         """The error to render. Logs failures of the server under the request id; clients get the message alone."""
-        error = cause
+        exchange, error = record.exchange, cause
         if isinstance(cause, asyncio.CancelledError):
             error = ShuttingDown(CUT_SHORT)
         elif not isinstance(cause, VectordError) or isinstance(cause, InferenceFailed):
-            log_failure(cause, request_id=record.request_id, method=record.method, route=record.route)
+            log_failure(cause, request_id=exchange.request_id, method=exchange.method, route=exchange.route)
         if not isinstance(error, VectordError):
             error = VectordError(UNFORESEEN)
-        record.error = type(error).__name__
+        exchange.error = type(error).__name__
         if isinstance(error, CLIENTS_ERRORS):
             text = error.message[:REASON_CHARACTERS]
-            record.reason = "".join(sign if sign.isprintable() else "?" for sign in text)
+            exchange.reason = "".join(sign if sign.isprintable() else "?" for sign in text)
         return error
 
     def end(self, record: RequestRecord, status: int, *, grpc_code: int | None = None, quiet: bool = False) -> None:
         """Report the finished request to metrics, traces and the log. status: of HTTP, or its equivalent for gRPC."""
-        exchange = Exchange(
-            method=record.method,
-            dialect=record.dialect,
-            route=record.route,
-            status=status,
-            request_id=record.request_id,
-            began_s=record.began_s,
-            ended_s=time.perf_counter(),
-            error=record.error,
-            reason=record.reason,
-            model=record.model,
-            texts=record.texts,
-            tokens=record.tokens,
-            steps=record.steps,
-            timings=None if record.steps is None else record.timings,
-            trace_id=sampled_trace_id(record.headers) if record.span is None else record.span.trace_id,
-            key=None if record.key is None or record.key.shared else record.key.name,
-            grpc_code=grpc_code,
-        )
+        exchange = record.exchange
+        exchange.status, exchange.grpc_code = status, grpc_code
+        exchange.ended_s = time.perf_counter()
+        if exchange.steps is None:
+            exchange.timings = None
+        exchange.trace_id = sampled_trace_id(record.headers) if record.span is None else record.span.trace_id
+        exchange.key = None if record.key is None or record.key.shared else record.key.name
         if self._observer is not None:
             self._observer(exchange)
         if self._tracer is not None and record.span is not None:
             self._tracer.end(record.span, exchange)
-        if record.error not in REFUSALS or self._refusals.is_first(record.error):
-            log_answer(logging.DEBUG if quiet else logging.INFO, exchange, embedded=record.embedded)
+        if exchange.error not in REFUSALS or self._refusals.is_first(exchange.error):
+            log_answer(logging.DEBUG if quiet else logging.INFO, exchange)

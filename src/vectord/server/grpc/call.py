@@ -103,7 +103,10 @@ class GrpcCall:
     def metadata(self) -> dict[str, str]:
         """The metadata that every response has."""
         span = self.record.span
-        return {REQUEST_ID: self.record.request_id, **({} if span is None else {TRACEPARENT: span.traceparent})}
+        return {
+            REQUEST_ID: self.record.exchange.request_id,
+            **({} if span is None else {TRACEPARENT: span.traceparent}),
+        }
 
     @property
     def http_status(self) -> int:

@@ -153,7 +153,7 @@ class Services:
             unread = UnreadResponses(self._writer)
             unread.add(written)
             call.context.add_done_callback(unread.end)
-        call.record.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
+        call.record.exchange.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
         return written
 
     async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:

@@ -150,11 +150,11 @@ class Responder:
 
     async def _send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
         record = call.record
-        headers = {REQUEST_ID: record.request_id, **rendered.headers}
+        headers = {REQUEST_ID: record.exchange.request_id, **rendered.headers}
         if call.result is not None:
             headers.update(result_headers(call.result))
-            if record.steps is not None:
-                headers[SERVER_TIMING] = server_timing(record.steps, record.timings)
+            if record.exchange.steps is not None:
+                headers[SERVER_TIMING] = server_timing(record.exchange.steps, record.exchange.timings)
         if record.span is not None:
             headers[TRACEPARENT] = record.span.traceparent
         content = await self._compressed(rendered, headers, record.headers.get("accept-encoding"))
@@ -166,14 +166,14 @@ class Responder:
         lingers = self._closing_headers(call, headers)
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
-        content = b"" if record.method == "HEAD" else content
+        content = b"" if record.exchange.method == "HEAD" else content
         if lingers:
             await send({"type": "http.response.body", "body": content, "more_body": True})
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):
                     await call.body.discard(LINGER_BODIES * self._body_limit_bytes)
             content = b""
-        if rendered.file is not None and record.method != "HEAD":
+        if rendered.file is not None and record.exchange.method != "HEAD":
             while piece := await asyncio.to_thread(rendered.file.read, FILE_PIECE_BYTES):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": content})

@@ -134,7 +134,7 @@ class HttpHandler:
         choice = endpoint.choose(body)
         if choice.sample is None:
             return None
-        record.dialect = choice.dialect.name
+        record.exchange.dialect = choice.dialect.name
         self._identify(scope, headers, record)
         gate = self._pipeline.gate
         if gate.limits.applies(record.key, choice.dialect.name):
@@ -147,7 +147,7 @@ class HttpHandler:
         status, content = self._refusals.encoded(busy, choice.render_error, record.client)
         self._pipeline.failed(record, busy)
         self._pipeline.end(record, status)
-        return status, b"%b: %b\r\n%b" % (REQUEST_ID_BYTES, record.request_id.encode("latin-1"), content)
+        return status, b"%b: %b\r\n%b" % (REQUEST_ID_BYTES, record.exchange.request_id.encode("latin-1"), content)
 
     async def _or_error(
         self, work: Awaitable[Rendered | None], record: RequestRecord, dialect: str, render: RenderError
@@ -157,10 +157,10 @@ class HttpHandler:
         try:
             return await work
         except ClientDisconnected:
-            record.error = "ClientLeft"
+            record.exchange.error = "ClientLeft"
             return None
         except (Exception, asyncio.CancelledError) as cause:  # run.py cancels requests that outlast the shutdown
-            record.dialect = dialect
+            record.exchange.dialect = dialect
             # No name for the error here: with its traceback it would keep this frame, and so the body, in a cycle.
             return self._refusals.render(self._pipeline.failed(record, cause), render, record.client)
 
@@ -174,7 +174,7 @@ class HttpHandler:
             record,
             reads_key=endpoint.open_page is None,
             # Pages have no span: most traces would be probes and scrapes.
-            span=None if page is not None else (record.method, record.route),
+            span=None if page is not None else (record.exchange.method, record.exchange.route),
         )
         if (error := call.scope.get(OVER_LIMIT)) is not None and not (page is not None and page.probe):
             raise error
@@ -197,7 +197,7 @@ class HttpHandler:
         if checks_early:
             await self._engine.check_busy(endpoint.samples, record.caller())
         choice = await self._choose(call)
-        record.dialect = choice.dialect.name
+        record.exchange.dialect = choice.dialect.name
         work = self._converse(call, choice, None if checks_early else choice.sample)
         return await self._or_error(work, record, choice.dialect.name, choice.render_error)
 
@@ -243,7 +243,7 @@ class HttpHandler:
         await self._pipeline.account(record, result)
         answered_s = time.perf_counter()
         rendered = await self._responder.render(parsed, result)
-        record.steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
+        record.exchange.steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
         call.result = result
         return rendered
 
