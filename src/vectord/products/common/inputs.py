@@ -88,7 +88,7 @@ def check_count(given: int, limit: int | None, field: str = "inputs", unit: str 
         raise TooManyInputs(template, field=field, limit=limit, given=given, unit=unit)
 
 
-def check_characters(inputs: Sequence[Input], limit: int | None, field: str = "inputs") -> None:
+def check_characters(inputs: Sequence[Input], limit: int | None) -> None:
     """Raises TooManyCharacters for the first text of more than `limit` characters. limit: None for no limit.
 
     Token ids are not counted. The sentence is Simple Inference Server's.
@@ -98,7 +98,7 @@ def check_characters(inputs: Sequence[Input], limit: int | None, field: str = "i
     for index, text in enumerate(inputs):
         if isinstance(text, str) and len(text) > limit:
             template = "Input at index {index} exceeds max length {limit} chars"
-            raise TooManyCharacters(template, field=field, index=index, limit=limit, given=len(text))
+            raise TooManyCharacters(template, field="inputs", index=index, limit=limit, given=len(text))
 
 
 def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:
@@ -159,10 +159,10 @@ _TRUNCATIONS: Mapping[str, tuple[bool, Side]] = {
 }
 
 
-def read_truncate(value: Switch, field: str = "truncate") -> tuple[bool | None, Side]:
+def read_truncate(value: Switch) -> tuple[bool | None, Side]:
     """Whether to truncate texts, None if unset, and the end to cut off. Raises InvalidField for an unknown word."""
     known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
-    return known or (read_switch(value, field), "right")
+    return known or (read_switch(value, "truncate"), "right")
 
 
 Use = Annotated[
@@ -190,11 +190,11 @@ Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end 
 _SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "left"}
 
 
-def read_side(direction: str | None, field: str = "truncation_direction") -> Side:
+def read_side(direction: str | None) -> Side:
     """The end that is cut off, by TEI's "Right" or "Left" in any case; null is "Right". Raises InvalidField."""
     side = _SIDES.get(None if direction is None else direction.lower())
     if side is None:
-        raise InvalidField("{field} must be 'Right' or 'Left'", field=field)
+        raise InvalidField("{field} must be 'Right' or 'Left'", field="truncation_direction")
     return side
 
 

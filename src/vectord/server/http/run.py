@@ -72,7 +72,7 @@ def serve(
 
 
 class WatchingServer(uvicorn.Server):
-    """uvicorn's server with limited connections, plus a check of slow clients every second."""
+    """uvicorn's server with limited connections, plus a check of slow clients every second. Handles no signals."""
 
     def __init__(self, settings: uvicorn.Config, backpressure: WriteBackpressure, limits: ConnectionLimits) -> None:
         super().__init__(settings)
@@ -99,6 +99,10 @@ class WatchingServer(uvicorn.Server):
     def _close_port(self) -> None:
         for acceptor in self._acceptors:
             acceptor.close()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_S == 0:
@@ -189,15 +193,14 @@ class Server(WatchingServer):
         """Close idle connections until none is left or the timeout has passed. began_s: in loop time."""
         loop = asyncio.get_running_loop()
         deadline_s = began_s + max(self._timeout_s, MIN_DRAIN_S)
-        while self._has_connections() and loop.time() < deadline_s:
+        while loop.time() < deadline_s and (
+            self.server_state.connections or any(acceptor.is_opening for acceptor in self._acceptors)
+        ):
             draining_s = loop.time() - began_s
             if draining_s >= MIN_DRAIN_S:
                 for connection in self._connections():
                     connection.close_if_idle(before_request=draining_s >= FIRST_REQUEST_DRAIN_S)
             await asyncio.sleep(TICK_S)
-
-    def _has_connections(self) -> bool:
-        return bool(self.server_state.connections) or any(acceptor.is_opening for acceptor in self._acceptors)
 
     async def _cancel_requests(self, draining: asyncio.Task[None]) -> None:
         """Answer the remaining requests with 503 and close all connections. No effect if all were answered in time."""
@@ -233,7 +236,7 @@ async def serve_metrics(
     settings = uvicorn_config(handler, config, certificate, "off")
     settings.timeout_graceful_shutdown = METRICS_SHUTDOWN_S
     limits = ConnectionLimits(MAX_METRICS_CONNECTIONS, MAX_METRICS_CONNECTIONS)
-    server = MetricsServer(settings, backpressure, limits)
+    server = WatchingServer(settings, backpressure, limits)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     _log.info("listening", extra={"fields": {"url": url_of(listener, "https" if certificate else "http") + "/metrics"}})
     try:
@@ -241,14 +244,6 @@ async def serve_metrics(
     finally:
         server.should_exit = True
         await serving
-
-
-class MetricsServer(WatchingServer):
-    """Leaves the process's signals to Server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def uvicorn_config(
