@@ -157,7 +157,6 @@ def test_a_fingerprint_is_returned_unchanged(value):
 
 INVALID: dict[str, tuple[Callable[..., object], list[Any], str]] = {
     "switch": (read_switch, ["", "yes", "1", " true", "none"], "`flag` must be true or false."),
-    "side": (read_side, ["", "middle", "right "], "`flag` must be 'Right' or 'Left'"),
     "fingerprint": (read_fingerprint, ["", "f" * 33, "f:12345678", "f:raw:8", "F", "a b", "a\n", "\u0660"], "`flag` "),
 }
 
@@ -170,3 +169,11 @@ def test_other_values_are_rejected(read, values, message):
             read(value, "flag")
         assert caught.value.field == "flag"
         assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("word", ["", "middle", "right "])
+def test_another_side_is_rejected(word):
+    """In the field that TEI's servers have for it."""
+    with pytest.raises(InvalidField, match=r"^`truncation_direction` must be 'Right' or 'Left'") as caught:
+        read_side(word)
+    assert caught.value.field == "truncation_direction"
