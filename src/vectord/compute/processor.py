@@ -22,7 +22,10 @@ _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 # products in 16 bits overflow.
 _INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
-BACKGROUND_NICE = 10  # of the threads besides the event loop's
+BACKGROUND_NICE = 10  # of the threads that compute
+# Prefixes of the names of the event loop's executor. Its threads parse and render, and hold the interpreter's lock
+# meanwhile: at a low priority they hold it for longer, and the event loop waits.
+PARSING_THREADS = ("asyncio_", "uvloop_")
 
 
 def thread_budget(root: Path = Path("/")) -> int:
@@ -47,7 +50,7 @@ def multiplies_int8(root: Path = Path("/")) -> bool | None:
 
 
 def lower_other_threads() -> None:
-    """Give the calling thread, the event loop's, more of a busy core than the threads that compute, parse and inflate.
+    """Give the calling thread, the event loop's, and those that parse for it more of a busy core than other threads.
 
     Linux gives priorities to threads. Called every second, because libraries start threads of their own at any time.
     On 2 cores, with five times the load that they process, 99 of 100 refusals take at most 59 ms, and 298 ms without
@@ -58,8 +61,9 @@ def lower_other_threads() -> None:
     calling = threading.get_native_id()
     with suppress(OSError):  # a sandbox
         nice = min(19, os.getpriority(os.PRIO_PROCESS, calling) + BACKGROUND_NICE)
+        parsing = {thread.native_id for thread in threading.enumerate() if thread.name.startswith(PARSING_THREADS)}
         for thread in Path("/proc/self/task").iterdir():
-            if int(thread.name) != calling:
+            if int(thread.name) not in {calling, *parsing}:
                 with suppress(OSError):  # it has just ended
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
