@@ -55,7 +55,8 @@ def test_the_import_needs_neither_server_nor_engine() -> None:
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     packages = {name.partition(".")[0].removeprefix("_") for name in output} - sys.stdlib_module_names
     assert {name for name in packages if find_spec(name)} <= {"vectord", "numpy", "msgspec", "typing_extensions"}
-    assert not {"vectord.config", "vectord.engine.engine", "vectord.compute", "vectord.text"} & set(output)
+    heavy = {"vectord.config", "vectord.engine.engine", "vectord.compute", "vectord.text", "vectord.checkpoints.folder"}
+    assert not heavy & set(output)
 
 
 def test_vectors_of_lists_and_single_texts(embedder: Embedder) -> None:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.folder import read_modules
 from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import ModelUnavailable, ShuttingDown, VectordError
 from vectord.schema import (
@@ -393,6 +392,8 @@ def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: En
 
 def _normalizes(folder: Path) -> bool:
     """Whether the model's own modules end with Normalize, which vectord leaves to the request."""
+    from vectord.checkpoints.folder import read_modules  # noqa: PLC0415 - imported on use
+
     modules = read_modules(folder)
     return bool(modules) and modules[-1].kind == "Normalize"
 

@@ -36,7 +36,7 @@ def test_a_port_in_use_is_a_one_line_error() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 300, "x\x00y", ""])
 def test_an_invalid_host_is_a_one_line_error(host: str) -> None:
     """Addresses of other machines, and invalid names."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="is not an address of this machine") as caught:
         bind(host, 0)
     assert "\n" not in caught.value.message
 

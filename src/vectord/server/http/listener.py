@@ -12,6 +12,8 @@ from typing import Any
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, plain_reason
 
+NO_ADDRESS = "--host {host!r} is not an address of this machine."
+
 
 def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     """A socket bound to `host` and `port`, not yet listening. port 0: any free one.
@@ -22,7 +24,7 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
         family, address = _resolve(host, port)
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, ValueError):  # ValueError: not a valid host name
-        raise ConfigError(f"--host {host!r} is not an address of this machine.") from None
+        raise ConfigError(NO_ADDRESS.format(host=host)) from None
     try:
         if os.name == "posix":  # on other systems this option lets two processes share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,6 +55,8 @@ def _bind_failure(problem: OSError, host: str, port: int, option: str) -> str:
         return f"Port {port} on {host} is in use; stop the program that listens there or set another with {option}."
     if problem.errno == errno.EACCES:
         return f"Port {port} needs more rights than this process has; set one above 1023 with {option}."
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return NO_ADDRESS.format(host=host)
     return f"Cannot listen on {host} port {port}: {problem.strerror}."
 
 

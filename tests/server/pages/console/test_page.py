@@ -113,6 +113,18 @@ def test_the_page_shows_the_hour_that_the_server_has_kept(visit: Visit) -> None:
     expect(chart.locator(".legend")).to_contain_text("answered 5")
 
 
+@pytest.mark.parametrize(("uptime_s", "shown"), [(60, "2 minutes"), (3000, "15 minutes")])
+def test_the_time_shown_fits_a_server_that_has_just_started(visit: Visit, uptime_s: int, shown: str) -> None:
+    """Its first minutes would be a narrow strip at the edge of a longer chart."""
+
+    def with_uptime(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "uptime_s": uptime_s})
+
+    visit.page.route("**/console/live", with_uptime)
+    visit.open()
+    expect(visit.page.get_by_role("radio", name=shown)).to_be_checked()
+
+
 def test_requests_are_shown_by_model_and_with_their_outcome(page: Page, server: str) -> None:
     """Latency, traffic, truncation and errors of a model; the recent requests without their texts."""
     httpx.post(f"{server}/v1/embeddings", json={"input": "a secret text", "model": "tiny-bge-m3"}).raise_for_status()
@@ -172,13 +184,20 @@ def test_only_the_admin_key_pulls_a_model(chromium: Browser, locked: str) -> Non
 
 
 def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, server: str) -> None:
-    """On the first screen, also without scrolling sideways; with version and uptime."""
+    """On the first screen, with version and uptime. No part of the page is wider than the screen."""
+
+    def with_board(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "grafana_url": "https://grafana.test/d/vectord"})
+
     with Visit.begun(chromium, server, viewport={"width": 390, "height": 844}) as visit:
+        visit.page.route("**/console/live", with_board)
         visit.open()
+        expect(visit.page.get_by_role("link", name="Grafana")).to_be_visible()
         for state in visit.page.locator(".model-state").all():
             box = state.bounding_box()
             assert box is not None and box["x"] + box["width"] <= 390 and box["y"] < 844
         expect(visit.page.locator("#load-note")).to_contain_text(re.compile("Version .+, up .+ of memory"))
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:

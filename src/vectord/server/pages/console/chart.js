@@ -6,7 +6,7 @@ import { clockTime } from "./format.js";
 const WIDTH = 1000; // of the drawing's own coordinates
 const HEIGHT = 100;
 const GAP = 2.5; // steps without a value end a line
-const TICKS_S = new Map([[120, 30], [900, 300], [3600, 900]]); // by range
+const TICKS_S = new Map([[120, 60], [900, 300], [3600, 900]]); // by range
 
 export class Chart {
   /** series: names, in drawing order; format: turns a value into text; top: the minimum upper end of the axis. */

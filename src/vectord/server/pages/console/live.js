@@ -10,6 +10,7 @@ const PERIOD_MS = 1000;
 const PATIENCE_MS = 5000; // after a failure
 const RANGES = [[120, "2 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
 const RANGE_KEPT_AS = "vectord-range";
+const YOUNG_S = 300; // a server for whose figures 2 minutes are enough, unless the visitor has chosen
 const REFUSED = /^(429|503) /;
 
 const history = new History();
@@ -36,7 +37,9 @@ const CHARTS = [
 ].map((each) => ({ ...each, chart: new Chart(each) }));
 
 const modelChoice = el("select", { id: "load-model", onchange: () => draw() });
-let rangeS = Number(localStorage.getItem(RANGE_KEPT_AS)) || RANGES[1][0];
+const chosenS = Number(localStorage.getItem(RANGE_KEPT_AS));
+let rangeS = chosenS || RANGES[1][0];
+let isRangeOpen = !chosenS; // until the first figures
 let timer = null;
 let gpu = null; // a chart, for devices with their own memory
 let tell = () => {};
@@ -58,8 +61,17 @@ export function startLive(whenTold) {
 
 function choose(seconds) {
   rangeS = seconds;
+  isRangeOpen = false;
   localStorage.setItem(RANGE_KEPT_AS, seconds);
   draw();
+}
+
+function fitRange(uptimeS) {
+  if (isRangeOpen && uptimeS < YOUNG_S) {
+    [[rangeS]] = RANGES;
+    find("range").querySelector("input").checked = true;
+  }
+  isRangeOpen = false;
 }
 
 function resume() {
@@ -82,6 +94,7 @@ async function ask(begins = false) {
     const continues = history.add(json);
     tell(json, null);
     noteOf(json);
+    fitRange(json.uptime_s);
     if (continues) draw();
     again(continues ? PERIOD_MS : 0, !continues);
   } catch (error) {
