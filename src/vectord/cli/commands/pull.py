@@ -151,7 +151,7 @@ def _pull_onto(line: CommandLine, url: str | None, token: str | None, names: Seq
             click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
     if as_json:
         print_json({"served": served})
-    else:
+    elif served:
         print_text("\n".join(f"{name} is served" for name in served))
     return 0 if len(served) == len(names) else ExitCode.FAILED
 
