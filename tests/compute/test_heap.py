@@ -46,3 +46,26 @@ def test_freed_memory_returns_to_the_system() -> None:
         for how in ("limited", "default")
     )
     assert limited_mb <= EXPECTED_MB < default_mb
+
+
+OUTGROWN = """
+import psutil
+from vectord.compute import heap
+
+heap.limit_freed_memory()
+kept = []
+buffers = []
+for _ in range(30):
+    buffers.append(b"x" * 2**20)
+    kept.append(bytes(1000))  # in the heap after the buffer, so that the heap's end does not move back
+before_mb = psutil.Process().memory_info().rss >> 20
+buffers.clear()
+print(before_mb - (psutil.Process().memory_info().rss >> 20))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="not glibc")
+def test_large_buffers_return_between_small_ones() -> None:
+    """A runtime that replaces its buffers by larger ones leaves no holes of 1 MiB in the heap."""
+    run = subprocess.run([sys.executable, "-c", OUTGROWN], capture_output=True, check=True, text=True)
+    assert int(run.stdout) >= 29
