@@ -38,6 +38,16 @@ OLDER: tuple[tuple[str, Any], ...] = (
     ("rope_scaling", {"rope_type": "linear", "factor": 4.0}),
 )
 
+_TRAINED = {"factor": 4.0, "original_max_position_embeddings": 16}
+ROPES: tuple[Mapping[str, Any], ...] = (  # forms of rope_parameters and rope_scaling
+    {"rope_type": "default", "partial_rotary_factor": 0.5},
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "dynamic", **_TRAINED},
+    {"rope_type": "yarn", **_TRAINED, "attention_factor": 1.2, "beta_fast": 8.0, "beta_slow": 0.5},
+    {"rope_type": "yarn", **_TRAINED, "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False},
+    {"rope_type": "llama3", **_TRAINED, "low_freq_factor": 0.5, "high_freq_factor": 3.0},
+    {"rope_type": "longrope", **_TRAINED, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+)
 HOSTILE: tuple[Any, ...] = (10**30, -1e30, float("nan"), "x", [{}], {"a": 1})
 
 Place = tuple[str, ...]  # the key, and keys inside its object
@@ -62,7 +72,7 @@ def test_a_changed_setting_gives_the_references_numbers_or_is_refused(name: str,
     saved = json.loads(file.read_text())
     unchanged = numpy_answer(case.spec(folder), TEXTS)
     reasons = reasons_of(name)
-    for place, value in changes(saved):
+    for place, value in (*changes(saved), *nested_changes(saved)):
         file.write_text(json.dumps(changed(saved, place, value)))
         try:
             got = numpy_answer(case.spec(folder), TEXTS)
@@ -119,13 +129,57 @@ def reasons_of(name: str) -> Mapping[str, Harmless]:
 
 def changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
     """The place and value of each change."""
-    model_type = saved["model_type"]
-    known = transformers.AutoConfig.for_model(CLASSES.get(model_type, model_type)).to_dict()
-    for key, value in {**known, **saved}.items():
-        if key not in NOT_SETTINGS:
-            yield from ((place, other) for place, scalar in scalars((key,), value) for other in others(scalar))
+    for key, value in settings(saved).items():
+        yield from ((place, other) for place, scalar in scalars((key,), value) for other in others(scalar))
     for key, value in OLDER:
         yield (key,), value
+
+
+def settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the config class and of the file."""
+    model_type = saved["model_type"]
+    known = transformers.AutoConfig.for_model(CLASSES.get(model_type, model_type)).to_dict()
+    return {key: value for key, value in {**known, **saved}.items() if key not in NOT_SETTINGS}
+
+
+def nested_changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """The place and value of each change in a list, and in each form of rope_parameters and rope_scaling."""
+    found = settings(saved)
+    for key, value in found.items():
+        for place, values in lists((key,), value):
+            yield from ((place, other) for other in changed_lists(values))
+    for key in found.keys() & {"rope_parameters", "rope_scaling"}:
+        layers = [name for name, inner in (found[key] or {}).items() if isinstance(inner, dict)]
+        for i, rope in enumerate(ROPES):
+            yield from (((key, *layers[i % 2 :][:1]), form) for form in changed_ropes(rope))
+
+
+def lists(place: Place, value: Any) -> Iterator[tuple[Place, list[Any]]]:
+    if isinstance(value, list):
+        yield place, value
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from lists((*place, str(key)), inner)
+
+
+def changed_lists(values: list[Any]) -> Iterator[list[Any]]:
+    """Shorter, longer, in another order, and with each other element in each place."""
+    yield from (other for other in (values[:-1], [*values, *values[-1:]], values[::-1]) if other != values)
+    for i, own in enumerate(values):
+        for other in (*dict.fromkeys(map(str, values)), "x", None, True):
+            if other != own:
+                yield [*values[:i], other, *values[i + 1 :]]
+
+
+def changed_ropes(rope: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The form without rope_theta, with it, and with each entry changed, null or removed."""
+    full = {**rope, "rope_theta": 50.0}
+    yield from (dict(rope), full, {**full, "made_up": 1})
+    for key, value in full.items():
+        yield {name: given for name, given in full.items() if name != key}
+        if key != "rope_type":
+            for other in (*others(value)[:1], None):
+                yield {**full, key: other}
+    yield {**full, "type": "default"}
 
 
 def scalars(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:

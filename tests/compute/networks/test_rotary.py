@@ -77,7 +77,6 @@ def test_no_mapping_is_no_scaling() -> None:
     plain = Rotary(theta=1000.0)
     assert read_rotary({}, ("rope_parameters", "full_attention"), theta=1000.0, positions=1) == plain
     assert [read(scaling) for scaling in (None, {}, {"type": "default"}, {"rope_type": "default"})] == [plain] * 4
-    assert read({"rope_type": "linear", "factor": 2, "rope_theta": None}) == Rotary(theta=1000.0, factor=2.0)
 
 
 FAULTS: dict[str, tuple[object, str]] = {
@@ -96,6 +95,11 @@ FAULTS: dict[str, tuple[object, str]] = {
         "rope_scaling.full_attention is not supported with rope_type default",
     ),
     "a theta that does not turn": ({"rope_theta": 1.0}, "rope_scaling.rope_theta must be above 1; found 1"),
+    "a null that is no default": (
+        {"rope_type": "yarn", "factor": 2.0, "truncate": None},
+        "rope_scaling.truncate null is not supported",
+    ),
+    "a theta of null": ({"rope_type": "linear", "factor": 2, "rope_theta": None}, "rope_scaling.rope_theta null"),
     "a theta that is no number": ({"rope_theta": "big"}, "rope_scaling.rope_theta must be a number above 0"),
     "no trained positions": (
         {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": -1},

@@ -18,7 +18,7 @@ from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, refuse_u
 from vectord.checkpoints.files.read import Settings
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
-from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
+from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, Turns, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
     Transformer,
@@ -81,7 +81,7 @@ def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> T
         out_bias=bias,
         head_norms=True,
         windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
-        rotary=read_layer_rotary(config, "full_attention", theta=1e6, positions=spec.max_tokens),
+        rotary=_rotary(config, "full_attention", spec),
         outer_norms=True,
     )
     tables: dict[tuple[str, int], Turns[T]] = {}
@@ -89,8 +89,7 @@ def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> T
     for i, (kind, layer_spec) in enumerate(zip(kinds, _layer_specs(config, spec, kinds), strict=True)):
         key = kind, layer_spec.head_size
         if key not in tables:
-            rotary = read_layer_rotary(config, kind, theta=_THETAS[kind], positions=spec.max_tokens)
-            tables[key] = rotary_table(weights, rotary, layer_spec.head_size, spec.max_tokens)
+            tables[key] = rotary_table(weights, _rotary(config, kind, spec), layer_spec.head_size, spec.max_tokens)
         reader = weights.under(f"layers.{i}.")
         layer = decoder.read_layer(layer_spec, family, reader, tables[key], None, family.windows[i])
         layers.append(_with_gate(layer, layer_spec, reader, weights, gate_size, i))
@@ -104,6 +103,16 @@ def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> T
         ),
         ops,
     )
+
+
+def _rotary(config: Mapping[str, Any], kind: str, spec: TransformerSpec) -> Rotary:
+    """transformers has no defaults for the entries of rope_parameters."""
+    given = facts.section(config, "rope_parameters")
+    section = facts.section(given, kind)
+    trained = () if section.get("rope_type") in ("default", "linear") else ("original_max_position_embeddings",)
+    if given and (missing := [key for key in ("rope_type", "rope_theta", *trained) if key not in section]):
+        raise ModelUnavailable(f"config.json: rope_parameters.{kind}.{missing[0]} is missing")
+    return read_layer_rotary(config, kind, theta=_THETAS[kind], positions=spec.max_tokens)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
@@ -141,6 +150,9 @@ def _layer_specs(config: Mapping[str, Any], spec: TransformerSpec, kinds: Sequen
         specs.append(replace(spec, head_size=facts.size(own, "head_dim", spec.head_size), kv_heads=kv_heads))
     if numbers:
         raise ModelUnavailable(f"config.json: per_layer_config.{min(numbers)[:40]} is not the number of a layer")
+    for kind, own in zip(kinds, specs, strict=True):
+        if own != specs[kinds.index(kind)]:
+            raise ModelUnavailable(f"config.json: per_layer_config and layer_types must give layers of {kind} one form")
     return specs
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.rotary import Turns, rotary_table
+from vectord.compute.networks.rotary import Turns, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
     Mlp,
@@ -52,7 +52,8 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
     spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
-    turns = rotary_table(weights, decoder.read_decoder_rotary(config, spec), spec.head_size, spec.max_tokens)
+    rotary = read_plain_rotary(config, theta=1e6, positions=spec.max_tokens)
+    turns = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
     layers = []
     for i, kind in enumerate(_kinds(config, spec.layers)):
         layer = weights.under(f"layers.{i}.")

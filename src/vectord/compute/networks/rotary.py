@@ -45,6 +45,7 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
         }
     ),
 }
+_MAY_BE_NULL = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,15 @@ def turns_of(ops: Ops[T], table: Turns[T], tokens: Tokens[T]) -> Turns[T]:
 
 
 def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The mapping's entries under their full names, for error messages; nulls are left out."""
-    found = config
+    """The mapping's entries under their full names, for error messages, without nulls. Raises ModelUnavailable for a
+    null that is not the same as no entry."""
+    found, name = config, ".".join(path)
     for key in path:
         found = facts.section(found, key)
-    return {f"{'.'.join(path)}.{key}": value for key, value in found.items() if value is not None}
+    for key, value in found.items():
+        if value is None and key not in _MAY_BE_NULL:
+            raise ModelUnavailable(f"config.json: {name}.{key[:80]} null is not supported; remove it")
+    return {f"{name}.{key}": value for key, value in found.items() if value is not None}
 
 
 def _factor(found: Mapping[str, Any], name: str) -> float:
