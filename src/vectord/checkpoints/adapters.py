@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
-from vectord.checkpoints.config_keys import Harmless, harmless, refuse_unread
+from vectord.checkpoints.config_keys import OPTION, Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ADAPTER, ModelFolder
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter
@@ -32,25 +32,25 @@ _STACKED = re.compile(r"(?P<layer>.+)\.parametrizations\.weight\.0\.lora_(?P<sid
 _PEFT = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
 _PEFT_BASE = re.compile(r"base_model\.model\.(?P<layer>.+)\.base_layer\.weight")
 
-# Keys of adapter_config.json that may be unread. The tensors of the adapter decide which layers it changes.
+_LAYER_INDEX = re.compile(r".*?\.[^.]*\.(\d+)\..*")  # peft's, of layers_to_transform
+
+# Keys of adapter_config.json that may be unread.
 PEFT: Mapping[str, Harmless] = {
     **harmless(
         "names, versions and classes",
         "auto_mapping base_model_name_or_path inference_mode megatron_core peft_version revision task_type",
     ),
     **harmless("training only", "ensure_weight_tying lora_dropout"),
-    **harmless(
-        "the tensors show it", "exclude_modules layers_pattern layers_to_transform qalora_group_size target_modules"
-    ),
+    **harmless("use_qalora only", "qalora_group_size"),
     **harmless("the usual start of training", "init_lora_weights", True, False, "gaussian", "eva", "orthogonal"),
     **harmless("no bias is trained", "bias", "none"),
     **harmless(
         "off",
-        "fan_in_fan_out lora_bias use_bdlora use_dora use_qalora",
+        "fan_in_fan_out lora_bias use_dora use_qalora",
         False,
     ),
     **harmless("none", "alpha_pattern loftq_config rank_pattern", {}),
-    **harmless("none", "modules_to_save target_parameters trainable_token_indices", []),
+    **harmless("none", "layers_pattern modules_to_save target_parameters", []),
 }
 
 
@@ -110,12 +110,60 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
         raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
     rooted = config.flag("use_rslora", False)
+    includes = _targets(config)
+    refuse_null(config, "alpha_pattern rank_pattern")
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)
     if weights is None:
         raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
+    _check_targets(weights, config, includes)
     return Adapter(name=name, scale=alpha / (math.sqrt(rank) if rooted else rank), rank=rank, weights=weights)
+
+
+def _targets(config: Settings) -> Callable[[str], bool] | None:
+    """Whether peft changes a layer of this name; None: any layer with tensors. Raises ModelUnavailable.
+
+    Source: peft's check_target_module_exists. peft drops the tensors of other layers.
+    """
+    names = {key: _names(config, key) for key in ("target_modules", "exclude_modules")}
+    numbers = config.get("layers_to_transform")
+    numbers = [numbers] if type(numbers) is int else numbers or []
+    if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
+        raise ModelUnavailable(f"{config.path}: layers_to_transform must be a list of whole numbers")
+    if "target_modules" in config.allowed:
+        return None
+
+    def includes(layer: str) -> bool:
+        named = {key: any(f".{layer}".endswith(f".{name}") for name in listed) for key, listed in names.items()}
+        index = _LAYER_INDEX.fullmatch(layer) if numbers and layer not in names["target_modules"] else None
+        chosen = not numbers or layer in names["target_modules"] or (index is not None and int(index[1]) in numbers)
+        return named["target_modules"] and chosen and not named["exclude_modules"]
+
+    return includes
+
+
+def _names(config: Settings, key: str) -> list[str]:
+    value = config.get(key)
+    if key in config.allowed or (value is None and key == "exclude_modules"):
+        return []
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise ModelUnavailable(
+            f"{config.path}: {key} {repr(value)[:80]} is not supported; it must be a list of names of layers"
+            + f"; {OPTION} {key} ignores it"
+        )
+    return value
+
+
+def _check_targets(weights: Path, config: Settings, includes: Callable[[str], bool] | None) -> None:
+    checkpoint = open_checkpoint((weights,))
+    layers = {match["layer"] for name in checkpoint if (match := _PEFT.fullmatch(name))}
+    checkpoint.close()
+    if includes is not None and (others := sorted(layer for layer in layers if not includes(layer))):
+        raise ModelUnavailable(
+            f"{config.path}: target_modules, exclude_modules and layers_to_transform leave out {others[0][:200]}, of "
+            f"which {weights.name} has tensors; {OPTION} target_modules ignores them"
+        )
 
 
 def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.compute.networks.case import numpy_answer, texts_of
 from tests.compute.networks.jina_tasks import TASKS, task_states, write_jina_tasks
 from tests.compute.networks.tiny_encoders import CASES
 from tests.models import pack_texts
+from tests.reference.references import run_reference
 
 from vectord.checkpoints.adapters import read_adapter, read_tasks
 from vectord.checkpoints.folder import open_folder
@@ -25,7 +26,7 @@ from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.errors import ModelUnavailable
 
-PEFT = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none", "target_modules": ["query"], "use_dora": False}
+PEFT: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none", "use_dora": False}
 TEXTS = texts_of(9, 1, 20, 2, 7)
 PLACES = {"A": (4, 128), "B": (32, 4)}  # of the table of positions
 MIXED = (2, 0, 1, 5, 2)  # the adapter of each text; 0: none
@@ -80,12 +81,12 @@ def test_backends_compute_mixed_batches(backend: str, spec: ModelSpec, expected:
     np.testing.assert_allclose(plain, numpy_answer(spec, TEXTS), atol=1e-4)
 
 
-# --- folders of peft's ----------------------------------------------------------------------------------------
+# --- folders of peft ----------------------------------------------------------------------------------------
 
 
 def write_peft(folder: Path, base: Path, layers: Sequence[str], *, seed: int, **config: Any) -> Path:
     """An adapter of these layers of a model, under the names that peft 0.21 writes."""
-    settings = {**PEFT, **config}
+    settings = {**PEFT, "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}), **config}
     weights, tensors = load_file(base / "model.safetensors"), {}
     generator = torch.Generator().manual_seed(seed)
     for layer in layers:
@@ -123,6 +124,22 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return CASES["bert"].write(tmp_path_factory.mktemp("bert"))
 
 
+# The further keys that peft 0.21 writes, and their defaults.
+WRITTEN: dict[str, Any] = {
+    **dict.fromkeys(("alora_invocation_tokens", "arrow_config", "auto_mapping", "corda_config", "eva_config")),
+    **dict.fromkeys(("exclude_modules", "kasa_config", "layer_replication", "layers_pattern", "layers_to_transform")),
+    **dict.fromkeys(("lora_ga_config", "megatron_config", "modules_to_save", "monteclora_config", "revision")),
+    **dict.fromkeys(("target_parameters", "task_type", "trainable_token_indices", "use_bdlora", "velora_config")),
+    **dict.fromkeys(("ensure_weight_tying", "fan_in_fan_out", "inference_mode", "lora_bias", "use_qalora"), False),
+    **{key: {} for key in ("alpha_pattern", "loftq_config", "rank_pattern")},
+    "base_model_name_or_path": "me/bert",
+    "init_lora_weights": True,
+    "lora_dropout": 0.0,
+    "megatron_core": "megatron.core",
+    "peft_version": "0.21.2",
+    "qalora_group_size": 16,
+    "use_rslora": False,
+}
 ATTENTION = ("encoder.layer.0.attention.self.query", "encoder.layer.1.attention.self.value")
 FURTHER = ("embeddings.word_embeddings", "encoder.layer.1.intermediate.dense", "encoder.layer.1.output.dense")
 
@@ -143,27 +160,78 @@ def test_adapters_of_other_ranks_and_layers_share_a_batch(bert: Path, tmp_path: 
     np.testing.assert_allclose(got, np.concatenate(want), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"peft_type": "IA3"},
-        {"use_dora": True},
-        {"bias": "all"},
-        {"modules_to_save": ["classifier"]},
-        {"rank_pattern": {"query": 8}},
-        {"alpha_pattern": {"query": 8}},
-        {"fan_in_fan_out": True},
-        {"init_lora_weights": "pissa"},
-        {"trainable_token_indices": [3]},
-        {"layer_replication": [[0, 1]]},
-        {"of_tomorrow": 1},
-    ],
-    ids=lambda config: next(iter(config)),
-)
-def test_unsupported_settings_of_an_adapter_are_refused(config: dict[str, Any], bert: Path, tmp_path: Path) -> None:
-    """The error names the key."""
-    with pytest.raises(ModelUnavailable, match=next(iter(config))):
-        read_adapter("a", write_peft(tmp_path / "a", bert, ATTENTION, seed=1, **config))
+VALUES: tuple[Any, ...] = (None, True, False, 0, 7, 0.5, float("nan"), "x", [], ["x"], {"a": 1})
+VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
+    "alpha_pattern": ({"query": 8},),
+    "bias": ("all", "lora_only"),
+    "exclude_modules": (["query"], ["layer.1.attention.self.value"], "query", ["uery"]),
+    "init_lora_weights": ("eva", "gaussian", "loftq", "olora", "orthogonal", "pissa"),
+    "layer_replication": ([[0, 1]], [[0, 2], [1, 2]]),
+    "layers_pattern": ("layer", ["layer"]),
+    "layers_to_transform": ([0], [1], [0, 1], [0, 1, 9]),
+    "modules_to_save": (["pooler"], ["classifier"]),
+    "peft_type": ("IA3", "LOHA", "lora"),
+    "r": (2, 8),
+    "rank_pattern": ({"query": 2},),
+    "target_modules": ("all-linear", ".*(query|value)", ["query"], ["query", "value", "dense"], ["uery", "value"]),
+    "task_type": ("FEATURE_EXTRACTION", "SEQ_CLS"),
+    "trainable_token_indices": ([3],),
+}
+REMOVED = object()
+# Names, versions, and settings of training: their form does not matter, though peft checks it.
+NO_EFFECT = {"auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "inference_mode", "lora_dropout"} | {
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "task_type",
+}
+
+
+def test_a_changed_setting_of_an_adapter_gives_pefts_numbers_or_is_refused(bert: Path, tmp_path: Path) -> None:
+    """Each key that peft 0.21 writes, and an unknown one. Where peft raises an error, only a refusal passes."""
+    folder = write_peft(tmp_path / "a", bert, (*ATTENTION, *FURTHER), seed=1, **WRITTEN)
+    file = folder / "adapter_config.json"
+    saved, accepted, wrong = json.loads(file.read_text()), [], []
+    spec = CASES["bert"].spec(bert, adapters=(read_adapter("a", folder),))
+    unchanged = numpy_answer(spec, TEXTS[:1], adapters=np.array([1], np.int32))
+    cases = [
+        (key, value)
+        for key in (*saved, "of_tomorrow")
+        for value in (*VALUES, *VALUES_OF.get(key, ()), *[REMOVED][: saved.get(key) is not None])
+        if type(own := saved.get(key, REMOVED)) is not type(value) or own != value
+    ]
+    for key, value in cases:
+        config = {**saved, key: value}
+        if value is REMOVED:
+            config.pop(key)
+        file.write_text(json.dumps(config))
+        try:
+            spec = CASES["bert"].spec(bert, adapters=(read_adapter("a", folder),))
+            got = numpy_answer(spec, TEXTS[:1], adapters=np.array([1], np.int32))
+        except ModelUnavailable as refused:
+            if not any(word in str(refused) for word in (key, "lora_A")):
+                wrong.append(f"{key} {value!r}: {refused}")
+            continue
+        if key not in NO_EFFECT:
+            accepted.append((key, value, config, got))
+        elif not np.array_equal(got, unchanged):
+            wrong.append(f"{key} {value!r} changes the numbers")
+    accepted.append(("nothing", None, saved, unchanged))
+    configs = [config for _, _, config, _ in accepted]
+    want = run_reference("peft_lora", bert, {"adapter": str(folder), "configs": configs, "ids": TEXTS[0]})
+    for i, (key, value, _, got) in enumerate(accepted):
+        if str(i) not in want or not np.allclose(got, want[str(i)], atol=1e-4):
+            wrong.append(f"{key} {value!r} is accepted; peft {'differs' if str(i) in want else 'raises an error'}")
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_the_operator_may_ignore_the_list_of_an_adapters_layers(bert: Path, tmp_path: Path) -> None:
+    """A regular expression of a folder is not run; the tensors then show the layers."""
+    folder = write_peft(tmp_path / "a", bert, ATTENTION, seed=1, target_modules=".*(query|value)")
+    with pytest.raises(ModelUnavailable, match=r"target_modules '\.\*.* --allow-unknown-config target_modules"):
+        read_adapter("a", folder)
+    assert read_adapter("a", folder, frozenset({"target_modules"})).rank == 4
 
 
 @pytest.mark.parametrize(
@@ -183,7 +251,8 @@ def test_tensors_of_an_adapter_that_would_be_left_out_are_refused(
     tensors: dict[str, tuple[int, int]], message: str, bert: Path, tmp_path: Path
 ) -> None:
     """The error names one."""
-    folder = write_peft(tmp_path / "a", bert, ATTENTION, seed=1)
+    names = ["query", "value", "dense", "position_embeddings"]
+    folder = write_peft(tmp_path / "a", bert, ATTENTION, seed=1, target_modules=names)
     file = folder / "adapter_model.safetensors"
     added = {f"base_model.model.{name}": torch.zeros(shape) for name, shape in tensors.items()}
     save_file({**load_file(file), **added}, file)
