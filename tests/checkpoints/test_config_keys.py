@@ -229,3 +229,12 @@ def test_an_adapter_is_refused_and_can_be_ignored(folder: Path) -> None:
         spec_of(folder)
     located = Located(folder=folder, model_id="mine", revision=None, source="folder")
     assert read_spec(located, allow_unknown=["adapter_config.json"]).outputs == {"dense", "tokens"}
+
+
+@pytest.mark.parametrize("listed", [[0], "BertModel", ["BertModel", None]], ids=str)
+def test_architectures_that_are_no_names_are_refused(listed: object, folder: Path) -> None:
+    """The class decides the kind of model, so none is left out."""
+    path = folder / "config.json"
+    write_json(path, {**json.loads(path.read_text()), "architectures": listed})
+    with pytest.raises(ModelUnavailable, match=r"config\.json: architectures must be a list of names"):
+        spec_of(folder)

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
@@ -49,7 +50,7 @@ from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.engine.operations.postprocess import activate
 from vectord.engine.queue.batch import Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
-from vectord.errors import StartError
+from vectord.errors import ConfigError, StartError
 from vectord.schema import AnswerKind, TextOptions
 from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
@@ -104,6 +105,8 @@ class NumpyBackend:
     def answers(
         self, output: AnswerKind, inputs: Sequence[Any], query: str | None = None, **options: Any
     ) -> list[tuple[Item, Any]]:
+        if output not in self.spec.outputs:  # the engine refuses such a request
+            raise ConfigError(f"{output}: a model of another kind by config.json and modules.json")
         read = ReadRequest(inputs=inputs, query=query, options=TextOptions(**options), truncate=True)
         items = [Item(one, frozenset({output}), "", "bulk") for one in self.encoder.read(read)]
         execution = Execution(cast(Backend, self), self.spec, self.encoder.special_ids)
@@ -496,6 +499,22 @@ def test_a_changed_setting_gives_the_reference_numbers_or_is_refused(written: tu
         for place, value, fault in faults(case, folder, folder / file, further, unchanged)
     ]
     assert not wrong, "\n".join(["", *wrong])
+
+
+def test_a_foreign_tensor_of_any_module_is_refused_by_name(written: tuple[Case, Path]) -> None:
+    """Of the body, a head, a Dense module or a table: the libraries ignore it, though the model was trained with it."""
+    case, folder = written
+    files = sorted(folder.rglob("*.safetensors"))
+    assert files
+    for file in files:
+        saved, tensors = file.read_bytes(), load_file(file)
+        rows = len(next(iter(tensors.values())))
+        for name in ("made_up.weight", "weights"):  # model2vec has the second; its table has another name
+            save_file({**tensors, name: torch.ones(rows)}, file, {"format": "pt"})
+            with pytest.raises(StartError, match=rf"\b{name}\b"):
+                case.answer(folder)
+        file.unlink()
+        file.write_bytes(saved)
 
 
 def faults(

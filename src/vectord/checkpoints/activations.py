@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vectord.checkpoints.config_keys import OPTION
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import DenseActivation, ScoreActivation
 from vectord.errors import ModelUnavailable
@@ -52,13 +53,14 @@ A = TypeVar("A", bound=str)
 def read_activation(settings: Settings, key: str, path: object, known: Mapping[str, A]) -> A:
     """Return the activation function of a class path, which is compared and never imported.
 
-    key: of the path in `settings`. known: the supported classes of torch.nn. Raises ModelUnavailable for any other.
+    key: of the path in `settings`. known: the supported classes of torch.nn. Raises ModelUnavailable for any other; the
+    caller lets the operator ignore the key.
     """
     match = _TORCH.fullmatch(path) if isinstance(path, str) else None
     if match is None or match["name"] not in known:
         raise ModelUnavailable(
             f"{settings.path}: {key} {repr(path)[:80]} is not supported; supported are the classes of torch.nn "
-            f"{', '.join(known)}"
+            f"{', '.join(known)}; {OPTION} {key} ignores it"
         )
     return known[match["name"]]
 

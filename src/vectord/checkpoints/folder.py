@@ -116,7 +116,9 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
         config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields}, allowed)
-    listed = architectures[:_ARCHITECTURES_LIMIT] if isinstance(architectures, list) else []
+    listed = [] if architectures is None else architectures
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ModelUnavailable(f"{config.path}: architectures must be a list of names")
     # Older versions named the file after the architecture: sentence_roberta_config.json ...
     named = transformer / "sentence_bert_config.json"
     transformer_module = named if named.is_file() else min(transformer.glob("sentence_*_config.json"), default=named)
@@ -129,7 +131,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         has_query_network=query is not None and query.kind != router.TABLE,
         transformer=transformer,
         model_type=model_type,
-        architectures=tuple(name for name in listed if isinstance(name, str)),
+        architectures=tuple(listed[:_ARCHITECTURES_LIMIT]),
         config=config,
         sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True, allowed=allowed),
         transformer_module=read_settings(transformer_module, optional=True, allowed=allowed),
@@ -264,9 +266,10 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         raise ModelUnavailable(
             f"{module.folder}: the weights of a Dense module must be in one file, not in {len(files)}"
         )
-    activation = read_activation(
-        config, "activation_function", config.get("activation_function", "torch.nn.Tanh"), ACTIVATIONS
-    )
+    path = config.get("activation_function", "torch.nn.Tanh")
+    if "activation_function" in config.allowed:
+        path = "torch.nn.Tanh"  # that of a module without the key
+    activation = read_activation(config, "activation_function", path, ACTIVATIONS)
     dense = DenseModule(
         folder=module.folder,
         weights=files[0],

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.checkpoint import find_weights, tensor_shape
+from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
@@ -64,8 +64,13 @@ def read_query_weights(place: Path, tokenizer: Path, allowed: frozenset[str]) ->
     if own.is_file() and tokenizer.suffix == ".json" and _tokens(own) != _tokens(tokenizer):
         raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
     file, *others = find_weights(place)
-    if others or len(tensor_shape(file, WEIGHT)) != 1:
+    tensors = open_checkpoint((file,))
+    shapes = {name: weight.shape for name, weight in tensors.items()}
+    tensors.close()
+    if others or len(shapes.get(WEIGHT, ())) != 1:
         raise ModelUnavailable(f"{file}: expected one tensor {WEIGHT} with one number for each token")
+    if foreign := sorted(shapes.keys() - {WEIGHT}):
+        raise ModelUnavailable(f"{file}: tensor {foreign[0][:100]} is not one of a {TABLE}")
     return file
 
 

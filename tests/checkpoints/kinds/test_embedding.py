@@ -224,6 +224,14 @@ def test_a_dense_module_before_pooling(pooling: str, activation: str, served: bo
         assert "1_Dense" in refusal(folder)
 
 
+def test_an_unknown_activation_of_a_dense_module_can_be_ignored(folder: Path) -> None:
+    """The module then computes as one without the key. The error names the option."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
+    write_dense(folder / "2_Dense", 8, 4, activation_function="torch.nn.PReLU")
+    assert refusal(folder).endswith("--allow-unknown-config activation_function ignores it")
+    assert spec_of(folder, allow_unknown=["activation_function"]).dense_modules[0].activation == "tanh"
+
+
 def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None:
     """Older versions of sentence-transformers saved pytorch_model.bin."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])

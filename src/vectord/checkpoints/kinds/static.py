@@ -71,7 +71,9 @@ def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
     path = spec.weights[0]
     if len(shapes.get(name, ())) != 2 or not all(shapes[name]):
         raise ModelUnavailable(f"{path}: no table named embeddings or embedding.weight with rows and columns")
-    if others := sorted(shapes.keys() - {name, "weights", "mapping"}):
+    # sentence-transformers applies them to `embeddings`, as model2vec names the table, and ignores them otherwise.
+    further = {"weights", "mapping"} if name == "embeddings" else set()
+    if others := sorted(shapes.keys() - {name} - further):
         raise ModelUnavailable(f"{path}: a static model has no tensor {others[0][:60]!r}")
     rows, dimensions = shapes[name]
     ids = shapes.get("mapping", (rows,))
