@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
+  bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -113,6 +113,9 @@ sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core instal
 
 fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; options: make fuzz ARGS="--inputs 1000000")
 	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
+
+fuzz-folders: $(DEV_ENV) ## Change random values of model folders next to sentence-transformers (make fuzz-folders ARGS="--changes 5000")
+	@.venv-dev/bin/python -m tests.checkpoints.fuzz_folders $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")
