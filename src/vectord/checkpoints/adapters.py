@@ -111,7 +111,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
     rooted = config.flag("use_rslora", False)
     includes = _targets(config)
-    refuse_null(config, "alpha_pattern rank_pattern")
+    refuse_null(config, "alpha_pattern bias rank_pattern")
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)
@@ -128,7 +128,7 @@ def _targets(config: Settings) -> Callable[[str], bool] | None:
     """
     names = {key: _names(config, key) for key in ("target_modules", "exclude_modules")}
     numbers = config.get("layers_to_transform")
-    numbers = [numbers] if type(numbers) is int else numbers or []
+    numbers = [] if numbers is None else [numbers] if type(numbers) is int else numbers
     if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
         raise ModelUnavailable(f"{config.path}: layers_to_transform must be a list of whole numbers")
     if "target_modules" in config.allowed:
