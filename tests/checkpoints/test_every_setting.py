@@ -105,7 +105,7 @@ class NumpyBackend:
     def answers(
         self, output: AnswerKind, inputs: Sequence[Any], query: str | None = None, **options: Any
     ) -> list[tuple[Item, Any]]:
-        if output not in self.spec.outputs:  # the engine refuses such a request
+        if ("splade" if output == "sparse" else output) not in self.spec.outputs:  # the engine refuses such a request
             raise ConfigError(f"{output}: a model of another kind by config.json and modules.json")
         read = ReadRequest(inputs=inputs, query=query, options=TextOptions(**options), truncate=True)
         items = [Item(one, frozenset({output}), "", "bulk") for one in self.encoder.read(read)]
