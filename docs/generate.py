@@ -263,6 +263,7 @@ COMPARED = {
     "lfm2": "transformers; LFM2.5: with Liquid's changes",
     "lfm2_bidirectional": "transformers' Lfm2 with Liquid's changes",
     "llama_bidirec": "transformers' Llama without the causal mask",
+    "minicpm": "transformers' Granite with MiniCPM's scales; FlagEmbedding's own class",
     "ministral3_bidirec": "transformers' Ministral3 without the causal mask",
     "model2vec": "model2vec, also with real weights",
     "mpnet": "transformers; sentence-transformers with all-mpnet-base-v2",

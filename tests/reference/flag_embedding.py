@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from FlagEmbedding import BGEM3FlagModel, FlagReranker
+from FlagEmbedding import BGEM3FlagModel, FlagReranker, LayerWiseFlagLLMReranker
+from FlagEmbedding.inference.reranker.decoder_only.models.configuration_minicpm_reranker import LayerWiseMiniCPMConfig
+from FlagEmbedding.inference.reranker.decoder_only.models.modeling_minicpm_reranker import LayerWiseMiniCPMForCausalLM
 from ragged import pack
+from safetensors.torch import load_file
 
 Pair = tuple[str, str]
 
@@ -85,7 +88,27 @@ def rerank(
     return {"rerank_logits": np.array(logits), "rerank_scores": np.array(scores), **pack("rerank_ids", ids)}
 
 
-TASKS = {"embed": embed, "score": score, "rerank": rerank}
+def rerank_by_layer(folder: str, pairs: list[Pair], cutoff_layers: list[int]) -> dict[str, np.ndarray]:
+    """Return layer_logits (layers, N): the logits of LayerWiseLLMReranker after each of the layers.
+
+    The class is older than this version of transformers, so the test builds the model: from_pretrained leaves its
+    tables of positions empty. The configuration's rope_scaling is that of the folder, which has none.
+    """
+    LayerWiseMiniCPMConfig.rope_scaling = property(lambda _: None, lambda _, value: None)
+    LayerWiseMiniCPMForCausalLM._tied_weights_keys = None
+
+    def load(cls: type, path: str, **_: Any) -> Any:
+        model = cls(LayerWiseMiniCPMConfig.from_pretrained(path, attn_implementation="eager", use_cache=False))
+        model.load_state_dict(load_file(Path(path) / "model.safetensors"))
+        return model.eval()
+
+    LayerWiseMiniCPMForCausalLM.from_pretrained = classmethod(load)
+    reranker = LayerWiseFlagLLMReranker(folder, devices="cpu", cutoff_layers=cutoff_layers)
+    logits = reranker.compute_score_single_gpu(pairs, device="cpu")
+    return {"layer_logits": np.array(logits, np.float64).reshape(len(cutoff_layers), len(pairs))}
+
+
+TASKS = {"embed": embed, "score": score, "rerank": rerank, "rerank_by_layer": rerank_by_layer}
 
 
 def main(folder: str, inputs: str, answers: str) -> None:

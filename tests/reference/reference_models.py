@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from tests.compute.networks.tiny_decoders import write_minicpm
 from tests.reference.references import run_script
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
@@ -83,6 +84,15 @@ def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> P
         tie_word_embeddings=tied,
     )
     return _write(folder, Qwen3ForCausalLM(config), tokenizer, seed)
+
+
+def write_layerwise_reranker(folder: Path) -> Path:
+    """Write a MiniCPM with a head after each layer from the second on, as BAAI/bge-reranker-v2-minicpm-layerwise."""
+    tokenizer = _make_unigram()
+    tokenizer.model_max_length = 512
+    write_minicpm(folder, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def write_colbert(

@@ -11,7 +11,7 @@ if the sources disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -106,6 +106,8 @@ _BGE_JUDGE = YesNo(
     suffix="",
     answers=("Yes",),
 )
+# A classifier gives the score.
+_BGE_LAYERWISE = replace(_BGE_JUDGE, prefix="<s>")
 _NEMOTRON_TEMPLATE = YesNo(
     prefix="<|begin_of_text|>",
     body="question:{query} \n \n passage:{document}",
@@ -293,6 +295,7 @@ CATALOGUE: tuple[Entry, ...] = (
         matryoshka=(128, 256, 512, 768),
     ),
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
+    _judge("BAAI/bge-reranker-v2-minicpm-layerwise", model_type="minicpm", max_tokens=2048, yes_no=_BGE_LAYERWISE),
     # Liquid
     Entry("LiquidAI/LFM2.5-Embedding-350M", model_type="lfm2", dimensions=1024, max_tokens=512, pooling="cls"),
     _colbert("LiquidAI/LFM2.5-ColBERT-350M", model_type="lfm2", dimensions=128),

@@ -26,7 +26,13 @@ from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
-from vectord.checkpoints.kinds.scores import add_classifier, add_token_classifier, add_yes_no, is_yes_no
+from vectord.checkpoints.kinds.scores import (
+    add_classifier,
+    add_token_classifier,
+    add_yes_no,
+    has_layer_heads,
+    is_yes_no,
+)
 from vectord.checkpoints.kinds.static import add_static
 from vectord.checkpoints.spec import (
     PAD_TOKEN_ID,
@@ -156,7 +162,8 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     Raises ModelUnavailable for modules in an unsupported order, ConfigError for a task that the model cannot do.
     """
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
-        return "embed" if task == "embed" else "yes-no"  # a language model can do either; the operator chooses
+        # A language model can do either; the operator chooses.
+        return "embed" if task == "embed" else "classify" if has_layer_heads(folder) else "yes-no"
     if folder.model_type == STATIC:
         kind: ModelKind = "static"
     else:
@@ -184,7 +191,7 @@ def _kind_by_modules(folder: ModelFolder) -> ModelKind:
 def _kind_by_config(folder: ModelFolder) -> ModelKind:
     if folder.is_saved_as("HF_ColBERT"):
         return "colbert"
-    if folder.is_saved_as("ForSequenceClassification"):
+    if folder.is_saved_as("ForSequenceClassification") or has_layer_heads(folder):
         return "classify"
     if folder.is_saved_as("ForCausalLM") and is_yes_no(folder):
         return "yes-no"

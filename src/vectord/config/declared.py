@@ -134,6 +134,12 @@ class ModelConfig:
     dense_path: str | None = setting(
         None, "Folder in the model's folder with the Dense module to use, such as 2_Dense_1024."
     )
+    cutoff_layer: int | None = setting(
+        None,
+        "Layer whose head scores pairs, of rerankers with a head after each of their last layers. Later layers do not "
+        "run; by default, all do.",
+        limits=(1, 1024),
+    )
     allow_unknown_config: tuple[str, ...] = setting(
         (),
         "Keys of a model's configuration files that are ignored although this server does not know them. The vectors "

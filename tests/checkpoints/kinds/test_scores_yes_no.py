@@ -161,6 +161,16 @@ def test_nemotrons_rerankers_read_question_and_passage(name: str, folder: Path) 
     assert (yes_no.token_ids, yes_no.shares_prefix) == (None, False)
 
 
+@pytest.mark.parametrize("name", ["BAAI/bge-reranker-v2-minicpm-layerwise", "my/tuned"])
+def test_a_layerwise_reranker_is_recognized_by_its_class(name: str, folder: Path) -> None:
+    """Its heads give the score, so no answer has an id; the words around the pair are BAAI's."""
+    write_transformer(folder, model_type="minicpm", architectures=["LayerWiseMiniCPMForCausalLM"])
+    for spec in (spec_of(folder, name=name), spec_of(folder, name=name, task="rerank")):
+        assert (spec.outputs, spec.labels, spec.reranks) == ({"scores"}, ("LABEL_0",), True)
+        assert spec.yes_no is not None
+        assert (spec.yes_no.prefix, spec.yes_no.body[0], spec.yes_no.token_ids) == ("<s>", "A: {query}", None)
+
+
 def write_logit_score(folder: Path, **fields: Any) -> Path:
     """Save a CrossEncoder of a language model as sentence-transformers 6 does."""
     write_judge(folder)

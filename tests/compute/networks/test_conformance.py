@@ -82,7 +82,7 @@ def test_its_folder_is_read(tiny: Tiny, tmp_path: Path) -> None:
     """With all facts that only the folder has: the network has as many positions as texts may have tokens."""
     shutil.copytree(tiny.spec.folder, tmp_path / "model")
     shutil.copy(write_bert(tmp_path / "bert") / "tokenizer.json", tmp_path / "model")
-    spec = spec_of(tmp_path / "model", pooling="mean")
+    spec = spec_of(tmp_path / "model", pooling="mean", task="embed")
     assert spec.architecture.replace("-", "_") == tiny.spec.architecture.replace("-", "_")
     assert numpy_answer(spec, TEXTS, "dense").shape == (len(TEXTS), spec.dimensions)
 

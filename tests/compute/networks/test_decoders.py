@@ -21,6 +21,7 @@ from tests.compute.networks.tiny_decoders import (
     WINDOW,
     Head,
     load_reference,
+    minicpm_reference,
     reference,
     write,
 )
@@ -28,11 +29,12 @@ from tests.compute.networks.tiny_encoders import change_config
 from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.spec import ModelSpec, Output, Pooling, YesNo
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.errors import ModelUnavailable
+from vectord.errors import ConfigError, ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
 DECODERS = sorted(CONFIGS.keys() - {"deberta-v2", "embedding_gemma2_text", "lfm2"})
@@ -256,6 +258,27 @@ def test_a_nemotron_reranker_pools_and_divides(tmp_path: Path, pooling: str, tem
     change_config(folder, pooling=pooling, temperature=temperature)
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
     assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
+
+
+@pytest.mark.parametrize("layer", [2, 3])
+def test_a_layerwise_reranker_ends_after_the_chosen_layer(tmp_path: Path, layer: int) -> None:
+    """The head of that layer reads its last token. Tensors of later layers are no part of the network."""
+    folder, texts = CASES["minicpm"].write(tmp_path), random_texts(LENGTHS)
+    head = load_file(folder / "model.safetensors")[f"lm_head.{layer - 2}.linear_head.weight"]
+    ends = np.cumsum([len(text) for text in texts]) - 1
+    want = minicpm_reference(folder, texts, layers=layer)[ends] @ head.double().numpy().T
+    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
+    assert_same(run(cut_layers(spec, layer), pack_texts(*texts), "scores")["scores"], want)
+
+
+def test_a_layer_without_a_head_is_refused(tmp_path: Path) -> None:
+    """At start, with the layers that have one; a model with one head is refused too."""
+    spec = read_tiny_spec(CASES["minicpm"].write(tmp_path / "minicpm"))
+    for layer in (1, 4):
+        with pytest.raises(ConfigError, match=f"cutoff_layer {layer}: .* has heads of its layers 2 to 3"):
+            cut_layers(spec, layer)
+    with pytest.raises(ConfigError, match="has no heads of several layers"):
+        cut_layers(read_tiny_spec(write("qwen3", tmp_path / "qwen3")), 2)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])

@@ -26,7 +26,11 @@ from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 # The config classes of model types that transformers has not.
-CLASSES = {"new": "gte", **{name: known for name, (_, known) in tiny_decoders.BIDIRECTIONAL.items()}}
+CLASSES = {
+    "minicpm": "granite",
+    "new": "gte",
+    **{name: known for name, (_, known) in tiny_decoders.BIDIRECTIONAL.items()},
+}
 TEXTS: Texts = texts_of(9, 40)
 # Read by from_pretrained itself: they select the class, its code or the number format.
 NOT_SETTINGS = {"_name_or_path", "architectures", "dtype", "model_type", "transformers_version"}

@@ -5,6 +5,7 @@ Only functions that write or run a model import torch and transformers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -108,7 +109,7 @@ def write(model_type: str, folder: Path, *, head: Head = "AutoModel", seed: int 
     """config: entries of CONFIGS[model_type] to change."""
     import transformers
 
-    facts = transformers.AutoConfig.for_model(model_type, **{**CONFIGS[model_type], **config})
+    facts = transformers.AutoConfig.for_model(model_type, **{**CONFIGS.get(model_type, _DECODER), **config})
     model = getattr(transformers, head).from_config(facts)
     randomize(model, seed=seed).save_pretrained(folder)
     return folder
@@ -176,6 +177,50 @@ def bidirectional_reference(folder: Path, texts: Texts, *, name: str) -> np.ndar
         (folder / "config.json").write_text(saved)
 
 
+_MINICPM: Mapping[str, Any] = {"scale_emb": 3, "scale_depth": 0.9, "start_layer": 2, "rope_theta": 100.0}
+
+
+def write_minicpm(folder: Path, **config: Any) -> Path:
+    """A layerwise reranker, with a head after each layer from `start_layer` on. config: as in write.
+
+    FlagEmbedding's class is not installed here. transformers' Granite is the same body, with other names of its scales.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    scales = _granite_scales({**_DECODER, **_MINICPM})
+    write("granite", folder, head="AutoModelForCausalLM", **scales, **config)
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    generator = torch.Generator().manual_seed(1)
+    for i in range(_DECODER["num_hidden_layers"] + 1 - _MINICPM["start_layer"]):
+        tensors[f"lm_head.{i}.linear_head.weight"] = torch.randn(1, WIDTH, generator=generator) * 0.3
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    dropped = dict.fromkeys((*scales, "logits_scaling", "mlp_bias", "rope_parameters"))
+    name = "LayerWiseMiniCPMForCausalLM"
+    return change_config(folder, **dropped, **_MINICPM, model_type="minicpm", architectures=[name])
+
+
+def _granite_scales(minicpm: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "embedding_multiplier": minicpm["scale_emb"],
+        "residual_multiplier": minicpm["scale_depth"] / minicpm["num_hidden_layers"] ** 0.5,
+        "attention_multiplier": (minicpm["hidden_size"] // minicpm["num_attention_heads"]) ** -0.5,
+    }
+
+
+def minicpm_reference(folder: Path, texts: Texts, *, layers: int | None = None) -> np.ndarray:
+    """Last hidden states, (T, H); after so many layers."""
+    saved = (folder / "config.json").read_text()
+    own = json.loads(saved)
+    change_config(folder, model_type="granite", **_granite_scales(own))
+    change_config(folder, num_hidden_layers=layers or own["num_hidden_layers"])
+    try:
+        return reference(folder, texts)
+    finally:
+        (folder / "config.json").write_text(saved)
+
+
 def write_embedding_gemma2(folder: Path, **config: Any) -> Path:
     """The model with all towers, here without those of images and audio. config: of the text tower."""
     import transformers
@@ -190,6 +235,7 @@ CASES: dict[str, Case] = {
     "embedding_gemma2": Case(
         write_embedding_gemma2, reference, {"hidden_size": CONFIGS["embedding_gemma2_text"]["embedding_dim"]}
     ),
+    "minicpm": Case(write_minicpm, minicpm_reference),
     **{model_type.replace("-", "_"): Case(partial(write, model_type), reference) for model_type in CONFIGS},
     **{
         name: Case(partial(write_bidirectional, name=name), partial(bidirectional_reference, name=name))

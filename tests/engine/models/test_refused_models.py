@@ -13,17 +13,12 @@ from tests.models import write_bert
 from vectord import Embedder
 from vectord.errors import ModelUnavailable
 
-# BAAI's rerankers whose layers can be cut and whose tokens can be merged, and a config.json that hides it.
+# BAAI's reranker whose tokens can be merged, and a config.json that hides it.
 REFUSED = {
     "bge-reranker-v2.5-gemma2-lightweight": (
         "cost_wise_gemma",
         "CostWiseGemmaForCausalLM",
         "model_type 'cost_wise_gemma' is supported neither",
-    ),
-    "bge-reranker-v2-minicpm-layerwise": (
-        "minicpm",
-        "LayerWiseMiniCPMForCausalLM",
-        "model_type 'minicpm' is supported neither",
     ),
     "as a Gemma 2": ("gemma2", "CostWiseGemmaForCausalLM", "the class CostWiseGemmaForCausalLM is in the model's own"),
 }

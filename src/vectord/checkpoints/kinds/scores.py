@@ -16,16 +16,18 @@ from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activat
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_null, refuse_unread
+from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
-from vectord.errors import ModelUnavailable
+from vectord.errors import ConfigError, ModelUnavailable
 
 LABELS_LIMIT = 2**16  # the largest known model has 21,000
 LABEL_LIMIT_CHARACTERS = 1000
 _DEFAULT_LABELS = 2  # transformers'
 
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
+_LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
@@ -43,7 +45,7 @@ _PROBLEMS: Mapping[object, ScoreActivation] = {
 
 def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Raises ModelUnavailable for labels of the wrong type, too many labels, or another number than num_labels."""
-    labels = _labels(folder)
+    labels = ("LABEL_0",) if has_layer_heads(folder) else _labels(folder)
     # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
     template = _find_template(folder) if len(labels) == 1 else None
     return replace(
@@ -53,6 +55,25 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         score_activation=_score_activation(folder, labels=len(labels)),
         yes_no=template,
     )
+
+
+def has_layer_heads(folder: ModelFolder) -> bool:
+    """Return whether the model is a language model with a head of one number after each of its last layers."""
+    return not folder.modules and folder.is_saved_as("LayerWiseMiniCPMForCausalLM")
+
+
+def cut_layers(spec: ModelSpec, layer: int) -> ModelSpec:
+    """Return the reranker that ends after this layer, with the layer's head; the network reads the key.
+
+    Raises ConfigError for a layer without a head, and for a model with one head.
+    """
+    config = unread_settings(spec.folder / "config.json", spec.config)
+    first, last = config.get("start_layer"), config.get("num_hidden_layers")
+    if spec.model_type != "minicpm" or type(first) is not int or type(last) is not int:
+        raise ConfigError(f"cutoff_layer {layer}: {spec.model_id} has no heads of several layers")
+    if not first <= layer <= last:
+        raise ConfigError(f"cutoff_layer {layer}: {spec.model_id} has heads of its layers {first} to {last}")
+    return replace(spec, config=Settings(config.path, {**config.fields, "cutoff_layer": layer}, config.allowed))
 
 
 def _labels(folder: ModelFolder) -> tuple[str, ...]:
@@ -182,6 +203,8 @@ def _find_template(folder: ModelFolder) -> YesNo | None:
         chat_template = read_chat_template(folder)
         if "rerank" in folder.name or (chat_template is not None and _QUESTION in chat_template.text):
             return _template_of(_ORIGINAL)
+    if has_layer_heads(folder):
+        return _template_of(_LAYERWISE)
     if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):
         return _template_of(_NEMOTRON)
     return None

@@ -51,6 +51,7 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "llama_bidirec": ("llama", "LlamaBidirectional"),
     "ministral3": ("mistral", "Ministral3"),
     "ministral3_bidirec": ("mistral", "Ministral3Bidirectional"),
+    "minicpm": ("minicpm", "LayerWiseMiniCPM"),
     "mistral": ("mistral", "Mistral"),
     "mobilebert": ("mobilebert", "MobileBert"),
     "modernbert": ("modernbert", "ModernBert"),

@@ -41,6 +41,7 @@ class TransformerSpec:
     attention_scale: float | None = None  # None: head_size ** -0.5
     score_cap: float | None = None  # AttentionSpec.score_cap
     word_scale: float = 1.0  # factor of the word vectors
+    residual_scale: float = 1.0  # factor of what attention and the MLP add
     output_size: int | None = None  # of TransformerWeights.projection
 
     @property
@@ -242,7 +243,7 @@ class Transformer(Generic[T]):
     def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         parts = layer.attention
         a = self._attend(parts, x, batch) if isinstance(parts, Attention) else self._convolve(parts, x, batch)
-        return self._norm(a, layer.attention_out_norm)
+        return self._added(a, layer.attention_out_norm)
 
     def _convolve(self, parts: ShortConvolution[T], x: T, batch: LayerInputs[T]) -> T:
         ops, tokens = self._ops, batch.tokens
@@ -281,7 +282,11 @@ class Transformer(Generic[T]):
     def _between(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         mlp = layer.mlp
         h = self._mixed(mlp, x, batch) if isinstance(mlp, Mixture) else self._mlp(mlp, batch, x)
-        return self._norm(h, layer.mlp_out_norm)
+        return self._added(h, layer.mlp_out_norm)
+
+    def _added(self, h: T, norm: Norm[T] | None) -> T:
+        h = self._norm(h, norm)
+        return h if self._spec.residual_scale == 1.0 else self._ops.scale(h, self._spec.residual_scale)
 
     def _gated(self, gate: WordGate[T], x: T, words: T, batch: LayerInputs[T]) -> T:
         ops = self._ops

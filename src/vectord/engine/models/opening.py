@@ -24,6 +24,7 @@ from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import model_id_of, resolve
+from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, RequestedModel
@@ -226,7 +227,7 @@ OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's 
 # Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
 _OTHER_DECODERS = frozenset(
     {"bidirectional_pplx_qwen3", "embedding_gemma2", "embedding_gemma2_text", "gemma", "gemma2", "gemma3_text", "lfm2"}
-    | {"lfm2_bidirectional", "llama", "llama_bidirec", "ministral3", "ministral3_bidirec", "mistral"}
+    | {"lfm2_bidirectional", "llama", "llama_bidirec", "minicpm", "ministral3", "ministral3_bidirec", "mistral"}
 )
 
 
@@ -273,6 +274,8 @@ def read_facts(
         spec = _with_pooling_alone(spec)
     if config.dense_path is not None and "dense" in spec.outputs:
         spec = _with_dense(spec, config.dense_path, frozenset(config.allow_unknown_config))
+    if config.cutoff_layer is not None and "scores" in spec.outputs:
+        spec = changed(cut_layers(spec, config.cutoff_layer))
     if config.default_prompt is not None:
         spec = _with_prompt(spec, config.default_prompt)
     if requested.handler is not None:
