@@ -104,7 +104,7 @@ def rerank_by_layer(folder: str, pairs: list[Pair], cutoff_layers: list[int]) ->
 
     LayerWiseMiniCPMForCausalLM.from_pretrained = classmethod(load)
     reranker = LayerWiseFlagLLMReranker(folder, devices="cpu", cutoff_layers=cutoff_layers)
-    logits = reranker.compute_score_single_gpu(pairs, device="cpu")
+    logits = reranker.compute_score(pairs)
     return {"layer_logits": np.array(logits, np.float64).reshape(len(cutoff_layers), len(pairs))}
 
 
