@@ -91,6 +91,7 @@ def _head() -> list[str]:
         "In bodies, null equals an absent field, and unknown keys are ignored. Without `model`, the first served model",
         "that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
         '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
+        "Fields of an optional object are required if the object is present.",
     ]
 
 
@@ -232,7 +233,7 @@ def _about(routes: Sequence[Route], table: Table) -> Iterator[str]:
         if (other := _other(route, table)) is not None:
             elsewhere.setdefault(other, []).append(_plain(route.path))
     for other, paths in elsewhere.items():
-        yield f"By default, {_listed(paths)} belongs to {other}."
+        yield f"By default, {other} answers on {_listed(paths)}."
 
 
 def _before(route: Route) -> str:
@@ -256,9 +257,15 @@ def _body(body: type[msgspec.Struct]) -> list[str]:
     return [
         "| field | type | default | meaning |",
         "|---|---|---|---|",
-        *map(_row, sorted(rows(body), key=lambda row: row.default != "required")),
+        *map(_row, _required_first(rows(body))),
         *(["", notes] if notes else ()),
     ]
+
+
+def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
+    """Required fields first, each followed by the fields of its object."""
+    required = {row.name for row in fields if row.default == "required"}
+    return sorted(fields, key=lambda row: re.split(r"[.\[]", row.name)[0] not in required)
 
 
 def _row(row: Row) -> str:
@@ -287,7 +294,7 @@ def _own(table: Table) -> list[str]:
         "",
         "## Pages of the server",
         "",
-        "These pages use GET and require no key.",
+        "These pages use GET and require no key, except `/metrics` with the setting `metrics_key`.",
         "",
         "| path | content |",
         "|---|---|",

@@ -146,6 +146,16 @@ def test_every_product_has_a_page() -> None:
     assert sorted(listed) == sorted(ORDER)
 
 
+def test_the_fields_of_an_object_follow_it() -> None:
+    """A required field of an optional object is not at the top of the table, where it would look required."""
+    for page in PAGES.values():
+        parent = ""
+        for name in re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE):
+            if "." not in name:
+                parent = name
+            assert re.split(r"[.\[]", name)[0] == parent
+
+
 def test_every_command_selects_the_product_of_its_page() -> None:
     """The command, as quoted for a shell, selects that product by default."""
     commands = 0

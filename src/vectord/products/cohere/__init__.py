@@ -42,7 +42,7 @@ ERRORS = STATUSES  # the SDK expects 400 for every fault of a body
 Version: TypeAlias = Literal["1", "2"]
 Truncate: TypeAlias = Literal["END", "START", "NONE"]
 Priority = Annotated[
-    int, msgspec.Meta(ge=0, le=999, description="accepted and ignored: the header x-vectord-lane says what may wait")
+    int, msgspec.Meta(ge=0, le=999, description="accepted and ignored; the header x-vectord-lane selects the priority")
 ]
 
 
@@ -82,26 +82,27 @@ class EmbedInput(msgspec.Struct):
 
 
 class EmbedBody(msgspec.Struct):
-    """One of `texts` and `inputs`."""
+    """Requires `texts` or `inputs`, not both."""
 
     texts: list[str] | None = None
     inputs: Annotated[
-        list[EmbedInput] | None, msgspec.Meta(description="the text parts of each are one text, a line each")
+        list[EmbedInput] | None,
+        msgspec.Meta(description="the text parts of each are one text, with one line for each part"),
     ] = None
     images: Annotated[list[str] | None, msgspec.Meta(description="refused: this server embeds no images")] = None
     model: str | None = None
     input_type: Annotated[
         str | None,
         msgspec.Meta(
-            description='"search_query" or "search_document"; "classification", "clustering" and "image" have no effect'
+            description='"search_query", "search_document", "classification" or "clustering"; "image" has no effect'
         ),
     ] = None
     embedding_types: Annotated[
         list[EmbeddingType] | None,
-        msgspec.Meta(description="base64 is of float32, little-endian; null: float, in v1 without its name"),
+        msgspec.Meta(description="base64 is little-endian float32; null: float, in v1 as plain lists"),
     ] = None
     truncate: Truncate | None = None
-    max_tokens: Annotated[PositiveCount | None, msgspec.Meta(description="of an input, specials included")] = None
+    max_tokens: Annotated[PositiveCount | None, msgspec.Meta(description="of an input, special tokens included")] = None
     output_dimension: Width = None
     force_dimensions: Force = None
     priority: Priority | None = None
@@ -126,7 +127,7 @@ class EmbedAnswer(msgspec.Struct):
     meta: Meta
 
 
-PLAIN_TYPES = (None, "", "classification", "clustering", "image")  # input types without a prompt
+PLAIN_TYPES = (None, "", "image")  # input types without a prompt
 _TEXTS = {"texts": ["a happy person", "a rainy day"], "input_type": "search_document"}
 _embed_v1 = partial(
     ROUTES.post,
@@ -233,16 +234,16 @@ class RerankBody(msgspec.Struct):
     rank_fields: Annotated[
         list[str] | None,
         msgspec.Meta(
-            description="fields of objects to rank by, in this order, a line `name: value` each; null: `text`"
+            description="ranked fields of objects, in this order, with one line `name: value` for each; null: `text`"
         ),
     ] = None
     return_documents: Annotated[
-        Switch, msgspec.Meta(description="null: yes in v1, where other APIs answer so, and no in v2")
+        Switch, msgspec.Meta(description="null: true in v1, as in other APIs of the path, and false in v2")
     ] = None
     max_chunks_per_doc: Annotated[Count | None, msgspec.Meta(description="accepted and ignored")] = None
     max_tokens_per_doc: Annotated[
         PositiveCount | None,
-        msgspec.Meta(description="longer documents are cut to it; null: 4096 in v2, and no limit in v1"),
+        msgspec.Meta(description="longer documents are truncated; null: 4096 in v2, and no limit in v1"),
     ] = None
     priority: Priority | None = None
 

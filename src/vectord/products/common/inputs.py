@@ -149,7 +149,7 @@ def read_switch(value: Switch, field: str) -> bool | None:
 
 
 Truncate = Annotated[
-    Switch, msgspec.Meta(description='true or false, or NVIDIA NIM\'s "NONE", "START" and "END", the end to cut off')
+    Switch, msgspec.Meta(description='true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side')
 ]
 
 _TRUNCATIONS: Mapping[str, tuple[bool, Side]] = {
@@ -166,7 +166,7 @@ def read_truncate(value: Switch) -> tuple[bool | None, Side]:
 
 
 Use = Annotated[
-    str | None, msgspec.Meta(description='"query" or "passage": the prompt, or the part of the model, for such texts')
+    str | None, msgspec.Meta(description='"query" or "passage": selects the prompt, or the network, of such texts')
 ]
 
 
@@ -181,11 +181,13 @@ def with_nvidia_keys(text: TextOptions, truncate: Switch, input_type: str | None
 
 
 OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]
-Force = Annotated[Switch, msgspec.Meta(description="ours: cut vectors that were not trained to be cut, too")]
+Force = Annotated[
+    Switch, msgspec.Meta(description="an addition: also shorten vectors of models that were not trained for it")
+]
 Width = Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")]
 TopN = Annotated[Count | None, msgspec.Meta(description="results to show; 0 and null: all")]
 
-Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
+Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the side that is truncated')]
 
 _SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "left"}
 

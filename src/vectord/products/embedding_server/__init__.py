@@ -29,7 +29,7 @@ TRUNCATES = False  # over-long text is refused unless the request or the server 
 
 
 class EmbedBody(msgspec.Struct):
-    """null is the same as absent; unknown keys are ignored. Lists of ids are complete, specials included."""
+    """Lists of token ids include the special tokens."""
 
     inputs: TextsOrIds
     truncate: bool | None = None
@@ -38,7 +38,7 @@ class EmbedBody(msgspec.Struct):
     normalize: bool | None = None
     dimensions: Count | None = None
     force_dimensions: Annotated[
-        bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")
+        bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")
     ] = None
 
 

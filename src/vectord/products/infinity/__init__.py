@@ -58,10 +58,12 @@ ANY_MODEL = "default/not-specified"  # infinity's client sends it for the first 
 MAX_TEXT_CHARS = 122_880  # infinity's own limit: 15 for each of 8192 tokens
 TEXT = TextOptions(truncate_by_default=True)
 
-Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS, description="blanks at both ends are dropped")]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS, description="white space at both ends is removed")]
 Model = Annotated[
     str | None,
-    msgspec.Meta(description='null and "default/not-specified": the first that can; any, where one is served'),
+    msgspec.Meta(
+        description='null or "default/not-specified": the first suitable model; with one served model, any name'
+    ),
 ]
 
 
@@ -94,14 +96,14 @@ def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | Rer
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """Vectors that `dimensions` has cut have length 1 again, which infinity leaves to the client."""
+    """Vectors shortened by `dimensions` are normalized again; infinity leaves this to the client."""
 
     input: Text | list[Text | TokenId | list[TokenId]]
     model: Model = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     user: str | None = None
     dimensions: Width = None
-    output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's word for `dimensions`")] = None
+    output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's name of `dimensions`")] = None
     force_dimensions: Force = None
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
     truncate: Truncate = None

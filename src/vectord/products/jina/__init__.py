@@ -77,9 +77,11 @@ class MultiVectorBody(msgspec.Struct):
     input: str | TextDoc | list[str | TokenId | list[TokenId] | TextDoc]
     model: str | None = None
     embedding_type: Types = None
-    encoding_type: Annotated[EmbeddingTypes | None, msgspec.Meta(description="LlamaIndex's `embedding_type`")] = None
+    encoding_type: Annotated[
+        EmbeddingTypes | None, msgspec.Meta(description="LlamaIndex's name of `embedding_type`")
+    ] = None
     encoding_format: Annotated[
-        Literal["float", "base64"] | None, msgspec.Meta(description="OpenAI's SDK sends it for `embedding_type`")
+        Literal["float", "base64"] | None, msgspec.Meta(description="the name of `embedding_type` in OpenAI's SDK")
     ] = None
     input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
     dimensions: Width = None
@@ -339,7 +341,7 @@ class RerankBody(msgspec.Struct):
     return_documents: OnSwitch = None
     truncation: OnSwitch = None
     max_doc_length: Annotated[
-        PositiveCount | None, msgspec.Meta(description="tokens to read of a document; null: those that the model reads")
+        PositiveCount | None, msgspec.Meta(description="most tokens of a document; null: the model's limit")
     ] = None
     return_embeddings: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
 

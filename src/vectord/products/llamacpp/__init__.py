@@ -60,7 +60,7 @@ from vectord.schema import (
 ROUTES = Routes()
 SIGNS = ["content", "embd_normalize"]
 
-Model = Annotated[str | None, msgspec.Meta(description="any name while one model is served, else one that is served")]
+Model = Annotated[str | None, msgspec.Meta(description="with one served model, any name; otherwise a served name")]
 
 # --- errors ---------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class Options(msgspec.Struct):
     """The one option about reading; the others are for chat, or the machine."""
 
     num_ctx: Annotated[
-        Count | None, msgspec.Meta(description="tokens to read of an input at most; 0 and null: all")
+        Count | None, msgspec.Meta(description="most tokens of an input; 0 and null: the model's limit")
     ] = None
 
 
@@ -47,7 +47,7 @@ class EmbedBody(msgspec.Struct):
     truncate: bool | None = None
     dimensions: Width = None
     force_dimensions: Annotated[
-        bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")
+        bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")
     ] = None
     options: Options | None = None
 

@@ -43,7 +43,10 @@ ROUTES = Routes()
 # --- wire types -----------------------------------------------------------------------------------------------
 
 Task = Annotated[
-    str | None, msgspec.Meta(description="of Jina, Voyage and others: whether these are queries or documents")
+    str | None,
+    msgspec.Meta(
+        description="of Jina, Voyage and others: the kind of the texts, such as queries, or in `task` an adapter"
+    ),
 ]
 WHOLE_MODEL = -1  # vLLM's `truncate_prompt_tokens` for as many tokens as the model reads
 CutTo = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -56,7 +59,7 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     dimensions: Width = None
-    output_dimension: Annotated[Count | None, msgspec.Meta(description="Voyage's word for `dimensions`")] = None
+    output_dimension: Annotated[Count | None, msgspec.Meta(description="Voyage's name of `dimensions`")] = None
     force_dimensions: Switch = None
     output_dtype: Annotated[Precision | None, msgspec.Meta(description="of Voyage: the type of the numbers")] = None
     embedding_type: Annotated[
@@ -66,16 +69,16 @@ class EmbeddingsBody(msgspec.Struct):
     truncate: Truncate = None
     truncation: Switch = None
     truncate_prompt_tokens: Annotated[
-        CutTo | None, msgspec.Meta(description="of vLLM: cut texts to this many tokens; -1: to those the model reads")
+        CutTo | None, msgspec.Meta(description="of vLLM: truncate texts to this many tokens; -1: to the model's limit")
     ] = None
     normalized: Switch = None
     prompt_name: str | None = None
     task: Task = None
     input_type: Task = None
-    expect_fingerprint: Annotated[str | None, msgspec.Meta(description="answer only in this vector space, or 412")] = (
-        None
-    )
-    partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails is an error in `data`")] = None
+    expect_fingerprint: Annotated[
+        str | None, msgspec.Meta(description="fingerprint of the expected vector space; another one gets 412")
+    ] = None
+    partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails has an error in `data`")] = None
 
 
 class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):

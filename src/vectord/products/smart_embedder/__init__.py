@@ -97,7 +97,9 @@ def render_rerank_error(error: VectordError) -> Rendered:
 # --- booleans -------------------------------------------------------------------------------------------------
 
 # As pydantic 2 reads them.
-Flag: TypeAlias = Annotated[bool | float | str | None, msgspec.Meta(description='also in words and numbers: "yes", 1')]
+Flag: TypeAlias = Annotated[
+    bool | float | str | None, msgspec.Meta(description='also as a word or number, such as "yes" or 1')
+]
 
 _MEANINGS: Mapping[object, bool] = {
     **dict.fromkeys((1, "1", "on", "t", "true", "y", "yes"), True),
@@ -174,8 +176,8 @@ Return: TypeAlias = Annotated[Flag, msgspec.Meta(extra_json_schema={"default": T
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """The default is all kinds of vectors that the model makes, with a warning for each other kind; true demands a
-    kind. A null flag equals an absent one."""
+    """By default, the response has all kinds of vectors that the model makes, and a warning for each other kind. A flag
+    that is true demands its kind, and null equals an absent flag."""
 
     sentences: list[str]
     return_dense: Return = None
@@ -349,7 +351,9 @@ def _sparse(vector: Sparse, as_lists: bool) -> dict[str, Any]:
 class RerankBody(msgspec.Struct):
     query: str
     passages: list[str]
-    normalize: Annotated[Flag, msgspec.Meta(description="scores from 0 to 1; else as the model gives them")] = False
+    normalize: Annotated[Flag, msgspec.Meta(description="true: scores from 0 to 1; false: the model's raw scores")] = (
+        False
+    )
 
 
 class Ranked(msgspec.Struct):

@@ -67,7 +67,7 @@ TRUNCATES = True  # TEI 1.9 truncates over-long text unless the request or the s
 MAX_INSTANCES = 2048  # each is parsed as a body of its own: 40 ms of a thread for this many
 
 # Ours: TEI cuts the vectors of every model, also of models whose leading numbers matter no more than the others.
-Force = Annotated[bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")]
+Force = Annotated[bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")]
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
@@ -478,7 +478,7 @@ def render_vertex(calls: Sequence[Call], result: MultiResult) -> Rendered:
 
 
 class OpenAIBody(msgspec.Struct):
-    """`model` is ignored, as in TEI: its users send any name."""
+    """`model` is ignored, as in TEI, whose clients send any name."""
 
     input: TextsOrIds
     model: str | None = None

@@ -65,7 +65,7 @@ MAX_WEIGHT = 1000
 
 Words: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
 FusionWeight: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
-Expected: TypeAlias = Annotated[str, Meta(description="a fingerprint: answer in this vector space only, or 412")]
+Expected: TypeAlias = Annotated[str, Meta(description="fingerprint of the expected vector space; another one gets 412")]
 EncodedVector: TypeAlias = list[float] | str  # a vector, or base64 of its little-endian numbers
 
 

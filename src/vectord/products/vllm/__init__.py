@@ -79,7 +79,7 @@ SIGNS = frozenset(
 OTHER_TASKS = ("plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
 
-RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
+RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the response's id")]
 CacheSalt = Annotated[
     str,
     msgspec.Meta(
@@ -89,7 +89,9 @@ CacheSalt = Annotated[
 Tokens = Annotated[
     int,
     msgspec.Meta(
-        ge=-1, le=2**31 - 1, description="truncate to this many tokens, specials included; -1: to the model's limit"
+        ge=-1,
+        le=2**31 - 1,
+        description="truncate to this many tokens, special tokens included; -1: to the model's limit",
     ),
 ]
 
@@ -105,7 +107,7 @@ class CommonFields(msgspec.Struct, kw_only=True):
     request_id: RequestId | None = None
     cache_salt: CacheSalt | None = None
     use_activation: Annotated[
-        bool | None, msgspec.Meta(description="false: vectors as they come, logits for scores")
+        bool | None, msgspec.Meta(description="false: vectors are not normalized, and scores are logits")
     ] = None
     normalize: Annotated[Any, msgspec.Meta(description="refused, as vLLM does; `use_activation` replaced it")] = None
 
@@ -594,7 +596,7 @@ class RerankBody(CommonFields, kw_only=True):
     documents: str | Documents
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
     max_tokens_per_doc: Annotated[
-        int | None, msgspec.Meta(description="tokens to read of a document; null: those that the model reads")
+        int | None, msgspec.Meta(description="most tokens of a document; null: the model's limit")
     ] = None
 
 
@@ -648,7 +650,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """`prompt`, or else `messages`, which end with the beginning of an answer unless the body says otherwise."""
+    """`prompt`, or else `messages`. By default, `add_generation_prompt` is true."""
 
     prompt: str | None = None
     messages: Messages | None = None

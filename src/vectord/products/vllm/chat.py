@@ -35,13 +35,16 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 Messages = Annotated[
-    list[Message], msgspec.Meta(max_length=1024, description="read if `input` is absent, in the model's chat template")
+    list[Message],
+    msgspec.Meta(max_length=1024, description="formatted by the chat template; read if there is no text"),
 ]
-GenerationPrompt = Annotated[bool, msgspec.Meta(description="of `messages`: end with the beginning of an answer")]
-Continue = Annotated[bool, msgspec.Meta(description="of `messages`: leave out the end of the last one")]
+GenerationPrompt = Annotated[
+    bool, msgspec.Meta(description="of `messages`: end with the beginning of an assistant's message")
+]
+Continue = Annotated[bool, msgspec.Meta(description="of `messages`: leave the last one open, without its end")]
 RequestTemplate = Annotated[Any, msgspec.Meta(description="refused: only the server's templates are run")]
 TemplateVariables = Annotated[
-    dict[str, Any], msgspec.Meta(description="of `messages`: further names that the chat template may read")
+    dict[str, Any], msgspec.Meta(description="of `messages`: further variables of the chat template")
 ]
 
 

@@ -69,7 +69,7 @@ class VectorFields(msgspec.Struct, kw_only=True):
     force_dimensions: Force = None
     output_dtype: Annotated[Precision | None, msgspec.Meta(description="the type of the numbers; null: float")] = None
     encoding_format: Annotated[
-        str | None, msgspec.Meta(description='null or "base64": the bytes of numbers of `output_dtype`')
+        str | None, msgspec.Meta(description='null or "base64": the bytes of the numbers, in their `output_dtype`')
     ] = None
 
 
@@ -127,7 +127,7 @@ CHUNK_TOKENS = 512  # Voyage's default
 
 
 class ContextualizedBody(VectorFields, kw_only=True):
-    """`inputs`: for each document its chunks, in order and without overlap; for each query itself alone."""
+    """`inputs`: one list for each document, with its chunks in order and without overlap, or with a single query."""
 
     inputs: list[list[str]]
     enable_auto_chunking: Annotated[
@@ -135,7 +135,7 @@ class ContextualizedBody(VectorFields, kw_only=True):
     ] = None
     chunk_size: Annotated[PositiveCount | None, msgspec.Meta(description="tokens; null: 512")] = None
     chunk_overlap: Annotated[
-        Count | None, msgspec.Meta(description="tokens a chunk shares with the one before; null: none")
+        Count | None, msgspec.Meta(description="tokens that a chunk shares with the previous one; null: none")
     ] = None
 
 
