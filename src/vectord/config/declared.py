@@ -100,8 +100,8 @@ class ModelConfig:
     )
     hf_home: str | None = setting(
         None,
-        "Hugging Face's folder; models are cached in its hub/. hub_cache wins, unless hf_home comes from a source of "
-        "higher priority.",
+        "Hugging Face's folder; models are cached in its hub/. hub_cache takes precedence, unless hf_home comes from a "
+        "source of higher priority.",
     )
     hub_cache: str | None = setting(None, "Folder of the model cache.")
     hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.")
@@ -129,15 +129,15 @@ class ModelConfig:
     plain_mean: tuple[str, ...] = setting(
         (),
         "Embedding models whose vector is the mean over all tokens of the last hidden states, instead of their own "
-        "pooling and Dense modules. pooling, and a pooling in model_catalogue, win. none: no model.",
+        "pooling and Dense modules. pooling, and a pooling in model_catalogue, take precedence. none: no model.",
     )
     dense_path: str | None = setting(
         None, "Folder in the model's folder with the Dense module to use, such as 2_Dense_1024."
     )
     cutoff_layer: int | None = setting(
         None,
-        "Layer whose head scores pairs, of rerankers with a head after each of their last layers. Later layers do not "
-        "run; by default, all do.",
+        "Layer whose head scores pairs, for rerankers with a head after each of their last layers. Later layers do not "
+        "run. Default: the last layer.",
         limits=(1, 1024),
     )
     allow_unknown_config: tuple[str, ...] = setting(
@@ -197,7 +197,7 @@ class DeviceConfig:
     )
     device_replicas: int = setting(
         1,
-        "Copies of the model on each device. Several can speed up short texts on a GPU; each copy holds the weights.",
+        "Copies of the model on each device, each with its own weights. Several can speed up short texts on a GPU.",
         limits=(1, 16),
     )
     dtype: str = setting(
@@ -236,9 +236,9 @@ class DeviceConfig:
     )
     batch_sizes: tuple[str, ...] = setting(
         (),
-        "On CUDA: most texts in a forward, if max_batch_requests is unset, by text length and device memory, as "
-        "TOKENS:GIB:TEXTS. The first entry counts whose TOKENS the model's maximum does not exceed, on a device with "
-        "more than GIB of memory.",
+        "On CUDA: most texts in a forward pass, if max_batch_requests is unset, by text length and device memory, as "
+        "TOKENS:GIB:TEXTS. The first entry applies whose TOKENS are at least the model's maximum and whose GIB are "
+        "less than the device's memory.",
     )
     num_threads: int | None = setting(
         None,
@@ -246,9 +246,9 @@ class DeviceConfig:
         limits=(1, 1024),
     )
     max_batch_tokens: int | None = setting(
-        None, "Most tokens in a forward. Default: the best value that the backend measured.", limits=(1, 1_048_576)
+        None, "Most tokens in a forward pass. Default: the backend's measured best value.", limits=(1, 1_048_576)
     )
-    max_batch_requests: int | None = setting(None, "Most texts in a forward.", limits=(1, 65_536))
+    max_batch_requests: int | None = setting(None, "Most texts in a forward pass.", limits=(1, 65_536))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,9 +258,9 @@ class EngineConfig:
     max_client_batch_size: int = setting(2048, "Most inputs in a request.", limits=(1, 200_000))
     max_concurrent_requests: int = setting(
         4096,
-        "Most requests in the server at once, queued ones included; further ones are refused. From 4 on, and without "
-        "max_running_requests, clients with fewer than a sixteenth of them may exceed it, together by a quarter; "
-        "not with count_running_requests off.",
+        "Most requests in the server at once, queued ones included; further ones are refused. If it is at least 4, "
+        "max_running_requests is unset and count_running_requests is on, clients with fewer than a sixteenth of the "
+        "requests may exceed it, by a quarter in all.",
         limits=(1, 1_000_000),
     )
     max_running_requests: int | None = setting(
@@ -281,7 +281,7 @@ class EngineConfig:
     queue_timeout_s: float = setting(
         0.0,
         "Seconds that a request waits for admission when max_concurrent_requests is reached; 0: it is refused at once. "
-        "As many requests may wait as may run.",
+        "At most as many requests wait as run.",
         limits=(0, 3600),
     )
     max_queue_wait_s: float = setting(
@@ -296,28 +296,30 @@ class EngineConfig:
     )
     rerank_timeout_s: float = setting(
         0.0,
-        "Seconds until an unfinished rerank request gets 504, and until a forward of a reranker counts as hung, in "
-        "place of forward_timeout_s; 0: no limit.",
+        "Seconds until an unfinished rerank request gets 504, and until a forward pass of a reranker counts as hung, "
+        "in place of forward_timeout_s; 0: no limit.",
         limits=(0, 86_400),
     )
     forward_timeout_s: float = setting(
         300.0,
-        "Seconds until a forward counts as hung: its texts fail and a new thread replaces its thread; 0: never.",
+        "Seconds until a forward pass counts as hung: its texts fail and a new thread replaces its thread; 0: never.",
         limits=(0, 86_400),
     )
     gpu_forward_timeout_s: float | None = setting(
         None,
-        "The same on a GPU; it wins there, unless forward_timeout_s comes from a source of higher priority. Default: "
-        "forward_timeout_s.",
+        "forward_timeout_s on a GPU, where it takes precedence unless forward_timeout_s comes from a source of higher "
+        "priority. Default: forward_timeout_s.",
         limits=(0, 86_400),
     )
     qwen_rerank_batch_size: int | None = setting(
-        None, "Most pairs in a forward of a reranker that is a language model.", limits=(1, 65_536)
+        None, "Most pairs in a forward pass of a reranker that is a language model.", limits=(1, 65_536)
     )
-    max_reranking_batch_size: int | None = setting(None, "Most pairs in a forward of any reranker.", limits=(1, 65_536))
+    max_reranking_batch_size: int | None = setting(
+        None, "Most pairs in a forward pass of any reranker.", limits=(1, 65_536)
+    )
     join_requests: Literal["always", "window", "never"] = setting(
         "always",
-        "Whether a forward may have texts of several requests; window: if batch_window_ms is not 0.",
+        "Whether a forward pass may have texts of several requests; window: if batch_window_ms is not 0.",
     )
     batch_window_ms: float = setting(
         0.0, "Milliseconds that an idle stream waits for more texts; 0: it starts at once.", limits=(0, 1000)

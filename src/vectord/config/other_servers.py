@@ -259,7 +259,7 @@ IGNORED: tuple[Ignored, ...] = (
         "Each request chooses the number format of its vectors, in the APIs that have one.",
         harmless=frozenset({"float32"}),
     ),
-    Ignored(("INFINITY_LENGTHS_VIA_TOKENIZE",), "Usage always counts the tokens that ran.", switch=True),
+    Ignored(("INFINITY_LENGTHS_VIA_TOKENIZE",), "Usage always counts processed tokens.", switch=True),
     Ignored(("INFINITY_PRELOAD_ONLY",), "`vectord pull` fetches models without serving them.", switch=True),
     Ignored(
         ("INFINITY_ONNX_DISABLE_OPTIMIZE", "INFINITY_ONNX_DO_NOT_PREFER_QUANTIZED"),
