@@ -10,7 +10,7 @@ __all__ = ["AsyncClient", "Client", "Embedder", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """The classes, imported when they are first asked for: the server must start without httpx, and at once."""
+    """The classes, imported on first use: the server must start without httpx, and at once."""
     if name == "Embedder":
         from vectord.library.embedder import Embedder  # noqa: PLC0415
 

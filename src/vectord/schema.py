@@ -413,7 +413,7 @@ class DecodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The hardware behind a device such as cuda:0."""
+    """The hardware of a device such as cuda:0."""
 
     name: str  # NVIDIA H100 80GB HBM3
     memory_bytes: int

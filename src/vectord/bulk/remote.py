@@ -30,7 +30,7 @@ LAYOUTS = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
 class RemoteEmbedder:
-    """For use in an `async with` block."""
+    """Embeds through a running server. Used in an `async with` block."""
 
     def __init__(self, url: str, api_key: str | None, job: BulkJob) -> None:
         """Opens no connection yet. Raises ConfigError for an invalid URL."""

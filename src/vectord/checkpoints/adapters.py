@@ -1,4 +1,4 @@
-"""The adapters (LoRA) of a model: which there are, and their tensors by layer.
+"""The adapters (LoRA) of a model: their list, and their tensors by layer.
 
 `read_tasks` finds those that an xlm-roberta-flash checkpoint has among its own tensors, and `read_adapter` reads a
 folder of peft's. Both run at start; compute/networks/ calls `split_adapters` when the model loads.
@@ -42,7 +42,7 @@ PEFT: Mapping[str, Harmless] = {
     ),
     **harmless("training only", "ensure_weight_tying lora_dropout"),
     **harmless("use_qalora only", "qalora_group_size"),
-    **harmless("the usual start of training", "init_lora_weights", True, False, "gaussian", "eva", "orthogonal"),
+    **harmless("the initialization before training", "init_lora_weights", True, False, "gaussian", "eva", "orthogonal"),
     **harmless("no bias is trained", "bias", "none"),
     **harmless(
         "off",
@@ -109,7 +109,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     if kind != "LORA":
         raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
-    rooted = config.flag("use_rslora", False)
+    rank_stabilized = config.flag("use_rslora", False)
     includes = _targets(config)
     refuse_null(config, "alpha_pattern bias rank_pattern")
     refuse_unread(config, PEFT)
@@ -118,7 +118,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     if weights is None:
         raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
     _check_targets(weights, config, includes)
-    return Adapter(name=name, scale=alpha / (math.sqrt(rank) if rooted else rank), rank=rank, weights=weights)
+    return Adapter(name=name, scale=alpha / (math.sqrt(rank) if rank_stabilized else rank), rank=rank, weights=weights)
 
 
 def _targets(config: Settings) -> Callable[[str], bool] | None:
@@ -232,8 +232,8 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
             raise ModelUnavailable(f"{path}: tensor {name[:200]} is not supported: it is neither A nor B of a layer")
         if match["layer"] not in places:
             places[match["layer"]] = _place_of(match["layer"], plain, path)
-        turned = match["table"] and match["side"] == "A"  # (rank, V)
-        read = Weight(name, weight.dtype, weight.array.T if turned else weight.array)
+        transposed = match["table"] and match["side"] == "A"  # (rank, V)
+        read = Weight(name, weight.dtype, weight.array.T if transposed else weight.array)
         sides.setdefault(places[match["layer"]], {})[match["side"]] = read
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")

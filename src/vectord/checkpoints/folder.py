@@ -141,7 +141,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
 
 
 def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
-    """The one file of a model as the folder that it was made from. Raises ModelUnavailable, naming file and key."""
+    """A GGUF file as the folder that it was made from. Raises ModelUnavailable, naming file and key."""
     model = read_model(located.folder, allowed)
     entries = (catalogue.find(name) for name in (located.model_id, *model.names))
     nothing = Settings(located.folder, {}, allowed)
@@ -165,7 +165,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
 
 
 def has_table(folder: Path, model_type: object) -> bool:
-    """Return whether the folder is model2vec's: it says so, or has no model_type and a tensor of token vectors."""
+    """Return whether the folder is model2vec's: by its model_type, or without one by a tensor of token vectors."""
     file = folder / "model.safetensors"
     return model_type == "model2vec" or (
         model_type is None and file.is_file() and "embeddings" in open_checkpoint((file,))
@@ -268,7 +268,7 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
         )
     path = config.get("activation_function", "torch.nn.Tanh")
     if "activation_function" in config.allowed:
-        path = "torch.nn.Tanh"  # that of a module without the key
+        path = "torch.nn.Tanh"  # the default of a module without the key
     activation = read_activation(config, "activation_function", path, ACTIVATIONS)
     dense = DenseModule(
         folder=module.folder,

@@ -166,7 +166,7 @@ def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
 
 
 def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_RemoteFile]:
-    """By the hub's own rule, in which `*` crosses folders."""
+    """The files that match, by the hub's own rule: `*` crosses folders."""
     return [file for file in remote if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
 
 

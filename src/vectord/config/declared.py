@@ -170,7 +170,7 @@ class ModelConfig:
 
     @property
     def in_order(self) -> tuple[str, ...]:
-        """Every model to serve, once. Among the models that can do what a request asks for, the first does it."""
+        """Every model to serve, once. The first one that supports a request answers it."""
         embedding = [self.default_embedding_model, self.dense_embedding_model, *self.models]
         named = [name for name in embedding if name is not None] or [DEFAULT_MODEL]
         reranking = [name for name in (self.reranker_model, *self.rerankers) if name is not None]

@@ -277,7 +277,7 @@ class Engine:
             raise busy
 
     def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
-        """Under overload most requests end here, so this check comes before any other work."""
+        """The error for a busy engine, or None. Under overload most requests end here, before any other work."""
         busy = None
         for request in kinds:
             if (busy := self._busy_error(request, caller)) is None:

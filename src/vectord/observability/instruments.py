@@ -1,7 +1,7 @@
 """Counters, gauges and histograms that are cheap to change and to write, and the base class of a group of them.
 
 Those of prometheus_client take a lock and search the buckets at each step, about 10 us a request with all families, and
-its writer takes 60 ms for the 10,000 lines of a server that was asked on every route. These are plain numbers. What
+its writer takes 60 ms for the 10,000 lines of a server that answered on every route. These are plain numbers. What
 stays the same in the lines of a series is made once, so that the same page takes 3 ms.
 
 An instrument belongs to the event loop.
@@ -184,7 +184,7 @@ class MetricFamilies:
         """Set the gauges before a scrape."""
 
     def instruments(self) -> Sequence[Counter | Histogram]:
-        """In the order in which they are shown: that of their definition."""
+        """The instruments in the order of their definition, in which they are shown."""
         return [value for value in vars(self).values() if isinstance(value, Counter | Histogram)]
 
 

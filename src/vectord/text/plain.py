@@ -66,7 +66,7 @@ class PlainTokenizer:
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
     def read_specials_as_text(self) -> None:
-        """From now on the name of a special token inside a text, such as <|im_end|>, is ordinary text."""
+        """Read the name of a special token inside a text, such as <|im_end|>, as ordinary text from now on."""
         self.tokenizer.encode_special_tokens = True
 
     def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Encoding]:

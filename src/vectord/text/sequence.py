@@ -1,6 +1,6 @@
-"""What text/ gives to the engine: token sequences, chunks, and the request that asks for them.
+"""The interface between text/ and the engine: requests to read texts, and the token sequences and chunks made of them.
 
-Plain values. This file imports no tokenizer, so that importing it costs the start no time.
+Plain values. This file imports no tokenizer, so that its import does not delay the start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TokenSequence:
 
     @property
     def own_ids(self) -> Int32:
-        """Without those of the prefix."""
+        """The ids after the prefix."""
         return self.ids if self.prefix is None else self.ids[len(self.prefix.ids) :]
 
     @property

@@ -179,7 +179,7 @@ class TextEncoder:
         return find_prompt(prompts, options, self._spec.default_prompt_name)
 
     def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
-        """As sentence-transformers counts: the tokens of the prompt as a text, without its last special token."""
+        """The prompt's tokens as sentence-transformers counts them: as a text, without its last special token."""
         first, last = specials
         return first + len(self._plain.content(prompt)) + max(last - 1, 0)
 

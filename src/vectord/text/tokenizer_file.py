@@ -151,7 +151,7 @@ def _steps(state: Any) -> Iterator[Step]:
 
 
 def _growth(step: Step, path: Path) -> float:
-    """By which factor a replacement may lengthen a text; 1 for any other step."""
+    """The factor by which a replacement may lengthen a text; 1 for any other step."""
     added = step.get("content", step.get("prepend", step.get("replacement", "")))
     if not isinstance(added, str) or len(added) > ADDED_CHARACTERS_LIMIT:
         raise ModelUnavailable(f"{path}: a tokenizer that adds more than {ADDED_CHARACTERS_LIMIT} characters at once")

@@ -592,7 +592,7 @@ def _frame(tokenizer: Tokenizer, given: _Given, known: _Class, tokens: _Tokens) 
 
 
 def _put_around(tokenizer: Tokenizer, given: _Given) -> None:
-    """As gte-Qwen2's own tokenizer class, which is never run. transformers' classes ignore these settings."""
+    """Add BOS and EOS as gte-Qwen2's own tokenizer class does; transformers' classes ignore these settings."""
     begin, end = (
         [_name(given.get(f"{name}_token"))] * (given.get(f"add_{name}_token") is True) for name in ("bos", "eos")
     )

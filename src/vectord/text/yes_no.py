@@ -37,7 +37,7 @@ SEAM_TOKENS = 16
 class _BodyPrefix:
     """The template's body up to the passage, filled in and tokenized. All pairs of a request share it."""
 
-    text: str  # that the passage follows; "" if it is tokenized alone
+    text: str  # before the passage; "" if the passage is tokenized alone
     ids: Int32  # (n,)
     query_tokens: range  # where the query is in `ids`
     query_cut: int  # characters of the query that were cut off
@@ -52,7 +52,7 @@ class YesNoEncoder:
         Raises ModelUnavailable for a template that cannot be filled in, or leaves no room.
         """
         parts = template.body if isinstance(template.body, tuple) else (template.body,)
-        at_query, at_document = _place(parts, "{query}"), _place(parts, "{document}")
+        at_query, at_document = _part_with(parts, "{query}"), _part_with(parts, "{document}")
         self._is_joint = at_query == at_document
         query = (_BODY if self._is_joint else _QUERY).fullmatch(parts[at_query])
         document = _DOCUMENT.fullmatch(parts[at_document])
@@ -83,15 +83,15 @@ class YesNoEncoder:
         instruction = self._instruction if instruction is None else check_prompt(instruction, "instruction")
         instruction = instruction and self._form.replace("{instruction}", instruction)
         try:
-            head = self._read_head(query, instruction, limit)
+            body_prefix = self._read_body_prefix(query, instruction, limit)
         except VectordError as error:
             raise error.at(field="query") from None
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
-        if len(head.ids) > self._room(limit) + SEAM_TOKENS:
-            return self._heads_alone(head, sources, limit)
-        return self._pairs(head, sources, limit)
+        if len(body_prefix.ids) > self._room(limit) + SEAM_TOKENS:
+            return self._query_alone(body_prefix, sources, limit)
+        return self._pairs(body_prefix, sources, limit)
 
-    def _read_head(self, query: str, instruction: str, limit: Limit) -> _BodyPrefix:
+    def _read_body_prefix(self, query: str, instruction: str, limit: Limit) -> _BodyPrefix:
         source = cut_source(query, limit, None)
         start = len(self._before) + len(instruction) + len(self._between)
         text = f"{self._before}{instruction}{self._between}{source.text}{self._last}"
@@ -103,34 +103,38 @@ class YesNoEncoder:
         ids = np.concatenate((np.array(encoding.ids, np.int32), self._separator))
         return _BodyPrefix(text if self._is_joint else "", ids, query_tokens, source.characters_cut)
 
-    def _pairs(self, head: _BodyPrefix, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
-        before = head.text if self._is_joint else self._start
-        first, start = (0 if self._is_joint else len(head.ids)), len(before)
+    def _pairs(self, body_prefix: _BodyPrefix, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
+        before = body_prefix.text if self._is_joint else self._start
+        first, start = (0 if self._is_joint else len(body_prefix.ids)), len(before)
         bodies = [Source(source.index, f"{before}{source.text}{self._end}") for source in sources]
         for source, encoding in zip(sources, self._plain.encodings(bodies, specials=False, offsets=True), strict=True):
-            ids = np.concatenate((head.ids[:first], np.array(encoding.ids, np.int32)))
+            ids = np.concatenate((body_prefix.ids[:first], np.array(encoding.ids, np.int32)))
             if len(ids) > self._room(limit) and not limit.truncate:
                 raise limit.too_long(source.index, self._length(len(ids)))
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             own = _tokens_of(offsets, start, start + len(source.text))
-            yield self._pair(head, source, ids, range(first + own.start, first + own.stop), limit)
+            yield self._pair(body_prefix, source, ids, range(first + own.start, first + own.stop), limit)
 
-    def _heads_alone(self, head: _BodyPrefix, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
+    def _query_alone(
+        self, body_prefix: _BodyPrefix, sources: Sequence[Source], limit: Limit
+    ) -> Iterator[TokenSequence]:
         """For a query that leaves no room for passages. It is tokenized once, not once for each passage."""
         for source, passage in zip(sources, self._plain.contents(sources), strict=True):
-            end = len(head.ids) + len(passage)
-            yield self._pair(head, source, head.ids, range(len(head.ids), end), limit)
+            end = len(body_prefix.ids) + len(passage)
+            yield self._pair(body_prefix, source, body_prefix.ids, range(len(body_prefix.ids), end), limit)
 
-    def _pair(self, head: _BodyPrefix, source: Source, ids: Int32, passage: range, limit: Limit) -> TokenSequence:
+    def _pair(
+        self, body_prefix: _BodyPrefix, source: Source, ids: Int32, passage: range, limit: Limit
+    ) -> TokenSequence:
         """ids (n,): the body's, or only the first that fit; passage: the passage's range of tokens."""
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
         seen = self._length(max(len(ids), passage.stop))
         parts = (
-            _text_length(head.query_tokens, len(kept), head.query_cut),
+            _text_length(body_prefix.query_tokens, len(kept), body_prefix.query_cut),
             _text_length(passage, len(kept), source.characters_cut),
         )
-        length = TextLength(seen, len(joined), head.query_cut + source.characters_cut)
+        length = TextLength(seen, len(joined), body_prefix.query_cut + source.characters_cut)
         return self._plain.sequence(joined, length, source.index, parts=parts)
 
     def _room(self, limit: Limit) -> int:
@@ -141,10 +145,10 @@ class YesNoEncoder:
         return len(self._prefix) + body + len(self._suffix)
 
 
-def _place(parts: Sequence[str], name: str) -> int:
-    """The only part that has the place; -1 for none or several."""
-    places = [i for i, part in enumerate(parts) if name in part]
-    return places[0] if len(places) == 1 else -1
+def _part_with(parts: Sequence[str], placeholder: str) -> int:
+    """The index of the part with the placeholder; -1 if no part or several have it."""
+    found = [i for i, part in enumerate(parts) if placeholder in part]
+    return found[0] if len(found) == 1 else -1
 
 
 def _join(plain: PlainTokenizer, *texts: str) -> Int32:

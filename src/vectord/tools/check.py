@@ -46,7 +46,7 @@ LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
 # Statuses of an example that needs another type of model, or the operator's key.
 _NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
-# The promises that Smart Embedder's test_server.py tests, on its routes: 17, and with a token one more.
+# The 17 checks of Smart Embedder's test_server.py on its routes, and one more with a token.
 SMART_EMBEDDER = (
     "healthy",
     "metrics for Prometheus",
@@ -127,7 +127,7 @@ class Finding:
 CHECKS: list[Check] = []
 
 
-def demand(holds: object, why: str) -> None:
+def require(holds: object, why: str) -> None:
     """Raises Failed."""
     if not holds:
         raise Failed(why)
@@ -195,7 +195,7 @@ def healthy(subject: CheckedServer) -> None:
     for path in HEALTH:
         reply = subject.server.get(path)
         if reply.status not in (404, 405):
-            demand(reply.status in (200, 204), f"GET {path}: {reply.summary()}")
+            require(reply.status in (200, 204), f"GET {path}: {reply.summary()}")
             return
     raise NotOffered(f"none of {', '.join(HEALTH)}")
 
@@ -203,7 +203,7 @@ def healthy(subject: CheckedServer) -> None:
 @check("ready")
 def ready(subject: CheckedServer) -> None:
     reply = subject.send("GET", "/health/ready")
-    demand(reply.status in (200, 204), reply.summary())
+    require(reply.status in (200, 204), reply.summary())
 
 
 @check("lists its models")
@@ -211,7 +211,7 @@ def lists_models(subject: CheckedServer) -> None:
     for path in LISTS:
         reply = subject.server.get(path)
         if reply.status == 200:
-            demand(reply.json() is not None, f"GET {path}: not JSON")
+            require(reply.json() is not None, f"GET {path}: not JSON")
             return
     raise NotOffered(f"none of {', '.join(LISTS)}")
 
@@ -220,35 +220,35 @@ def lists_models(subject: CheckedServer) -> None:
 def metrics(subject: CheckedServer) -> None:
     reply = subject.send("GET", "/metrics")
     has_metrics = reply.status == 200 and (b"# TYPE" in reply.body or b"# HELP" in reply.body)
-    demand(has_metrics, f"no metrics: {reply.summary()}")
+    require(has_metrics, f"no metrics: {reply.summary()}")
 
 
 @check("an unknown path gets 404")
 def unknown_path(subject: CheckedServer) -> None:
     reply = subject.server.get("/there/is/nothing/here")
-    demand(reply.status in (401, 403, 404), f"unknown path: {reply.summary()}")
+    require(reply.status in (401, 403, 404), f"unknown path: {reply.summary()}")
 
 
 @check("truncated JSON gets a 4xx error")
 def truncated_json(subject: CheckedServer) -> None:
-    _demand_error(subject.server.send("POST", subject.embeds.form.path, b'{"input": ["cut of'))
+    _require_error(subject.server.send("POST", subject.embeds.form.path, b'{"input": ["cut of'))
 
 
 @check("a number for texts gets a 4xx error")
 def wrong_type(subject: CheckedServer) -> None:
-    _demand_error(subject.embeds.post(subject.embeds.body(7.5)))
+    _require_error(subject.embeds.post(subject.embeds.body(7.5)))
 
 
-def _demand_error(reply: ProbeReply) -> None:
-    demand(400 <= reply.status < 500, reply.summary())
+def _require_error(reply: ProbeReply) -> None:
+    require(400 <= reply.status < 500, reply.summary())
     is_text = reply.headers.get("content-type", "").startswith("text/plain")  # text-embeddings-inference
-    demand(is_text or isinstance(reply.json(), dict | list), "the error is neither JSON nor plain text")
+    require(is_text or isinstance(reply.json(), dict | list), "the error is neither JSON nor plain text")
 
 
 @check("no texts get 200 or a 4xx error")
 def no_texts(subject: CheckedServer) -> None:
     reply = subject.embeds.post(subject.embeds.body([]))
-    demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
+    require(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
 @check("a request without the token is refused")
@@ -257,7 +257,7 @@ def requires_token(subject: CheckedServer) -> None:
         raise NotOffered("no --token to test")
     body = json.dumps(subject.embeds.body(["x"])).encode()
     reply = subject.server.send("POST", subject.embeds.form.path, body, with_token=False)
-    demand(reply.status in (401, 403), reply.summary())
+    require(reply.status in (401, 403), reply.summary())
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -271,38 +271,40 @@ def vectors_of(subject: CheckedServer, texts: Sequence[str]) -> FloatArray:
     return vectors
 
 
-def _demand_same(ones: Sequence[FloatArray] | FloatArray, others: Sequence[FloatArray] | FloatArray, what: str) -> None:
+def _require_same(
+    ones: Sequence[FloatArray] | FloatArray, others: Sequence[FloatArray] | FloatArray, what: str
+) -> None:
     least = row_cosines(np.stack(list(ones)), np.stack(list(others))).min()
-    demand(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
+    require(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
 
 
 @check("one finite vector for each text")
 def one_vector_per_text(subject: CheckedServer) -> None:
-    demand(np.linalg.norm(vectors_of(subject, TEXTS), axis=1).all(), "a vector of zeros")
+    require(np.linalg.norm(vectors_of(subject, TEXTS), axis=1).all(), "a vector of zeros")
 
 
 @check("the same text gets the same vector")
 def same_text(subject: CheckedServer) -> None:
-    _demand_same(vectors_of(subject, TEXTS[:1]), vectors_of(subject, TEXTS[:1]), "one text, twice")
+    _require_same(vectors_of(subject, TEXTS[:1]), vectors_of(subject, TEXTS[:1]), "one text, twice")
 
 
 @check("a text alone gets the vector that it gets in a batch")
 def alone_and_in_batch(subject: CheckedServer) -> None:
     alone = [vectors_of(subject, [text])[0] for text in TEXTS]
-    _demand_same(alone, vectors_of(subject, TEXTS), "a text alone and in a batch")
+    _require_same(alone, vectors_of(subject, TEXTS), "a text alone and in a batch")
 
 
 @check("results keep the order of the texts")
 def order(subject: CheckedServer) -> None:
     rotated = vectors_of(subject, (*TEXTS[1:], TEXTS[0]))
-    _demand_same(vectors_of(subject, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
+    _require_same(vectors_of(subject, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
 
 
 @check("similar texts are closer than dissimilar ones")
 def similarity(subject: CheckedServer) -> None:
     cat, *others = vectors_of(subject, TEXTS)
     near, far = row_cosines(np.stack([cat, cat]), np.stack(others))
-    demand(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
+    require(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
 
 
 @check("texts in several scripts")
@@ -317,18 +319,20 @@ def concurrent_clients(subject: CheckedServer) -> None:
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda text: subject.embeds.embed([text]), texts))
     # A server may accept a single request at a time.
-    answered = [(want, *answer) for want, answer in zip(expected, answers, strict=True) if answer[0].status not in BUSY]
-    demand(answered, f"none of 16 was answered: {answers[0][0].summary()}")
-    for want, reply, vectors in answered:
+    answered = [
+        (vector, *answer) for vector, answer in zip(expected, answers, strict=True) if answer[0].status not in BUSY
+    ]
+    require(answered, f"none of 16 was answered: {answers[0][0].summary()}")
+    for vector, reply, vectors in answered:
         if vectors is None:
             raise Failed(f"no finite vector: {reply.summary()}")
-        _demand_same(vectors, [want], "a client got another text's vector")
+        _require_same(vectors, [vector], "a client got another text's vector")
 
 
 @check("20,000 words are truncated or refused")
 def long_text(subject: CheckedServer) -> None:
     reply, vectors = subject.embeds.embed(["word " * 20_000])
-    demand(vectors is not None or 400 <= reply.status < 500, reply.summary())
+    require(vectors is not None or 400 <= reply.status < 500, reply.summary())
 
 
 @check("base64 holds the same numbers")
@@ -343,7 +347,7 @@ def base64_vectors(subject: CheckedServer) -> None:
     vectors = embeds.read_vectors(reply, len(texts))
     if vectors is None:
         raise Failed(reply.summary())
-    _demand_same(vectors, vectors_of(subject, texts), "base64 and numbers")
+    _require_same(vectors, vectors_of(subject, texts), "base64 and numbers")
 
 
 def _smart_kinds(subject: CheckedServer, **options: bool) -> dict[str, Any]:
@@ -366,8 +370,8 @@ def all_kinds(subject: CheckedServer) -> None:
     try:
         weights = [float(weight) for weight in kinds["sparse"].values()]
         widths = {len(row) for row in kinds["colbert"]}
-        demand("dense" in kinds and weights and min(weights) >= 0, "no sparse weights, or a negative one")
-        demand(len(widths) == 1, "ColBERT vectors of several widths, or none")
+        require("dense" in kinds and weights and min(weights) >= 0, "no sparse weights, or a negative one")
+        require(len(widths) == 1, "ColBERT vectors of several widths, or none")
     except WRONG_SHAPE:
         raise Failed("dense, sparse or colbert is missing") from None
 
@@ -379,7 +383,7 @@ def sparse_as_indices(subject: CheckedServer) -> None:
         is_good = len(sparse["indices"]) == len(sparse["values"]) > 0
     except WRONG_SHAPE:
         is_good = False
-    demand(is_good, "no indices and values of one length")
+    require(is_good, "no indices and values of one length")
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -396,26 +400,26 @@ def _scores(subject: CheckedServer) -> dict[int, float]:
 def relevant_first(subject: CheckedServer) -> None:
     scores = _scores(subject)
     best = max(scores, key=lambda index: scores[index])
-    demand(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
+    require(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
 
 
 @check("scores are in descending order")
 def descending(subject: CheckedServer) -> None:
     found = list(_scores(subject).values())
-    demand(found == sorted(found, reverse=True), f"scores {found}")
+    require(found == sorted(found, reverse=True), f"scores {found}")
 
 
 @check("the same pairs get the same scores")
 def same_scores(subject: CheckedServer) -> None:
     one, other = _scores(subject), _scores(subject)
     difference = max(abs(one[index] - other[index]) for index in one)
-    demand(difference <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {difference:.4f}")
+    require(difference <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {difference:.4f}")
 
 
 @check("no passages get 200 or a 4xx error")
 def no_passages(subject: CheckedServer) -> None:
     reply = subject.reranks.post(subject.reranks.body([], QUERY))
-    demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
+    require(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
 # --- limits, backpressure and examples ------------------------------------------------------------------------
@@ -438,7 +442,7 @@ def _exceed(name: str, limit: int, subject: CheckedServer) -> None:
         texts = ["x" * 1000] * (limit // 1000) + ["x" * (limit % 1000 + 1)]
     route, query = (subject.reranks, QUERY) if "rerank" in name else (subject.embeds, None)
     reply = route.post(route.body(texts, query))
-    demand(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
+    require(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
 
 
 def _backpressure(subject: CheckedServer) -> None:
@@ -450,8 +454,8 @@ def _backpressure(subject: CheckedServer) -> None:
     with ThreadPoolExecutor(min(count, 256)) as pool:
         replies = list(pool.map(embeds.post, bodies))
     bad = [reply for reply in replies if reply.status not in (200, *BUSY)]
-    demand(not bad, f"{len(bad)} of {count} failed; the first: {bad[0].summary() if bad else ''}")
-    demand(any(reply.status == 200 for reply in replies), f"none of {count} was answered")
+    require(not bad, f"{len(bad)} of {count} failed; the first: {bad[0].summary() if bad else ''}")
+    require(any(reply.status == 200 for reply in replies), f"none of {count} was answered")
 
 
 def _example_checks(subject: CheckedServer) -> list[Check]:
@@ -467,7 +471,7 @@ def _send_example(method: str, path: str, body: Any, subject: CheckedServer) -> 
     reply = subject.send(method, path, body)
     if reply.status in _NOT_OFFERED or (method == "POST" and reply.status == 400):
         raise NotOffered(f"{method} {path}: {reply.summary()}")
-    demand(200 <= reply.status < 400, reply.summary())
+    require(200 <= reply.status < 400, reply.summary())
 
 
 def _examples(openapi: Any) -> Iterator[tuple[str, str, str, Any]]:

@@ -205,7 +205,7 @@ def _smart_rows(answer: Any) -> list[Any]:
 
 
 def _scores(answer: Any) -> dict[int, float]:
-    """In the response's order."""
+    """The scores by passage, in the response's order."""
     rows = answer if isinstance(answer, list) else answer["results"]
     return {int(row["index"]): float(row.get("relevance_score", row.get("score"))) for row in rows}
 

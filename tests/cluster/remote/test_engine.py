@@ -89,7 +89,7 @@ async def test_an_idle_front_end_does_not_ask(monkeypatch: pytest.MonkeyPatch) -
     """The question would take each request a round trip."""
     fake = FakeEngine()
     fake.error = Overloaded("Busy.", retry_after_s=1)
-    monkeypatch.setattr(client, "ASK_S", 0.0)
+    monkeypatch.setattr(client, "CHECK_S", 0.0)
     async with remote(fake) as (engine, _):
         with pytest.raises(Overloaded):
             await engine.answer(ONE, ANYONE)

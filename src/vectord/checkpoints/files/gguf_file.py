@@ -1,7 +1,7 @@
 """Read the header of a GGUF file: `read_gguf(path, mapped) -> GgufFile`.
 
 gguf/ calls it in the loading thread. It parses the metadata, and returns tensors as bytes that view the memory map. The
-`gguf` package has a reader too, but not for hostile files: it takes counts, lengths and offsets as they come, and makes
+`gguf` package has a reader too, but not for hostile files: it does not check counts, lengths and offsets, and makes
 several arrays for each word of a vocabulary.
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -60,7 +60,7 @@ class TensorType:
     bytes: int
 
 
-# By ggml's number. Types of fewer than 4 bits a number by tables (IQ1 ... IQ3, TQ) are not read.
+# By ggml's number. Types with tables and fewer than 4 bits a number (IQ1 ... IQ3, TQ) are not supported.
 TENSOR_TYPES: Mapping[int, TensorType] = {
     0: TensorType("F32", 1, 4),
     1: TensorType("F16", 1, 2),
@@ -96,7 +96,7 @@ class GgufFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether the path is a file that is named as one or begins as one: a store may keep it under its digest."""
+    """Return whether the path is a GGUF file, by suffix or first bytes: a store may name files by their digest."""
     try:
         if not path.is_file():
             return False
@@ -199,7 +199,7 @@ class _Header:
     # --- tensors ----------------------------------------------------------------------------------------------
 
     def _tensors(self, count: int, alignment: int) -> dict[str, GgufTensor]:
-        """Their offsets count from the first aligned byte after the header, and each begins where the last one ends."""
+        """Offsets count from the first aligned byte after the header; each tensor begins where the last one ends."""
         headers = [self._tensor_header() for _ in range(count)]
         start = self._at = _aligned(self._at, alignment)
         tensors: dict[str, GgufTensor] = {}
@@ -235,7 +235,7 @@ class _Header:
     # --- parts ------------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> int:
-        """The first of the next `count` bytes, which are read."""
+        """Skip `count` bytes; returns the position of the first."""
         start = self._at
         if start + count > len(self._mapped):
             raise self._refuse("is cut off")

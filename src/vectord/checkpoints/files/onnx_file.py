@@ -112,7 +112,7 @@ class _OnnxReader:
                 raise self._refuse("it is cut off, or not an ONNX file")
 
     def _varint(self, start: int, stop: int) -> tuple[int, int]:
-        """A number, and where it ends."""
+        """A number, and the position after it."""
         value = 0
         for i, byte in enumerate(self._mapped[start : min(stop, start + 10)]):
             value |= (byte & 0x7F) << (7 * i)

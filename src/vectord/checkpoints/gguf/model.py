@@ -40,10 +40,10 @@ class Architecture:
     whole: Mapping[str, str]  # keys of the metadata after "ARCHITECTURE.", and config.json's: whole numbers
     real: Mapping[str, str]  # the same, of other numbers
     tensors: Mapping[str, str]  # names without ".weight" and ".bias"
-    layer: str  # what precedes the names in a layer
+    layer: str  # the prefix of a layer's names
     layers: Mapping[str, str]  # names after "blk.N."
     norm_offset: float = 0.0  # added to the weights of norms
-    turns_pairs: bool = False  # whether rows of queries and keys are ordered for rotation of adjacent pairs
+    interleaved: bool = False  # whether rows of queries and keys are ordered for rotation of adjacent pairs
     defaults: Mapping[str, Any] = field(default_factory=dict)  # llama.cpp's, for keys that are missing
 
 
@@ -143,12 +143,12 @@ _LLAMA = Architecture(
         "ffn_up": "mlp.up_proj",
         "ffn_down": "mlp.down_proj",
     },
-    turns_pairs=True,
+    interleaved=True,
 )
 _QWEN2 = replace(
     _LLAMA,
     config={"model_type": "qwen2", "hidden_act": "silu", "architectures": ["Qwen2ForCausalLM"]},
-    turns_pairs=False,
+    interleaved=False,
 )
 _QWEN3 = replace(_QWEN2, config={**_QWEN2.config, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]})
 _EMBEDDING_GEMMA = replace(
@@ -230,8 +230,8 @@ _HARMLESS_OF_ARCHITECTURE: Mapping[str, Harmless] = {
 def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
     """Return the facts of the file; allowed: keys of the metadata that may be unknown.
 
-    Raises ModelUnavailable, naming file and key: an architecture that is not served, a key that is not known, missing
-    or of a wrong type, and what read_gguf raises.
+    Raises ModelUnavailable, naming file and key: an unsupported architecture, an unknown or missing key, a value of a
+    wrong type, or a fault that read_gguf finds.
     """
     mapped = map_file(path)
     file = read_gguf(path, mapped)
@@ -252,7 +252,7 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
 
 
 def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
-    """Return the name and names of the file's architecture. Raises ModelUnavailable if it is not served."""
+    """Return the architecture's name in the file, and its entry. Raises ModelUnavailable if it is not supported."""
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
@@ -282,7 +282,7 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
 
 
 def first_position(file: GgufFile, model_type: object) -> int:
-    """Return how many rows of the table of positions were cut off: those that belong to no token."""
+    """Return the number of rows that conversion cut from the start of the position table: no token uses them."""
     if model_type not in ("roberta", "xlm-roberta"):
         return 0
     pad = file.metadata.get("tokenizer.ggml.padding_token_id", PAD_TOKEN_ID)
@@ -349,7 +349,7 @@ def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str
     return config
 
 
-# Keys of config.json that say whether layers have biases, and a tensor that is there if they do.
+# Keys of config.json for the biases of layers, and a tensor that exists only with these biases.
 _BIASES: Mapping[str, Mapping[str, str]] = {
     "llama": {"attention_bias": "blk.0.attn_output.bias", "mlp_bias": "blk.0.ffn_up.bias"},
     "qwen3": {"attention_bias": "blk.0.attn_output.bias"},

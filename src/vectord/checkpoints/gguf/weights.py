@@ -80,9 +80,9 @@ class _TensorReader:
             return (tensor.shape[0] + skipped, *tensor.shape[1:]), lambda array: np.pad(array, widths)
         if architecture.norm_offset and target.endswith("norm.weight"):
             return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
-        if architecture.turns_pairs and ".self_attn.q_proj." in target:
+        if architecture.interleaved and ".self_attn.q_proj." in target:
             return tensor.shape, self._in_halves(tensor, "attention.head_count")
-        if architecture.turns_pairs and ".self_attn.k_proj." in target:
+        if architecture.interleaved and ".self_attn.k_proj." in target:
             is_own = f"{self._name}.attention.head_count_kv" in self.file.metadata
             return tensor.shape, self._in_halves(
                 tensor, "attention.head_count_kv" if is_own else "attention.head_count"
@@ -90,7 +90,7 @@ class _TensorReader:
         return tensor.shape, None
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Change:
-        """From rows in which the two halves of a head alternate, to transformers' order: one half after the other."""
+        """Reorder rows in which the two halves of a head alternate: transformers has one half after the other."""
         heads = self.file.metadata.get(f"{self._name}.{key}")
         if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
             raise ModelUnavailable(

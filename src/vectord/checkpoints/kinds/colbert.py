@@ -175,7 +175,7 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
 
 
 def _length(config: Settings, key: str, default: int | None) -> int | None:
-    """In tokens: at least room for specials, prefix and a token."""
+    """A maximum length in tokens, with room for specials, prefix and a token."""
     return default if config.get(key) is None else config.whole(key, least=3, most=LENGTH_LIMIT)
 
 

@@ -70,7 +70,7 @@ class SharedStorage:
         return [self._stored(info) for info in sorted(infos, key=lambda info: str(info.path))]
 
     def names(self) -> set[str]:
-        """Of the files in root itself; empty if root does not exist."""
+        """The names of the files in root itself; empty if root does not exist."""
         selector = pafs.FileSelector(self.root, allow_not_found=True)
         return {info.base_name for info in self._files.get_file_info(selector) if info.type == pafs.FileType.File}
 

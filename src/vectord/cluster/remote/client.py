@@ -1,6 +1,6 @@
-"""The engine's process as a front-end uses it: its engine, its rate limits, its metrics. On the front-end's event loop.
+"""The engine, rate limits and metrics of the engine's process, as a front-end uses them. On the front-end's event loop.
 
-All raise Unavailable while the engine's process is replaced.
+Calls to that process raise Unavailable while it is replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
 
-ASK_S = 1.0  # after a refusal, in which a front-end asks before it reads a body
+CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -48,13 +48,13 @@ NO_MODELS = ModelList(
 
 
 class RemoteEngine:
-    """An EngineClient. Its state is the one that the engine last announced; without an engine, models are stalled."""
+    """An EngineClient. Its state is the engine's latest report; while there is no engine, models are stalled."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._draining = False
         self._running = 0
-        self._asks_until_s = 0.0  # by time.monotonic()
+        self._checks_until_s = 0.0  # by time.monotonic()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -65,25 +65,25 @@ class RemoteEngine:
         self._running += 1
         self._idle.clear()
         try:
-            return cast(Result, await self._ask(FrameKind.REQUEST, content, decode_result))
+            return cast(Result, await self._request(FrameKind.REQUEST, content, decode_result))
         finally:
             self._running -= 1
             if self._running == 0:
                 self._idle.set()
 
     async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-        """Asks the engine's process, but only within ASK_S of a refusal: the question takes a round trip."""
-        if kinds and time.monotonic() < self._asks_until_s:
-            await self._ask(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
+        """Checks with the engine's process, but only within CHECK_S of a refusal: the check takes a round trip."""
+        if kinds and time.monotonic() < self._checks_until_s:
+            await self._request(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
 
     def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
         return None
 
-    async def _ask(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
+    async def _request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
         try:
             return await self._link.request(kind, content, decode)
         except Overloaded:
-            self._asks_until_s = time.monotonic() + ASK_S
+            self._checks_until_s = time.monotonic() + CHECK_S
             raise
 
     def readiness(self) -> dict[str, str]:
@@ -128,9 +128,9 @@ class RemoteBuckets:
 
 
 class RemoteMetrics:
-    """A Meter that reports everything to the engine's process, which has the metrics of all front-ends.
+    """A MetricsSource (server/http/app.py) that reports to the engine's process, which has those of all front-ends.
 
-    Reports without an engine are kept for the next one.
+    While there is no engine's process, reports are kept for the next one.
     """
 
     def __init__(self, link: Link) -> None:

@@ -77,7 +77,7 @@ class HandlerBackend(Backend):
         return {"dense": rows[texts_of_spans(batch.texts)]}
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """The same again: the class chooses its own precision."""
+        """Run the batch again, unchanged: the class chooses its own precision."""
         return self.forward(batch, stream=0)
 
     def renew(self, stream: int) -> None:

@@ -102,7 +102,7 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Preci
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
     auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. int8 applies to linear layers; the other ops compute as for
-    auto. So do all with packed weights. float16 computes as auto too, because no processor supports it. Raises
+    auto. With packed weights, all ops do. float16 computes as auto, too, because no processor supports it. Raises
     ConfigError for an unknown name.
     """
     if dtype not in {"auto", "float32", "bfloat16", "float16", "int8", *WEIGHT_BITS}:

@@ -1,4 +1,4 @@
-"""int8 on the processor: how a model's linear layers are rounded, found now or by an earlier start.
+"""int8 on the processor: finds how to round a model's linear layers, or reads what an earlier start found.
 
 backends/openvino.py calls `find_recipe` in the loading thread, before it compiles the serving plans. The sample's texts
 run once without int8 while each place's input is recorded (calibration/fit.py); then held-out texts run in int8, with
@@ -126,7 +126,7 @@ def _key(spec: ModelSpec, precision: Precision, sample: Sample) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-# --- what comes by at each place ------------------------------------------------------------------------------
+# --- the inputs of each place ---------------------------------------------------------------------------------
 
 
 @dataclass
@@ -152,7 +152,7 @@ class _Seen:
 def _observe(
     compiler: Compiler, texts: Sequence[Int32]
 ) -> tuple[Mapping[str, Observed], Mapping[str, Sequence[Weight]]]:
-    """By place, in order: its input, and the matrices that multiply it."""
+    """The inputs of each place, and the matrices that multiply them, by place."""
     ops = ObservingOps()
     spec = _answering(compiler.spec, "tokens")
     network = compiler.network(ops, spec)
@@ -172,7 +172,7 @@ def _observe(
     return {name: place.observed() for name, place in seen.items()}, ops.matrices
 
 
-# --- what int8 makes of the answers ---------------------------------------------------------------------------
+# --- the accuracy of int8 -------------------------------------------------------------------------------------
 
 
 def _choose(
@@ -181,19 +181,19 @@ def _choose(
     """counts: linear layers of each place."""
     output: Output = "dense" if "dense" in compiler.spec.outputs else "tokens"
     spec = _answering(compiler.spec, output)
-    want = _answers(compiler, OpenvinoOps(), spec, texts)
+    expected = _answers(compiler, OpenvinoOps(), spec, texts)
 
     def recipe_of(places: frozenset[int]) -> Recipe:
         linears = sum(counts[number] for number in places)
         return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0, 1.0)
 
     trials = count()
-    most = 1 + max(1, len(fitted)).bit_length()  # choose_places halves what is left
+    most = 1 + max(1, len(fitted)).bit_length()  # choose_places halves the remaining places
 
     def cosines(places: frozenset[int]) -> Float32:
         progress.info(CALIBRATING[2], extra={"progress": (min(next(trials), most - 1), most)})
         got = _answers(compiler, Int8Ops(recipe_of(places)), spec, texts)
-        found: Float32 = np.nan_to_num(np.einsum("nd,nd->n", got, want))
+        found: Float32 = np.nan_to_num(np.einsum("nd,nd->n", got, expected))
         return found
 
     places, found = choose_places([one.loss for one in fitted], cosines)

@@ -133,7 +133,7 @@ class TransformersBackend(Backend):
         return _run(self._model, batch)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """The same in float32."""
+        """See Backend.forward_exact."""
         return _run(self._exact, batch)
 
     def close(self) -> None:

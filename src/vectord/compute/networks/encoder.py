@@ -36,9 +36,9 @@ def read_spec(
     norm_eps: float | None = None,
     norm_first: bool = False,
 ) -> TransformerSpec:
-    """Read BERT's keys, or those that `keys` has instead of them. Raises ModelUnavailable.
+    """Read BERT's keys. Raises ModelUnavailable.
 
-    activation, norm_eps: replace the config's. types: number of token types.
+    keys: other names of them. activation, norm_eps: replace the config's. types: number of token types.
     """
     facts.require(config, "is_decoder", False)
 
@@ -199,9 +199,9 @@ def read_encoder(
 ) -> Transformer[T]:
     """Return an encoder with BERT's names of the embeddings. Raises ModelUnavailable.
 
-    first_position: the first token's row in the table of positions; None: there is no table. types (types, H): instead
-    of the checkpoint's. embedding_size: of the tables, whose sum the layer `widen` makes as wide as the states; None:
-    they are. layers: None: those of `names`.
+    first_position: the first token's row in the table of positions; None: there is no table. types (types, H): replace
+    the checkpoint's. embedding_size: width of the tables; the layer `widen` maps their sum to the width of the states.
+    None: the tables have that width. layers: None: those of `names`.
     """
     width, positions = embedding_size or spec.hidden_size, None
     if first_position is not None:

@@ -25,7 +25,7 @@ classifier = decoder.classifier
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("a copy of sliding_window_pattern, which transformers never reads", "_sliding_window_pattern"),
-    **harmless("of layers that slide, which the model has none of", "sliding_window"),
+    **harmless("read by layers with a window only; this model has none", "sliding_window"),
     **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }
 HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
@@ -76,7 +76,7 @@ def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | No
 
 
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[Rotary, Rotary]:
-    """Of layers that attend to all, and to a window. rope_scaling, from before transformers 5, changes the former."""
+    """The rotary positions of full and sliding layers. rope_scaling, from before transformers 5, changes the former."""
     full, sliding = LAYER_KINDS
     scaling = facts.section(config, "rope_scaling")
     if scaling.get("type", "default") != "default" and "rope_type" not in scaling:

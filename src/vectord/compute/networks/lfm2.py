@@ -104,7 +104,7 @@ def _is_bidirectional(config: Mapping[str, Any]) -> bool:
 
 
 def _inner_size(config: Mapping[str, Any]) -> int:
-    """As Lfm2MLP computes it; block_ff_dim is an older name of intermediate_size."""
+    """The width of the MLP, as Lfm2MLP computes it; block_ff_dim is an older name of intermediate_size."""
     size = facts.size(config, "block_ff_dim" if "block_ff_dim" in config else "intermediate_size")
     if not facts.flag(config, "block_auto_adjust_ff_dim", True):
         return size

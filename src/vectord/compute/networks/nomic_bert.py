@@ -105,7 +105,10 @@ def _names(config: Mapping[str, Any], weights: WeightReader[T]) -> encoder.Layer
 
 
 def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> dict[int, Mixture[T]]:
-    """By layer: the second of each `moe_every_n_layers`. Source: nomic-ai/nomic-bert-2048, NomicMoELayer."""
+    """The experts by layer: each n-th layer has them, from the second on (moe_every_n_layers).
+
+    Source: nomic-ai/nomic-bert-2048, NomicMoELayer.
+    """
     every = facts.size(config, "moe_every_n_layers", 0, at_least=0)
     if not every:
         facts.require(config, "num_experts", 0)
@@ -160,7 +163,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
-    """By the models' own rotary_emb_base, or transformers' keys; if a config has both, they must agree."""
+    """Read the models' own rotary_emb_base, or transformers' keys; if a config has both, they must agree."""
     own = Rotary(facts.number(config, "rotary_emb_base", 1000.0))
     rotary = read_plain_rotary(config, theta=own.theta, positions=spec.max_tokens)
     if config.get("rotary_emb_base") is not None and rotary != own:

@@ -80,7 +80,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class Turns(Generic[T]):
-    """Of all positions (P = positions), or of one batch's rows (P = T)."""
+    """The cosines and sines of all positions (P = positions), or of one batch's rows (P = T)."""
 
     cos: T  # (P, head_size / 2)
     sin: T
@@ -164,7 +164,7 @@ def rotary_table(
 
 
 def _scaled(numbers: npt.NDArray[np.float64], amplitude: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """In place: for the largest allowed table each copy in float64 takes 128 MB."""
+    """Multiply in place: for the largest allowed table each copy in float64 takes 128 MB."""
     numbers *= amplitude
     return numbers.astype(np.float32)
 
@@ -245,7 +245,7 @@ def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64
 
 
 def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.float64]:
-    """From 0 (kept) at the frequency with fast_turns to 1 (divided) at the one with slow_turns; beyond them, beyond."""
+    """(head_size / 2,) from 0 (kept) at fast_turns to 1 (divided) at slow_turns; not clipped."""
 
     def index(turns: float) -> float:
         logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)

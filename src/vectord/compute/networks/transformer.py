@@ -318,7 +318,7 @@ class Transformer(Generic[T]):
         return ops.rotate(self._norm(x, norm), turns.cos, turns.sin, head_size)
 
     def _linears(self, x: T, linears: Sequence[Linear[T]], batch: LayerInputs[T]) -> list[T]:
-        """By layers that Ops.join has prepared together."""
+        """Apply linear layers that Ops.join has prepared together."""
         computed = self._ops.linears(x, [(each.weight, each.bias) for each in linears])
         return [self._adapted(y, x, linear, batch) for y, linear in zip(computed, linears, strict=True)]
 

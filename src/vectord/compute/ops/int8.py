@@ -73,9 +73,9 @@ class Int8Ops(_PlacedOps):
 
 def _rounded(x: ov.Node, place: QuantizedPlace) -> ov.Node:
     """x (T, H), smoothed and rounded. Each column has its own input range, and all share one output range."""
-    going_in = [_row(place.low * place.smooth), _row(place.high * place.smooth)]
-    coming_out = [_row(np.array([place.low])), _row(np.array([place.high]))]
-    return op.fake_quantize(x, *going_in, *coming_out, LEVELS)
+    input_range = [_row(place.low * place.smooth), _row(place.high * place.smooth)]
+    output_range = [_row(np.array([place.low])), _row(np.array([place.high]))]
+    return op.fake_quantize(x, *input_range, *output_range, LEVELS)
 
 
 def _in_int8(weights: Float32, weight_steps: int) -> ov.Node:

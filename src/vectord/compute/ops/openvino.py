@@ -164,7 +164,7 @@ class GraphLayout:
         return op.logical_or(too_late, op.less(keys, op.subtract(queries, reach)))
 
     def distances(self) -> list[ov.Node]:
-        """For each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
+        """For each group: (Q + K - 1,) the key's position minus the query's, from 1 - Q to K - 1."""
         return [self.parameter(f"distances{ending}", [-1]) for ending in self._endings(None)]
 
     def biases(self, bias: ov.Node) -> list[ov.Node]:
@@ -373,7 +373,7 @@ class OpenvinoOps(Ops[ov.Node]):
         return normed if bias is None else op.add(normed, bias)
 
     def rms_norm(self, x: ov.Node, weight: ov.Node, eps: float) -> ov.Node:
-        """In the form that the runtime recognizes and fuses into one kernel."""
+        """Return the graph that the runtime recognizes and fuses into one kernel."""
         runs = op.reshape(x, _ints(0, -1, _size(weight, 0)), True)  # (T, k, W)
         squares = op.reduce_mean(op.power(runs, op.constant(np.float32(2))), _ints(-1), True)
         length = op.sqrt(op.add(squares, op.constant(np.float32(eps))))
@@ -470,7 +470,7 @@ class OpenvinoOps(Ops[ov.Node]):
         return _mix(scores, v, layout, spec)
 
     def shift(self, x: ov.Node, offset: int, tokens: Tokens[ov.Node]) -> ov.Node:
-        """Only a row of the same text has the position that is `offset` further."""
+        """Return, for each row, the row `offset` positions further in the same text; zeros if there is none."""
         rows, inside = tokens.layout.neighbours(offset, tokens.positions)
         return op.select(inside, _rows(x, rows), op.constant(np.float32(0)))
 

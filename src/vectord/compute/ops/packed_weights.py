@@ -57,7 +57,7 @@ def _in_8_bits(rows: Float32) -> tuple[npt.NDArray[np.uint8], Float32]:
 
 
 def _in_4_bits(rows: Float32) -> tuple[npt.NDArray[np.uint8], Float32]:
-    """The same from -8 to 7, two numbers a byte, the first in the lower bits. -8 is a group's largest number."""
+    """As `_in_8_bits`, from -8 to 7, two numbers a byte, the first in the lower bits. The largest of a group is -8."""
     groups = rows.reshape(len(rows), -1, GROUP)
     largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1)[..., None], axis=-1)
     scales = largest / np.float32(-8)

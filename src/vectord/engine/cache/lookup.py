@@ -188,7 +188,7 @@ class ModelCache:
         return misses
 
     def running(self, key: CacheKey | None) -> Item | None:
-        """The same text of another request, queued or running."""
+        """The item of another request for the same text, queued or running; None: there is none."""
         return None if key is None else self._running.get(key)
 
     def started(self, item: Item) -> None:

@@ -328,7 +328,7 @@ def _is_plain_mean(requested: RequestedModel, spec: ModelSpec, plain_mean: Seque
 
 
 def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
-    """With the mean of the last hidden states as dense vector: transformers' AutoModel, without Dense modules."""
+    """The model with the mean of the last hidden states as dense vector: AutoModel's, without Dense modules."""
     return changed(
         spec,
         pooling="mean",
@@ -340,7 +340,7 @@ def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
 
 
 def _without_pooling(spec: ModelSpec) -> ModelSpec:
-    """With the last hidden state of each token as its only vectors."""
+    """The model with the last hidden state of each token as its only vectors."""
     if "tokens" not in spec.outputs:
         raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
     return changed(
@@ -357,7 +357,7 @@ def _without_pooling(spec: ModelSpec) -> ModelSpec:
 
 
 def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> ModelSpec:
-    """With another Dense module of the folder instead of the model's own; its width becomes the dimension."""
+    """The model with another Dense module of its folder; the module's width becomes the dimension."""
     place = PurePath(dense_path)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
@@ -367,7 +367,7 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
 
 
 def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
-    """With the operator's prompt as the default of every text. Pairs have no prompts."""
+    """The model with the operator's prompt as the default of every text. Pairs have no prompts."""
     if len(prompt) > PROMPT_LIMIT_CHARACTERS:
         raise ConfigError(f"default_prompt: expected at most {PROMPT_LIMIT_CHARACTERS:,} characters")
     if spec.outputs == {"scores"}:

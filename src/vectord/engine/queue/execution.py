@@ -73,7 +73,7 @@ class Execution:
         return [result for part in parts for result in self._run(part, stream, False)]
 
     def _check_shapes(self, answers: Answers, packed: Packed) -> None:
-        """With a row missing, every later text would receive another text's row."""
+        """Raises ValueError. With a row missing, every later text would receive another text's row."""
         for output in packed.batch.outputs:
             shape = answers[output].shape
             rows = packed.pooled_rows if output in POOLED else len(packed.batch.texts.ids)

@@ -108,7 +108,7 @@ class InfoLabels(msgspec.Struct):
 
 
 class InfoModelType(msgspec.Struct):
-    """One of these; the key says what the model is for."""
+    """One of these keys is present: the model's purpose."""
 
     embedding: InfoPooling | msgspec.UnsetType = msgspec.UNSET
     reranker: InfoLabels | msgspec.UnsetType = msgspec.UNSET
@@ -183,7 +183,7 @@ def _model_type(model: ModelInfo) -> dict[str, Any]:
 
 
 def only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
-    """Whether the named model, or each one without a name, is a ColBERT, which answers with multi-vectors."""
+    """Whether the named model, or without a name every model, is a ColBERT, which answers with multi-vectors."""
     named = [info for info in models if not name or name in (info.name, info.model_id)]
     return bool(named) and all("colbert" in info.outputs and "dense" not in info.outputs for info in named)
 
@@ -194,7 +194,7 @@ READY_STATES = frozenset({"ready", "unloaded", "loading"})  # of a model that an
 
 
 def first_model(result: ModelList) -> ModelInfo:
-    """For answers that describe one model. Raises Forbidden if the caller's key may use none."""
+    """The first model, for answers that describe one. Raises Forbidden if the caller's key may use none."""
     if not result.models:
         raise Forbidden("This key may use none of the models served here.")
     return result.models[0]

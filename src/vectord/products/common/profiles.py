@@ -12,7 +12,7 @@ _PRODUCTS = Path(__file__).parents[1]
 
 @cache  # the command line and the loader of the settings both read it
 def profiles() -> Mapping[str, Path]:
-    """In alphabetical order. A profile is called as its folder, unless it has a `name`."""
+    """The profiles by name, in alphabetical order. The name is the folder's, unless the file has a `name`."""
     found = {}
     for path in _PRODUCTS.glob("*/profile.toml"):
         tables = tomllib.loads(path.read_text("utf-8"))

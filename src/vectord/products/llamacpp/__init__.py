@@ -487,7 +487,7 @@ class ModelSlot(msgspec.Struct):
 
 @ROUTES.get("/slots", summary="Show the state of each served model", answer=list[ModelSlot])
 def render_slots(result: ModelList) -> Rendered:
-    """Without `is_processing`, which is not known for a single model."""
+    """The models as slots. `is_processing` is absent: it is not known for a single model."""
     slots = [
         {"id": place, "n_ctx": model.max_input_tokens, "model": model.name, "state": model.state}
         for place, model in enumerate(result.models)

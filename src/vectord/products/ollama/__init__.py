@@ -250,7 +250,7 @@ def render_tags(result: ModelList) -> Rendered:
 
 
 class Running(msgspec.Struct):
-    """Without `expires_at`: the time when a used model will be unloaded is not known."""
+    """There is no `expires_at`: the time when a used model will be unloaded is not known."""
 
     name: str
     model: str

@@ -94,7 +94,7 @@ class ErrorObject(msgspec.Struct):
 
 
 class FailedItem(msgspec.Struct, tag_field="object", tag="error"):
-    """Only with `partial_results`."""
+    """An input without a vector; only with `partial_results`."""
 
     index: int
     error: ErrorObject

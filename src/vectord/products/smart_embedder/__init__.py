@@ -64,7 +64,7 @@ ERRORS: Statuses = {
     errors.RateLimited: 429,
 }
 
-# The product's sentences, where its document fixes them.
+# The sentences that the product's documentation fixes.
 SENTENCES: Mapping[type[VectordError], str] = {
     errors.Unauthorized: "Invalid or missing bearer token.",
     errors.Overloaded: "Server is overloaded. Please retry later.",
@@ -421,7 +421,7 @@ def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
 
 
 class StatsAnswer(msgspec.Struct):
-    """Of embedding requests only, except `rejected_requests`."""
+    """Counts of embedding requests only; `rejected_requests` counts all."""
 
     uptime: str
     uptime_seconds: int

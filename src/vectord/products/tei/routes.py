@@ -312,7 +312,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 
 def _reranks(model: ModelInfo) -> bool:
-    """With scores of its own or, unlike in TEI, by its vectors."""
+    """Whether the model ranks: by scores of its own or, unlike in TEI, by its vectors."""
     return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
 
 
@@ -420,7 +420,7 @@ class VertexBody(msgspec.Struct):
 
 
 class VertexAnswer(msgspec.Struct):
-    """For each instance the answer of its own route: rows of vectors, of words or of predictions, or objects."""
+    """The answer of each instance's own route: rows of vectors, of words or of predictions, or objects."""
 
     predictions: list[list[list[Any] | dict[str, Any]]]
 

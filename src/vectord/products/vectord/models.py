@@ -89,7 +89,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
 
 
 class PullAnswer(msgspec.Struct):
-    """Of a model that is being fetched, the file and its bytes; repeat the request until the state is `served`."""
+    """The progress of a pull: the current file and its bytes. Repeat the request until the state is `served`."""
 
     model: str
     state: Literal["pulling", "served"]

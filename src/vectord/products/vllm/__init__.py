@@ -376,7 +376,7 @@ def _token_vectors(unit: bool, result: EmbedResult) -> Sequence[Float32]:
 
 
 def _token_scores(result: ClassifyResult) -> Sequence[Float32]:
-    """For each input the scores of each token, special tokens included."""
+    """The scores of each token of each input, special tokens included."""
     ends = list(accumulate(result.tokens))
     return np.split(result.scores, ends[:-1])  # (n_i, L) each
 
@@ -581,7 +581,7 @@ def _score_request(body: CommonFields, incoming: Incoming, query: str, passages:
 
 
 def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Rendered:
-    """In the order of the pairs. The results of several requests have one pair each."""
+    """The scores in the order of the pairs. The results of several requests have one pair each."""
     if isinstance(result, MultiResult):
         results = [one for one in result.results if isinstance(one, RerankResult)]
         model, scores = results[0].model, [one.scores[0] for one in results]

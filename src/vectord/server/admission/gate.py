@@ -114,7 +114,7 @@ def caller_of(
 
 
 def _deadline_s(headers: Mapping[str, str]) -> float | None:
-    """By time.monotonic(); None: no deadline."""
+    """The request's deadline by time.monotonic(); None: no deadline. Raises InvalidField."""
     name = TIMEOUT_MS if TIMEOUT_MS in headers else ENVOY_TIMEOUT_MS
     text = headers.get(name)
     if text is None:

@@ -183,7 +183,7 @@ class KeysFile:
         self._checked_s = clock()
 
     def current(self) -> Sequence[Key]:
-        """The same object until something changes."""
+        """The keys of the file; the same object until they change."""
         now_s = self._clock()
         if now_s - self._checked_s >= CHECK_INTERVAL_S:
             self._checked_s = now_s

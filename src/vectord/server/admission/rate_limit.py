@@ -5,8 +5,8 @@ before the body is read.
     a dialect's routes  requests per address or key, as in that product (`Dialect.rate`)
     a key               its own requests and tokens, from the keys file (keys.py)
 
-The tokens of a request are known only after it ran: it is never cut off, but the next request of its key waits until
-the key's debt is repaid.
+The tokens of a request are known only after it ran. It is never interrupted, but the next request of its key waits
+until the key's debt is repaid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PERIODS = {1: "second", 60: "minute"}
 BURST = 120  # requests at once, from an address without recent requests
-REDIS_RETRY_S = 5.0  # how long requests do not try Redis after a failure
+REDIS_RETRY_S = 5.0  # how long requests skip Redis after a failure
 REQUESTS_EXCEEDED = "Rate limit exceeded. Max {limit} requests per {period}."
 TOKENS_EXCEEDED = "Token quota exceeded. Max {limit} tokens per minute."
 
@@ -67,7 +67,7 @@ class RateLimits:
         return self._everywhere is not None or dialect in self._by_dialect
 
     async def check_key(self, key: Key | None) -> None:
-        """Count one request that has no connection of its own. Raises RateLimited."""
+        """Count one request of a stored batch. Raises RateLimited."""
         await self._draw(list(_key_draws(key)))
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
@@ -138,7 +138,7 @@ class Buckets:
         self._redis_down = False
 
     def open(self) -> None:
-        """Start importing. Without this the first draw does."""
+        """Start to import the buckets' modules; otherwise the first draw does."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
 

@@ -112,7 +112,7 @@ class BatchStore:
         return sum(shelf.used_bytes for shelf in self.shelves())
 
     def _limit_of(self, shelf: Shelf) -> int:
-        """Bytes that the owner may use: what the others leave; a named key half of that, so that no key takes all."""
+        """Bytes that the owner may use: the rest of the limit; a named key half of that, so that no key takes all."""
         left_bytes = self._limit_bytes - (self.used_bytes - shelf.used_bytes)
         return left_bytes // 2 if shelf.owner else left_bytes
 
@@ -206,7 +206,7 @@ class BatchStore:
                     yield number, line
 
     def recover(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> int:
-        """How many lines have a result. Counts them in the batch, and removes what a crash damaged after them."""
+        """How many lines have a result. Counts them in the batch, and removes a damaged result after them."""
         path = shelf.path(batch.id + RESULTS)
         batch.request_counts.completed = batch.request_counts.failed = 0
         answered = end = 0
@@ -225,7 +225,7 @@ class BatchStore:
         return answered
 
     def open_results(self, shelf: Shelf, batch: StoredBatch) -> BinaryIO:
-        """For `add_result`."""
+        """The file of results, for `add_result`."""
         return shelf.path(batch.id + RESULTS).open("ab", buffering=0)
 
     def add_result(self, shelf: Shelf, results: BinaryIO, batch: StoredBatch, line: bytes, *, succeeded: bool) -> None:
@@ -323,12 +323,12 @@ class BatchStore:
 
 
 def request_id(batch: StoredBatch, index: int) -> str:
-    """Of one line, from 0."""
+    """The id of the request in a line; index: from 0."""
     return f"{batch.id.replace('batch_', 'batch_req_')}-{index}"
 
 
 def _result_id(batch: StoredBatch, kind: str) -> str:
-    """The same after a crash, so that a repeated `finish` replaces its files."""
+    """The id of a result file: the same after a crash, so that a repeated `finish` replaces its files."""
     return f"file-{blake2b(f'{batch.id} {kind}'.encode(), digest_size=16).hexdigest()}"
 
 

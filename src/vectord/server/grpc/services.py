@@ -94,7 +94,7 @@ class Services:
         return self._handlers.get(path)
 
     def _handler(self, method: Method) -> Any:
-        """Without grpc's serializers, so that an invalid message gets our own error."""
+        """The handler of a method. It has no serializers of grpc, so that an invalid message gets our own error."""
         if method.streams:
             return grpc.stream_stream_rpc_method_handler(self._answering(method.path, partial(self._stream, method)))
         return grpc.stream_unary_rpc_method_handler(self._answering(method.path, partial(self._unary, method)))
@@ -214,7 +214,7 @@ class Services:
 
 
 async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
-    """For streams: waits in cases that reject a single message, as TEI does."""
+    """The result of `work`. A stream waits where a single message would be refused, as in TEI."""
     while True:
         try:
             return await work()

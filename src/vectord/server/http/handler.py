@@ -113,13 +113,13 @@ class HttpHandler:
         """The status of a refusal, and the response after its date; None if `__call__` should answer the request.
 
         Called by http_protocol.py for a complete request with a small body. Under a flood, a task and ASGI's messages
-        would cost twice as much as the decision. Leaves to `__call__` whatever may wait, and every other error.
+        would cost twice as much as the decision. `__call__` answers requests that may wait, and all other errors.
         """
         if not self._refusals.is_recent() or OVER_LIMIT in scope or self._pipeline.is_traced:
             return None
         try:
             return self._refused(scope, body)
-        except Exception:  # `__call__` meets it again, and answers
+        except Exception:  # `__call__` raises it again, and renders it
             return None
 
     def _refused(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
@@ -184,7 +184,7 @@ class HttpHandler:
         if page is not None:
             is_probe = page.probe and not page.limited and presented_key(record.headers) is None
             if not page.guarded and not is_probe:  # a probe with a key would be a way to guess keys
-                # In a bucket of their own: a client that floods the API can still be watched from its own machine.
+                # Pages have a bucket of their own, so that a client that floods the API can still open the console.
                 await self._pipeline.gate.limits.check(f"pages:{record.address}", None, None)
             shown = page.show(record.headers)
             return shown if isinstance(shown, Rendered) else await shown
@@ -192,8 +192,8 @@ class HttpHandler:
             raise endpoint.error
         self._pipeline.check_running()
         # A small body has arrived with its headers, and the refusal should have the form of its product.
-        is_one = endpoint.dialect is not None or call.body.declared_bytes > PARSE_ON_LOOP_BYTES
-        checks_early = is_one and bool(endpoint.samples)
+        reads_later = endpoint.dialect is not None or call.body.declared_bytes > PARSE_ON_LOOP_BYTES
+        checks_early = reads_later and bool(endpoint.samples)
         if checks_early:
             await self._engine.check_busy(endpoint.samples, record.caller())
         choice = await self._choose(call)
@@ -224,7 +224,7 @@ class HttpHandler:
             return await asyncio.to_thread(call)
 
     async def _converse(self, call: HttpCall, choice: Choice, unchecked: Request | None) -> Rendered:
-        """From the body to the response of one product. unchecked: a request for the engine's `check_busy`."""
+        """The response of one product. unchecked: a request to pass to the engine's `check_busy`; None: it is done."""
         record, body = call.record, call.body
         body_read_s = time.perf_counter()
         if unchecked is not None:
@@ -270,7 +270,7 @@ class HttpHandler:
 
 
 def _parse_large(route: Route, incoming: Incoming) -> Call:
-    """Without traceback in an error, so that a refused list of a million ids is freed here, not on the event loop."""
+    """`route.parse`. Errors lose their traceback, so that a refused list of a million ids is freed in this thread."""
     try:
         return route.parse(incoming)
     except VectordError as error:

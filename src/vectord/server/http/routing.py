@@ -260,7 +260,7 @@ def _endpoints(dialects: Iterable[Dialect], prefix: str = "") -> Iterator[Endpoi
 
 
 def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
-    """Without routes that an earlier one always precedes, so that most paths need not read the body's keys."""
+    """The choices that a body can select. Most paths have one, so that the body's keys are not read."""
     taken: frozenset[str] = frozenset()
     for index, choice in enumerate(choices):
         if index == 0 or choice.route.signs or not choice.route.keys <= taken:

@@ -121,7 +121,7 @@ class WatchingServer(uvicorn.Server):
 
 
 class Server(WatchingServer):
-    """With our signal handling and shutdown."""
+    """The server of this process, with signal handling and shutdown."""
 
     def __init__(
         self,

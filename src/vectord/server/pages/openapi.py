@@ -179,7 +179,7 @@ def _place_of(rank: int | None) -> tuple[bool, int]:
 
 
 def _ranked(endpoint: Endpoint) -> Endpoint:
-    """With the ranked products first, whose example is the one that /docs shows."""
+    """The endpoint with the ranked products first: /docs shows the first product's example."""
     ranked = sorted(endpoint.choices, key=lambda choice: _place_of(choice.dialect.rank))
     return replace(endpoint, choices=tuple(ranked))
 
@@ -287,7 +287,7 @@ def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
 
 
 def _path_parameters(endpoint: Endpoint) -> Iterator[Json]:
-    """With an example if the body has one, too: both make a request."""
+    """The parameters of the path. They have an example if the body has one: both make a request."""
     example = {"example": EXAMPLE_MODEL} if any(choice.route.body for choice in endpoint.choices) else {}
     for name in re.findall(r"\{(\w+)", endpoint.path):
         yield _parameter(name, "path", {"type": "string"}) | example

@@ -224,7 +224,7 @@ def _errors(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
 
 
 def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
-    """The same load of new texts on both servers, one after the other. Other load on their machines counts."""
+    """Measure the same load of new texts on both servers, one after the other. Other load on their machines counts."""
 
     def load(route: ProbedRoute, texts: int, requests: int, concurrency: int) -> Figures:
         batches = unseen_batches(texts)  # no server has them in its cache, nor in one that both share

@@ -124,7 +124,7 @@ def _best(device: torch.device, architecture: str) -> torch.dtype:
 
 
 def _computes_bfloat16(device: torch.device) -> bool:
-    """From Ampere on; torch's own answer for older ones includes emulation."""
+    """Whether the GPU is of Ampere or later; torch's own check counts emulation, too."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -170,7 +170,7 @@ def _shape(tokens: int, texts: int, longest: int, adapters: bool) -> FlatShape:
 
 
 def _sample(shape: FlatShape) -> Tensor:
-    """As many whole texts of the maximum length as fit."""
+    """The numbers of a batch: as many whole texts of the maximum length as fit."""
     count = max(1, min(shape.texts, shape.tokens // shape.longest))
     numbers = np.empty(shape.size, np.int32)
     fill(PackedTexts.of([np.zeros(shape.longest, np.int32)] * count), shape, numbers)

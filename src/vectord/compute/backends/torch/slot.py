@@ -75,9 +75,8 @@ class CudaSlot:
         with torch.cuda.stream(self._copies):
             sent = numbers.to(self._kernels.device, non_blocking=True)
             self._sent.record(self._copies)
-        sent.record_stream(
-            self._kernels
-        )  # its memory belongs to the copy stream, and is in use until the kernels are done
+        # Its memory belongs to the copy stream, and is in use until the kernels are done.
+        sent.record_stream(self._kernels)
         return sent
 
     @contextmanager
@@ -96,7 +95,7 @@ class CudaSlot:
         return {output: answer.float().numpy() for output, answer in fetched.items()}
 
     def _copy(self, answer: Tensor) -> Tensor:
-        """In its own 16 bits; the host converts to float32."""
+        """Start to copy to the host, in the answer's own dtype; `fetch` converts to float32."""
         answer.record_stream(self._copies)
         return torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True).copy_(answer, non_blocking=True)
 
@@ -107,7 +106,7 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream:
 
 Use = Literal["kernels", "copies"]
 
-# Of the process, by device and use. Loading and closing threads share it: a list's append and pop are atomic.
+# The idle streams of this process, by device and use. Loading and closing threads share it: append and pop are atomic.
 _idle: defaultdict[tuple[torch.device, Use], list[torch.cuda.Stream]] = defaultdict(list)
 
 

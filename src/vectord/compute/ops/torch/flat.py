@@ -138,7 +138,7 @@ class FlatLayout:
         return True
 
     def mean(self, x: Tensor) -> Tensor:
-        """In float32: sums of bfloat16 would lose the small terms of a long text."""
+        """The mean of each span, in float32: sums of bfloat16 would lose the small terms of a long text."""
         return self._reduce(x.float(), "sum") / self._counts[:, None]
 
     def max(self, x: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class GroupedLayout:
         return self._grouped[window]
 
     def key_offsets(self, window: int | None) -> list[Tensor]:
-        """For each group: (n, 1, Q, K) the key's position less the query's."""
+        """For each group: (n, 1, Q, K) the key's position minus the query's."""
         if window not in self._ahead:
             self._ahead[window] = [
                 gather(self._at, group.keys)[:, None, None, :] - gather(self._at, group.queries)[:, None, :, None]
@@ -186,7 +186,7 @@ def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
 
 
 def _send(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """On CUDA from pinned memory: a copy from other memory would wait for all queued work of the stream."""
+    """Copy to the device. CUDA copies from pinned memory: other copies would wait for the stream's queued work."""
     if device.type != "cuda":
         return torch.tensor(array, device=device)
     return torch.tensor(array).pin_memory().to(device, non_blocking=True)

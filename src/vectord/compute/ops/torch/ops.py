@@ -81,7 +81,7 @@ class TorchOps(Ops[Tensor]):
         return _HeadOps(self._device)
 
     def constant(self, weight: Weight) -> Tensor:
-        """On the CPU and in the checkpoint's own dtype the constant is the map, not a copy."""
+        """Return the weight on the device. On the CPU, in the checkpoint's own dtype, it is the map and not a copy."""
         return self._read(weight).to(self._device, torch.int32 if weight.dtype == "I32" else self._dtype)
 
     def matrix(self, weight: Weight) -> Tensor:
@@ -202,7 +202,7 @@ class TorchOps(Ops[Tensor]):
         return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
 
     def shift(self, x: Tensor, offset: int, tokens: Tokens[Tensor]) -> Tensor:
-        """Only a row of the same text has the position that is `offset` further."""
+        """Return, for each row, the row `offset` positions further in the same text; zeros if there is none."""
         at = tokens.positions
         rows = (torch.arange(len(x), device=x.device) + offset).clamp(0, len(x) - 1)
         inside = at.index_select(0, rows) == at + offset

@@ -201,7 +201,7 @@ class Body:
             part = await self._next()
 
     def _hold(self, n_bytes: int) -> None:
-        """On any thread."""
+        """Count bytes against the room. Called on any thread."""
         assert self._room is not None
         self._room.hold(n_bytes)
         self._held_bytes += n_bytes
