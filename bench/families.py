@@ -35,6 +35,7 @@ class Shape:
     measured: int = 0  # of the layers; 0: all
     model_type: str = ""
     own_class: str = ""  # `architectures` of the model's own code
+    changed: Mapping[str, Any] = field(default_factory=dict)  # other entries of config.json
     pooling: str = "mean"
 
     @property
@@ -122,6 +123,16 @@ FAMILIES: Mapping[str, Shape] = {
         model_type="llama",
         own_class="LlamaBidirectionalModel",
     ),
+    "minicpm": Shape(
+        model="bge-reranker-v2-minicpm-layerwise",
+        sizes=_sizes(2304, 5760, 36),
+        layers=40,
+        measured=4,
+        model_type="llama",
+        own_class="LayerWiseMiniCPMForCausalLM",
+        pooling="last",
+        changed={"scale_emb": 12, "scale_depth": 1.4, "head_dim": None, "mlp_bias": None},
+    ),
     "ministral3": Shape(model="Ministral-3-3B", sizes=MINISTRAL, layers=26, measured=3, pooling="last"),
     "ministral3_bidirec": Shape(
         model="Ministral-3-3B, bidirectional",
@@ -140,7 +151,9 @@ FAMILIES: Mapping[str, Shape] = {
     "mt5": Shape(
         model="mt5-base's encoder", sizes=T5 | {"d_ff": 2048, "feed_forward_proj": "gated-gelu"}, layers=12
     ),
-    "new": Shape(model="gte-base-en-v1.5", sizes=BASE, layers=12, model_type="gte", pooling="cls"),
+    "new": Shape(
+        model="gte-base-en-v1.5", sizes=BASE, layers=12, model_type="gte", pooling="cls", changed={"model_type": "new"}
+    ),
     "nomic_bert": Shape(model="nomic-embed-text-v1.5", sizes=BASE, layers=12),
     "nomic_bert of experts": Shape(model="nomic-embed-text-v2-moe", sizes=BASE, layers=12),
     "qwen2": Shape(
@@ -196,10 +209,8 @@ def write(folder: Path, name: str) -> None:
         WRITERS[name](folder, {**shape.sizes, "num_hidden_layers": shape.layers, "vocab_size": WORDS})
         return
     sizes = {**SPECIALS, **shape.sizes, "vocab_size": WORDS, _layers_key(name): shape.measured or shape.layers}
-    changed = {"model_type": name, "architectures": [shape.own_class]} if shape.own_class else {}
-    if name == "new":
-        changed = {"model_type": name}
-    random_models.transformers_model(folder, shape.model_type or name, sizes, changed, shape.pooling)
+    own = {"model_type": name, "architectures": [shape.own_class]} if shape.own_class else {}
+    random_models.transformers_model(folder, shape.model_type or name, sizes, {**own, **shape.changed}, shape.pooling)
 
 
 def _layers_key(name: str) -> str:

@@ -2,8 +2,8 @@
 
     python flag_embedding.py MODEL_FOLDER INPUTS.json ANSWERS.npz
 
-Run by tests/reference/references.py in the reference environment. INPUTS.json has the tasks (embed, score, rerank) and
-the arguments of each function here.
+Run by tests/reference/references.py in the reference environment. INPUTS.json has the tasks (names of TASKS) and the
+arguments of each function here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from FlagEmbedding import BGEM3FlagModel, FlagReranker, LayerWiseFlagLLMReranker
+from FlagEmbedding import BGEM3FlagModel, FlagLLMReranker, FlagReranker, LayerWiseFlagLLMReranker
 from FlagEmbedding.inference.reranker.decoder_only.models.configuration_minicpm_reranker import LayerWiseMiniCPMConfig
 from FlagEmbedding.inference.reranker.decoder_only.models.modeling_minicpm_reranker import LayerWiseMiniCPMForCausalLM
 from ragged import pack
@@ -108,7 +108,18 @@ def rerank_by_layer(folder: str, pairs: list[Pair], cutoff_layers: list[int]) ->
     return {"layer_logits": np.array(logits, np.float64).reshape(len(cutoff_layers), len(pairs))}
 
 
-TASKS = {"embed": embed, "score": score, "rerank": rerank, "rerank_by_layer": rerank_by_layer}
+def rerank_by_answer(folder: str, pairs: list[Pair]) -> dict[str, np.ndarray]:
+    """Return answer_logits (N,): the logits of "Yes" of FlagLLMReranker."""
+    return {"answer_logits": np.array(FlagLLMReranker(folder, devices="cpu").compute_score(pairs), np.float64)}
+
+
+TASKS = {
+    "embed": embed,
+    "score": score,
+    "rerank": rerank,
+    "rerank_by_layer": rerank_by_layer,
+    "rerank_by_answer": rerank_by_answer,
+}
 
 
 def main(folder: str, inputs: str, answers: str) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tests.compute.networks.tiny_decoders import write_minicpm
+from tests.compute.networks.tiny_decoders import write, write_minicpm
 from tests.reference.references import run_script
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
     BertModel,
+    GemmaTokenizer,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedModel,
@@ -91,6 +92,14 @@ def write_layerwise_reranker(folder: Path) -> Path:
     tokenizer = _make_unigram()
     tokenizer.model_max_length = 512
     write_minicpm(folder, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_gemma_reranker(folder: Path) -> Path:
+    """Write a Gemma with a language model head, as BAAI/bge-reranker-v2-gemma."""
+    tokenizer = _make_gemma_bpe()
+    write("gemma", folder, head="AutoModelForCausalLM", vocab_size=len(tokenizer), max_position_embeddings=1024)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -276,6 +285,16 @@ def _train_qwen_bpe() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=1024
     )
+
+
+def _make_gemma_bpe() -> GemmaTokenizer:
+    """Letters and their bytes; a blank is a letter, and the answer "Yes" is one token. Its vocabulary is fixed."""
+    merges = [("Y", "e"), ("Ye", "s"), ("f", "o"), ("fo", "x"), ("t", "h"), ("th", "e"), ("s", "▁"), (":", "▁")]
+    letters = sorted(set("".join(CORPUS).replace(" ", "▁")))
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces = [*specials, *letters, *("".join(merge) for merge in merges)]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    return GemmaTokenizer(vocab=vocabulary, merges=merges, model_max_length=1024)
 
 
 def _train_bpe(tokenizer: Tokenizer, specials: list[str]) -> None:

@@ -82,7 +82,8 @@ def test_its_folder_is_read(tiny: Tiny, tmp_path: Path) -> None:
     """With all facts that only the folder has: the network has as many positions as texts may have tokens."""
     shutil.copytree(tiny.spec.folder, tmp_path / "model")
     shutil.copy(write_bert(tmp_path / "bert") / "tokenizer.json", tmp_path / "model")
-    spec = spec_of(tmp_path / "model", pooling="mean", task="embed")
+    options = {"task": "embed"} if tiny.spec.architecture == "minicpm" else {}  # a reranker has no dense output
+    spec = spec_of(tmp_path / "model", pooling="mean", **options)
     assert spec.architecture.replace("-", "_") == tiny.spec.architecture.replace("-", "_")
     assert numpy_answer(spec, TEXTS, "dense").shape == (len(TEXTS), spec.dimensions)
 
