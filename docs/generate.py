@@ -259,6 +259,7 @@ COMPARED = {
     "bert, dense": "transformers; sentence-transformers with all-MiniLM-L6-v2",
     "bert, sparse": "transformers; sentence-transformers with a SPLADE model",
     "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
+    "gemma": "transformers; FlagEmbedding's FlagLLMReranker",
     "jina_bert_v2": "a module written from the description",
     "lfm2": "transformers; LFM2.5: with Liquid's changes",
     "lfm2_bidirectional": "transformers' Lfm2 with Liquid's changes",
