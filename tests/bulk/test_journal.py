@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> JobFolder:
 
 @pytest.mark.parametrize("torn", [b"", b'{"rows":3', b'{"rows":3,"bytes":9,"tok'], ids=["none", "begun", "half"])
 def test_an_incomplete_part_is_removed(place: JobFolder, torn: bytes) -> None:
-    """From data and from the journal, wherever the process was killed."""
+    """It is removed from the data and the journal, wherever the process was killed."""
     with place.data.open("ab") as data, (place.path / "journal").open("ab") as lines:
         data.write(b"thr")
         lines.write(torn)

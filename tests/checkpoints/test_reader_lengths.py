@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def test_max_tokens(
     max_seq_length: object, model_max_length: object, config: dict[str, object], max_tokens: int, folder: Path
 ) -> None:
-    """As sentence-transformers decides: its own limit, else the tokenizer's, and at most the positions."""
+    """The limit is sentence-transformers' own, else the tokenizer's, and at most the positions."""
     write_sentence_model(folder, **config)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
     write_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
@@ -54,7 +54,7 @@ def test_max_tokens(
         ("tokenizer_config.json", "max_len"),
     ],
 )
-def test_a_limit_that_is_none_is_refused(file: str, key: str, value: object, folder: Path) -> None:
+def test_an_invalid_limit_is_refused(file: str, key: str, value: object, folder: Path) -> None:
     """The libraries would read one token, none, or fail."""
     write_sentence_model(folder)
     (folder / file).write_text(json.dumps({key: value}))

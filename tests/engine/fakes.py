@@ -47,7 +47,7 @@ QUERY_LENGTH = 8  # of a ColBERT query, padded with MASK
 
 
 class ByteEncoder:
-    """One token a byte; no specials. An empty text is one token of id 0. `threads`: those that have called it."""
+    """Makes one token of each byte, without specials; of an empty text one token of id 0. `threads`: its callers."""
 
     def __init__(self, model: ModelSpec | None = None) -> None:
         """model: decides whether a prompt is pooled, and how ColBERT texts are read."""
@@ -412,7 +412,7 @@ async def serving(
 ) -> AsyncIterator[Engine]:
     """An engine with one loaded model per backend, named m0, m1 ...; settings: EngineConfig's and max_batch_texts.
 
-    backends: a sequence of them is one model on several devices. models: what each of them is; without, all make dense
+    backends: a sequence of them is one model on several devices. models: their specs; by default, all make dense
     vectors and tokens.
     """
     most = settings.pop("max_batch_texts", None)

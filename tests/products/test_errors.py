@@ -105,7 +105,7 @@ def test_an_error_has_the_headers_that_http_requires():
 
 
 MARK = "zq"  # in every string of the bodies, and in none of our messages
-# One route of those that have the same parser.
+# One route of each parser.
 PARSES = {
     (dialect.name, route.parse): (dialect, route) for dialect in DIALECTS for route in dialect.routes if route.body
 }
@@ -128,7 +128,7 @@ def bodies(route: Route) -> st.SearchStrategy[dict[str, Any]]:
         max_leaves=10,
     )
     chosen = st.fixed_dictionaries(dict.fromkeys(sorted(route.keys), values))
-    return st.builds(lambda options, asked: options | asked, st.dictionaries(keys, values, max_size=3), chosen)
+    return st.builds(lambda options, selecting: options | selecting, st.dictionaries(keys, values, max_size=3), chosen)
 
 
 @pytest.mark.parametrize(("dialect", "route"), POSTS)

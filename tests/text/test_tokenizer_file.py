@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Callable[[Fields], None], str]] = {
     "an id beyond all tables": (_id_beyond_all, "no model has a row for"),
     "a special token beyond the table": (_foreign_special("single"), "puts the id 2000000 around texts"),
     "one beyond it in pairs": (_foreign_special("pair"), "puts the id 2000000 around texts"),
-    "what makes the library panic at load": (_panics_at_load, "cannot be used as a tokenizer"),
+    "a model that makes the library panic at load": (_panics_at_load, "cannot be used as a tokenizer"),
 }
 
 
@@ -122,9 +122,9 @@ def spoilt(spec: ModelSpec, folder: Path, spoil: Callable[[Fields], None]) -> Mo
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_tokenizer_bomb_is_rejected_by_name(name: str, spec: ModelSpec, tmp_path: Path) -> None:
-    """In one sentence with the file's name, before a text is read."""
-    spoil, says = REFUSED[name]
-    with pytest.raises(ModelUnavailable, match=says) as caught:
+    """The error names the file, before a text is read."""
+    spoil, message = REFUSED[name]
+    with pytest.raises(ModelUnavailable, match=message) as caught:
         TextEncoder(spoilt(spec, tmp_path, spoil))
     assert "tokenizer.json" in caught.value.message
 
@@ -180,7 +180,7 @@ def test_a_tokenizer_over_the_limit_is_not_opened(
 
 
 def test_ids_with_gaps_never_reach_beyond_the_models_table(spec: ModelSpec, tmp_path: Path) -> None:
-    """As many tokens as rows, but one id is far above the last row: its text is rejected."""
+    """The tokenizer has as many tokens as the table has rows, but one id is far above the last row."""
 
     def spoil(fields: Fields) -> None:
         fields["model"]["vocab"]["hello"] = 2_000_000_000

@@ -102,12 +102,12 @@ class _Scores(msgspec.Struct):
     scores: list[float]
 
 
-class _Tokens(msgspec.Struct):
+class _TokenizedText(msgspec.Struct):
     tokens: list[Token]
 
 
 class _Tokenized(msgspec.Struct):
-    data: list[_Tokens]
+    data: list[_TokenizedText]
 
 
 class _Text(msgspec.Struct):

@@ -47,7 +47,7 @@ def test_a_key_of_other_architectures_is_refused_where_no_code_reads_it(key: str
 
 @pytest.mark.parametrize(("case_name", "published"), PUBLISHED.values(), ids=PUBLISHED)
 def test_no_published_model_has_a_refused_key(case_name: str, published: dict[str, Any], tmp_path: Path) -> None:
-    """With the widths and layers of a tiny model, and the other settings as published."""
+    """The config has the widths and layers of a tiny model, and the other settings as published."""
     case = CASES[case_name]
     folder = case.write(tmp_path)
     saved = case.spec(folder).config

@@ -9,7 +9,7 @@ import pytest
 from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from vectord.compute.networks.rotary import Rotary, Turns, read_rotary, rotary_table
+from vectord.compute.networks.rotary import CosSin, Rotary, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.errors import ModelUnavailable
@@ -35,7 +35,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(rotary: Rotary, *, head_size: int = HEAD_SIZE, positions: int = POSITIONS) -> Turns[np.ndarray]:
+def table(rotary: Rotary, *, head_size: int = HEAD_SIZE, positions: int = POSITIONS) -> CosSin[np.ndarray]:
     return rotary_table(WeightReader({}, NumpyOps()), rotary, head_size, positions)
 
 

@@ -62,7 +62,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     ("raw", "kind"), [(None, "logit"), (True, "logit"), (False, "probability")], ids=["as usual", "raw", "not raw"]
 )
 async def test_a_cross_encoder_scores_each_pair(raw, kind):
-    """By logit, or by probability on request; the query is billed with every passage."""
+    """The score is the logit, or the probability on request. The query is billed with every passage."""
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         result = await engine.answer(ask(raw=raw), ANYONE)
     expected = logits()[:, 0]
@@ -75,7 +75,7 @@ async def test_a_cross_encoder_scores_each_pair(raw, kind):
 
 
 async def test_a_cross_encoder_s_own_activation_scores_each_pair():
-    """In place of logit and probability, as in sentence-transformers; `raw` returns the logits."""
+    """It replaces logit and probability, as in sentence-transformers; `raw` returns the logits."""
     clipped = replace(CROSS_ENCODER, score_activation="hardtanh")
     async with serving_one(clipped) as (engine, _):
         results = [await engine.answer(ask(raw=raw), ANYONE) for raw in (None, False, True)]
@@ -91,7 +91,7 @@ async def test_a_cross_encoder_s_own_activation_scores_each_pair():
     ids=["as usual", "not raw", "raw"],
 )
 async def test_a_language_model_weighs_yes_against_no(raw, kind):
-    """The probability of yes, or the difference of the logits."""
+    """The score is the probability of yes, or the difference of the logits."""
     async with serving_one(JUDGE) as (engine, _):
         result = await engine.answer(ask(raw=raw), ANYONE)
     both = logits(f"Judge: {QUERY}", labels=2)
@@ -200,7 +200,7 @@ async def test_invalid_weights_are_rejected(weights):
 
 
 async def test_a_colbert_model_sums_its_matches():
-    """As pylate does; the markers of query and document do not count."""
+    """This is pylate's sum; the markers of query and document do not count."""
     async with serving_one(COLBERT) as (engine, _):
         result = await engine.answer(ask(), ANYONE)
     np.testing.assert_allclose(result.scores, matches(drop=0), rtol=1e-5)
@@ -211,18 +211,18 @@ async def test_a_colbert_model_sums_its_matches():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "answers"),
+    ("method", "answers"),
     [(None, "m2"), ("scores", "m2"), ("dense", "m1"), ("weighted", "m3"), ("colbert", "m3")],
 )
-async def test_without_model_a_reranker_is_preferred(wanted, answers):
-    """Otherwise the first model with the vectors of the method."""
+async def test_without_model_a_reranker_is_preferred(method, answers):
+    """A method of vectors is answered by the first model that has them."""
     models = [CLASSIFIER, spec(("dense",)), CROSS_ENCODER, M3]
     async with serving(*map(backend_for, models), models=models) as engine:
-        assert (await engine.answer(ask(method=wanted), ANYONE)).model == answers
+        assert (await engine.answer(ask(method=method), ANYONE)).model == answers
 
 
 async def test_without_a_reranker_vectors_rank():
-    """The first model that supports any method."""
+    """The first model that supports any method answers."""
     models = [CLASSIFIER, spec(("dense",))]
     async with serving(*map(backend_for, models), models=models) as engine:
         result = await engine.answer(ask(), ANYONE)
@@ -235,7 +235,7 @@ async def test_without_a_reranker_vectors_rank():
     ids=["labels are no scores", "no vectors", "no scores", "not all vectors"],
 )
 async def test_a_model_without_the_method_is_rejected(model, method):
-    """Named or not, before anything runs."""
+    """It is rejected before anything runs, whether the request names it or not."""
     async with serving_one(model) as (engine, backend):
         for name in ("m0", None):
             with pytest.raises(ModelCannot):
@@ -244,7 +244,7 @@ async def test_a_model_without_the_method_is_rejected(model, method):
 
 
 async def test_a_composite_ranks_by_its_dense_model():
-    """Under the composite's name, in the dense model's space."""
+    """The result has the composite's name and the dense model's vector space."""
     models = [spec(("splade",)), spec(("dense",), fingerprint="d" * 16)]
     both = CompositeSource("both", {"sparse": "m0", "dense": "m1"})
     async with serving(*map(backend_for, models), models=models, composites=[both]) as engine:
@@ -252,7 +252,7 @@ async def test_a_composite_ranks_by_its_dense_model():
     assert (result.model, result.kind, result.fingerprint) == ("both", "cosine", "d" * 16)
 
 
-# --- refused, and why -----------------------------------------------------------------------------------------
+# --- rejected requests -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("model", "method"), [(CROSS_ENCODER, None), (M3, "dense")], ids=["pairs", "vectors"])
@@ -266,7 +266,7 @@ async def test_an_instruction_for_another_model_is_rejected(model, method):
 
 
 async def test_a_language_model_reads_the_instruction():
-    """Instead of its own."""
+    """The request's instruction replaces the model's own."""
     async with serving_one(JUDGE) as (engine, _):
         result = await engine.answer(ask(instruction="Find cats", raw=True), ANYONE)
     both = logits(f"Find cats: {QUERY}", labels=2)
@@ -274,7 +274,7 @@ async def test_a_language_model_reads_the_instruction():
 
 
 async def test_one_answer_scores_by_its_logit():
-    """Divided as the model's own code does: zerank's logit of "Yes"."""
+    """zerank's logit of "Yes" is divided as the model's own code divides it."""
     assert JUDGE.yes_no is not None
     zerank = replace(JUDGE, yes_no=replace(JUDGE.yes_no, answers=("Yes",), token_ids=(2,), divisor=5.0))
     async with serving_one(zerank) as (engine, _):
@@ -282,8 +282,8 @@ async def test_one_answer_scores_by_its_logit():
     np.testing.assert_allclose(result.scores, logits(f"Judge: {QUERY}", labels=1)[:, 0] / 5, rtol=1e-5)
 
 
-async def test_an_instruction_that_the_template_has_no_place_for_is_rejected():
-    """It would be lost."""
+async def test_an_instruction_without_a_placeholder_in_the_template_is_rejected():
+    """The model would not read it."""
     assert JUDGE.yes_no is not None
     zerank = replace(JUDGE, yes_no=replace(JUDGE.yes_no, body=("{query}", "{document}")))
     async with serving_one(zerank) as (engine, _):
@@ -293,7 +293,7 @@ async def test_an_instruction_that_the_template_has_no_place_for_is_rejected():
 
 @pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
 async def test_too_many_passages_are_rejected_before_any_is_read(count, error):
-    """An empty list too."""
+    """An empty list is rejected, too."""
     async with serving_one(CROSS_ENCODER, max_client_batch_size=2) as (engine, backend):
         with pytest.raises(error) as refused:
             await engine.answer(ask(passages=["a"] * count), ANYONE)
@@ -303,7 +303,7 @@ async def test_too_many_passages_are_rejected_before_any_is_read(count, error):
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_poison_passage_is_named(model):
-    """By its index among the passages."""
+    """The error has its index among the passages."""
     async with serving_one(model) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(InferenceFailed) as failed:
@@ -318,7 +318,7 @@ FOURS = ChunkOptions(max_tokens=4)
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_passages_best_chunk_counts(model):
-    """Its score, span and length are the passage's."""
+    """The passage has the score, span and length of its best chunk."""
     passages = ["abcdefghij", "it", "zzzzyyyyxxxx"]
     async with serving_one(model) as (engine, _):
         result = await engine.answer(ask(passages=passages, chunks=FOURS), ANYONE)
@@ -332,7 +332,7 @@ async def test_a_passages_best_chunk_counts(model):
 
 
 async def test_of_equal_chunks_the_first_wins():
-    """So that the result is deterministic."""
+    """The result is deterministic."""
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ask(passages=["abcdabcdabcd"], chunks=FOURS), ANYONE)
     assert result.spans == [Span(0, 4)]
@@ -366,7 +366,7 @@ async def test_an_error_about_a_chunk_names_its_passage(model):
 
 
 async def test_a_pair_that_is_too_long_names_its_passage():
-    """Without truncation."""
+    """Without truncation, the error has the passage's index."""
     request = ask(passages=["ok", "x" * 90], text=TextOptions(truncate=False))
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         with pytest.raises(InputTooLong) as refused:

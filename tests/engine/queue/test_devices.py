@@ -92,7 +92,7 @@ def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
         run += sum(map(len, take(devices, scheduler).values()))
         assert run + len(scheduler) == added
         if len(scheduler):
-            spare = [device for device in devices.all if devices._spare(device)]
+            spare = [device for device in devices.all if devices._free_streams(device)]
             assert not any(pipelined is False or not devices.busy_streams(device) for device in spare)
 
 

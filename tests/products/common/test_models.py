@@ -63,7 +63,7 @@ def test_models_are_listed_by_purpose():
     ],
 )
 def test_an_item_has_infinitys_capabilities(facts, capabilities):
-    """What infinity's routes do with the model: it classifies with several labels only."""
+    """They are infinity's operations on the model; it classifies with several labels only."""
     assert model_item(model_info(**facts))["capabilities"] == capabilities
 
 
@@ -74,7 +74,7 @@ def test_items_have_the_given_owner():
 
 
 def test_the_list_fits_its_schema():
-    """OpenAPI shows it."""
+    """OpenAPI shows this schema."""
     body = dump_json(listed_models(model_list("a", model_info("b", **RERANKER))))
     assert [item.id for item in msgspec.json.decode(body, type=ListedModels).data] == ["a", "b"]
 
@@ -99,7 +99,7 @@ def test_the_list_fits_its_schema():
     ],
 )
 def test_required_models_decide_about_readiness(required, starting, states, ready):
-    """Any one, the default model, or all. An unloaded model answers, since its first request loads it."""
+    """The setting requires any model, the first, or all. An unloaded model counts: its first request loads it."""
     infos = [model_info(f"m{place}", state=state) for place, state in enumerate(states)]
     served = replace(model_list(*infos), starting=starting, required=required)
     assert bool(ready_models(served)) is ready
@@ -107,7 +107,7 @@ def test_required_models_decide_about_readiness(required, starting, states, read
 
 @pytest.mark.parametrize(("dialect", "route"), LISTS)
 def test_a_key_without_models_gets_an_answer_or_a_clear_error(dialect: Dialect, route: Route):
-    """`models = []` in the keys file."""
+    """Such a key has `models = []` in the keys file."""
     call = route.parse(Incoming(body=b"", path={"model": "m"}, models=NONE_SERVED.models))
     if not isinstance(call.request, ListModels) or call.request.model is not None:  # the engine knows no such model
         return
@@ -119,12 +119,12 @@ def test_a_key_without_models_gets_an_answer_or_a_clear_error(dialect: Dialect, 
 
 
 def test_grpc_refuses_info_for_a_key_without_models():
-    """Instead of an internal error."""
+    """The client gets no internal error."""
     with pytest.raises(Forbidden):
         answers.info(NONE_SERVED)
 
 
 def test_a_model_is_listed_with_each_of_its_adapters() -> None:
-    """By the names that requests give; clients that check a name against the list accept them."""
+    """Its names are those of requests, so that clients find them in the list."""
     listed = listed_models(model_list(model_info("a", adapters=["query", "passage"]), model_info("b")))
     assert [item["id"] for item in listed["data"]] == ["a", "a:query", "a:passage", "b"]

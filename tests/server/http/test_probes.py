@@ -23,7 +23,7 @@ def app(*, starting: bool = False, **states: str) -> Any:
     return create_app(engine, [EMBED, *load_dialects(DIALECTS)], ServerConfig())
 
 
-# Every route that says by its status whether requests will be answered, of the server and of products.
+# Every route, of the server and of products, whose status reports whether requests will be answered.
 READY_ROUTES = ["/health", "/health/ready", "/ping", "/", "/v1/health", "/.well-known/ready"]
 
 
@@ -89,7 +89,7 @@ async def test_probes_are_never_cached() -> None:
 
 
 async def test_ping_has_no_body() -> None:
-    """As in TEI and SageMaker."""
+    """TEI and SageMaker send none."""
     reply = await call(app(a="ready"), "GET", "/ping")
     assert (reply.body, reply.headers["content-length"]) == (b"", "0")
 
@@ -114,7 +114,7 @@ async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
 
 @pytest.mark.parametrize("health_of", [None, "smart_embedder"])
 async def test_health_reports_the_figures_of_one_product(health_of: str | None) -> None:
-    """Its version and batch sizes if the setting names it, else those of this server."""
+    """They are the named product's version and batch sizes, else those of this server."""
     served = create_app(FakeEngine(), load_dialects(DIALECTS), ServerConfig(health_of=health_of))
     body = (await call(served, "GET", "/health")).json
     assert (body["version"] == "1.2.0") is (health_of is not None)

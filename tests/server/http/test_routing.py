@@ -194,7 +194,7 @@ def test_a_page_precedes_a_products_route() -> None:
     page = Page(path="/", show=lambda headers: Rendered(body=b"page"), summary="")
     both = table(dialect("a", route("a", "/", "GET"), route("a", "/")), pages=[page])
     assert both.find("GET", "/").endpoint.page is page
-    assert both.find("POST", "/").endpoint.speaker == "a"
+    assert both.find("POST", "/").endpoint.owner == "a"
 
 
 @pytest.mark.parametrize("path", ["/api/say", "/api/say/", "/api/owls/a/b", "/say"])
@@ -212,8 +212,8 @@ def test_an_alias_stands_for_a_products_prefix(path: str) -> None:
     owner = replace(dialect("owl", route("owl", "/zoo/owls")), prefix="/zoo/", aliases=("/wild/", "/in/the/wild/"))
     both = Table([owner, dialect("cat", route("cat", "/zoo/say"))], (), render_any, "/api")
     found = both.find("POST", path).endpoint
-    assert (found.speaker, found.path) == ("cat", "/zoo/say")
-    assert both.find("POST", "/in/the/wild/owls").endpoint.speaker == "owl"
+    assert (found.owner, found.path) == ("cat", "/zoo/say")
+    assert both.find("POST", "/in/the/wild/owls").endpoint.owner == "owl"
     assert both.find("POST", "/wilder/say").endpoint.error is not None
 
 
@@ -228,8 +228,8 @@ def test_pages_are_served_under_every_products_prefix() -> None:
 
 def test_an_exact_path_precedes_the_prefix() -> None:
     both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_any, "/v1")
-    assert both.find("POST", "/v1/say").endpoint.speaker == "v"
-    assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"
+    assert both.find("POST", "/v1/say").endpoint.owner == "v"
+    assert both.find("POST", "/v1/cat").endpoint.owner == "cat"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
-from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table
+from vectord.compute.networks.rotary import CosSin, Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
     Mlp,
@@ -150,11 +150,11 @@ def read_layer(
     spec: TransformerSpec,
     family: Family,
     weights: WeightReader[T],
-    rotary: Turns[T],
-    queries: Turns[T] | None,
+    rotary: CosSin[T],
+    queries: CosSin[T] | None,
     window: int | None,
 ) -> TransformerLayer[T]:
-    """Return the layer of these tensors. queries: the turns of queries, if they differ. Raises ModelUnavailable."""
+    """Return the layer of these tensors. queries: the table of queries, if they differ. Raises ModelUnavailable."""
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
     def norm(name: str, size: int = width) -> Norm[T]:

@@ -18,7 +18,7 @@ from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, refuse_u
 from vectord.checkpoints.files.read import Settings
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
-from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, Turns, read_layer_rotary, read_sliding, rotary_table
+from vectord.compute.networks.rotary import LAYER_KINDS, CosSin, Rotary, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
     Transformer,
@@ -84,7 +84,7 @@ def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> T
         rotary=_rotary(config, "full_attention", spec),
         outer_norms=True,
     )
-    tables: dict[tuple[str, int], Turns[T]] = {}
+    tables: dict[tuple[str, int], CosSin[T]] = {}
     layers = []
     for i, (kind, layer_spec) in enumerate(zip(kinds, _layer_specs(config, spec, kinds), strict=True)):
         key = kind, layer_spec.head_size

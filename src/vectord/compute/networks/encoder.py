@@ -9,7 +9,7 @@ from typing import Any
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import MaskedLM, Projection, output_words
-from vectord.compute.networks.rotary import Turns
+from vectord.compute.networks.rotary import CosSin
 from vectord.compute.networks.transformer import (
     Attention,
     Mixture,
@@ -142,7 +142,7 @@ def read_layer(
     names: LayerNames,
     i: int,
     *,
-    rotary: Turns[T] | None = None,
+    rotary: CosSin[T] | None = None,
     window: int | None = None,
     mlp: Mlp[T] | Mixture[T] | None = None,
 ) -> TransformerLayer[T]:
@@ -189,7 +189,7 @@ def read_encoder(
     *,
     first_position: int | None = None,
     norm: str = "embeddings.LayerNorm",
-    rotary: Turns[T] | None = None,
+    rotary: CosSin[T] | None = None,
     attention_bias: T | None = None,
     buckets: T | None = None,
     types: T | None = None,

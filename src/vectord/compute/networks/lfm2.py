@@ -14,7 +14,7 @@ from typing import Any
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.rotary import Turns, read_plain_rotary, rotary_table
+from vectord.compute.networks.rotary import CosSin, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
     Mlp,
@@ -53,11 +53,11 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     """Raises ModelUnavailable."""
     spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
     rotary = read_plain_rotary(config, theta=1e6, positions=spec.max_tokens)
-    turns = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
+    table = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
     layers = []
     for i, kind in enumerate(_kinds(config, spec.layers)):
         layer = weights.under(f"layers.{i}.")
-        mixer = _attention(spec, layer, turns) if kind == "full_attention" else _convolution(config, spec, layer)
+        mixer = _attention(spec, layer, table) if kind == "full_attention" else _convolution(config, spec, layer)
         layers.append(
             TransformerLayer(
                 attention=mixer,
@@ -126,7 +126,7 @@ def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
     return kinds
 
 
-def _attention(spec: TransformerSpec, layer: WeightReader[T], turns: Turns[T]) -> Attention[T]:
+def _attention(spec: TransformerSpec, layer: WeightReader[T], table: CosSin[T]) -> Attention[T]:
     width, weights = spec.hidden_size, layer.under("self_attn.")
     return Attention(
         query=weights.linear("q_proj", width, spec.query_width, bias=False),
@@ -135,7 +135,7 @@ def _attention(spec: TransformerSpec, layer: WeightReader[T], turns: Turns[T]) -
         out=weights.linear("out_proj", spec.query_width, width, bias=False),
         query_norm=weights.norm("q_layernorm", spec.head_size, bias=False),
         key_norm=weights.norm("k_layernorm", spec.head_size, bias=False),
-        rotary=turns,
+        rotary=table,
     )
 
 

@@ -16,7 +16,7 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, dense_and_norm, output_words
-from vectord.compute.networks.rotary import LAYER_KINDS, Turns, read_layer_rotary, read_sliding, rotary_table
+from vectord.compute.networks.rotary import LAYER_KINDS, CosSin, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import FREQUENCIES, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -113,7 +113,7 @@ def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
     return [LAYER_KINDS[slides] for slides in read_sliding(config, [i % whole_every != 0 for i in range(layers)])]
 
 
-def _rotary(config: Mapping[str, Any], spec: TransformerSpec, kind: str, weights: WeightReader[T]) -> Turns[T]:
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec, kind: str, weights: WeightReader[T]) -> CosSin[T]:
     facts.require(config, "rope_scaling", None)
     key, default = THETAS[kind]
     theta = facts.number(config, key, default)

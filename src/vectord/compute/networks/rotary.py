@@ -79,7 +79,7 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns(Generic[T]):
+class CosSin(Generic[T]):
     """The cosines and sines of all positions (P = positions), or of one batch's rows (P = T)."""
 
     cos: T  # (P, head_size / 2)
@@ -145,7 +145,7 @@ def rotary_table(
     head_size: int,
     positions: int,
     factors: npt.NDArray[np.float64] | None = None,
-) -> Turns[T]:
+) -> CosSin[T]:
     """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large.
 
     factors: (positions,) by which a row turned at that position is multiplied.
@@ -160,7 +160,7 @@ def rotary_table(
     angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
     scale = amplitude if factors is None else amplitude * factors[:, None]
     cos, sin = (_scaled(turn(angles), scale) for turn in (np.cos, np.sin))
-    return Turns(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
+    return CosSin(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
 
 
 def _scaled(numbers: npt.NDArray[np.float64], amplitude: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
@@ -169,9 +169,9 @@ def _scaled(numbers: npt.NDArray[np.float64], amplitude: float | npt.NDArray[np.
     return numbers.astype(np.float32)
 
 
-def turns_of(ops: Ops[T], table: Turns[T], tokens: Tokens[T]) -> Turns[T]:
+def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
     """Return the rows of this batch's positions."""
-    return Turns(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
+    return CosSin(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
 
 
 def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import partial, reduce
 from typing import Generic
 
 from vectord.compute.networks.adapters import LowRank
-from vectord.compute.networks.rotary import Turns, turns_of
+from vectord.compute.networks.rotary import CosSin, cos_sin_of
 from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 
@@ -66,8 +66,8 @@ class Attention(Generic[T]):
     kv_heads: int | None = None
     place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
     place_q: T | None = None  # (B, H)
-    rotary: Turns[T] | None = None
-    query_rotary: Turns[T] | None = None  # of queries only; None: the same
+    rotary: CosSin[T] | None = None
+    query_rotary: CosSin[T] | None = None  # of queries only; None: the same
     window: int | None = None  # AttentionSpec.window
 
     @property
@@ -163,7 +163,7 @@ class LayerInputs(Generic[T]):
     """A batch, and what all layers share in it."""
 
     tokens: Tokens[T]
-    turned: Mapping[int, Turns[T]]  # by the id of a layer's table
+    rotations: Mapping[int, CosSin[T]]  # by the id of a layer's table
     gates: Mapping[int, T]  # (T, R) of each row, by the id of a LowRank's gates; empty: no row has an adapter
 
 
@@ -189,8 +189,8 @@ class Transformer(Generic[T]):
         """Returns (T, H), or (T, D)."""
         attentions = [each.attention for each in self._weights.layers if isinstance(each.attention, Attention)]
         tables = {id(table): table for each in attentions for table in (each.rotary, each.query_rotary)}
-        turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
-        batch = LayerInputs(tokens, turned, self._gates(tokens))
+        rotations = {key: cos_sin_of(self._ops, table, tokens) for key, table in tables.items() if table is not None}
+        batch = LayerInputs(tokens, rotations, self._gates(tokens))
         x = words = self._embed(batch)
         addend: T | None = None  # of the last layer, which the norm of the next one adds
         for layer in self._weights.layers:
@@ -254,15 +254,15 @@ class Transformer(Generic[T]):
         return self._linear(ops.multiply(after, mixed), parts.out, batch)
 
     def _attend(self, parts: Attention[T], x: T, batch: LayerInputs[T]) -> T:
-        ops, spec, tokens, turned = self._ops, self._spec, batch.tokens, batch.turned
+        ops, spec, tokens, rotations = self._ops, self._spec, batch.tokens, batch.rotations
         q, k, v = self._linears(x, parts.inputs, batch)  # (T, Q), (T, K), (T, K)
         v = self._norm(v, parts.value_norm)
         head_size = parts.head_size or spec.head_size
         if parts.rotary is None:
             q, k = self._norm(q, parts.query_norm), self._norm(k, parts.key_norm)
         else:
-            q = self._rotated(q, parts.query_norm, turned[id(parts.query_rotary or parts.rotary)], head_size)
-            k = self._rotated(k, parts.key_norm, turned[id(parts.rotary)], head_size)
+            q = self._rotated(q, parts.query_norm, rotations[id(parts.query_rotary or parts.rotary)], head_size)
+            k = self._rotated(k, parts.key_norm, rotations[id(parts.rotary)], head_size)
         attention = AttentionSpec(
             heads=spec.heads,
             head_size=head_size,
@@ -310,12 +310,12 @@ class Transformer(Generic[T]):
             h = ops.activation(self._linear(x, mlp.up, batch), kind)
         return self._linear(h, mlp.down, batch)
 
-    def _rotated(self, x: T, norm: Norm[T] | None, turns: Turns[T], head_size: int) -> T:
+    def _rotated(self, x: T, norm: Norm[T] | None, cos_sin: CosSin[T], head_size: int) -> T:
         """The rotation of x after `norm`."""
         ops, spec = self._ops, self._spec
         if norm is not None and spec.rms:
-            return ops.rotate_normed(x, norm.weight, spec.norm_eps, turns.cos, turns.sin, head_size)
-        return ops.rotate(self._norm(x, norm), turns.cos, turns.sin, head_size)
+            return ops.rotate_normed(x, norm.weight, spec.norm_eps, cos_sin.cos, cos_sin.sin, head_size)
+        return ops.rotate(self._norm(x, norm), cos_sin.cos, cos_sin.sin, head_size)
 
     def _linears(self, x: T, linears: Sequence[Linear[T]], batch: LayerInputs[T]) -> list[T]:
         """Apply linear layers that Ops.join has prepared together."""

@@ -71,7 +71,7 @@ class Devices:
         if len(self.all) == 1:
             return True
         own = self._load(device)
-        return all(self._load(other) >= own for other in self.all if other is not device and self._spare(other))
+        return all(self._load(other) >= own for other in self.all if other is not device and self._free_streams(other))
 
     def sharers(self, device: Device) -> int:
         """How many batches could start now, including one on this device: each takes its share of the queue.
@@ -79,7 +79,7 @@ class Devices:
         A pipelined device counts while it is idle; if all devices are busy, each that could take a second batch counts.
         """
         idle = sum(self._idle_streams(one) for one in self.all)
-        return max(1, idle or sum(bool(self._spare(one)) for one in self.all))
+        return max(1, idle or sum(bool(self._free_streams(one)) for one in self.all))
 
     # --- state ------------------------------------------------------------------------------------------------
 
@@ -129,15 +129,15 @@ class Devices:
     def _load(self, device: Device) -> tuple[int, int]:
         return self.busy_tokens(device), self._run_tokens[device]
 
-    def _spare(self, device: Device) -> int:
+    def _free_streams(self, device: Device) -> int:
         """The number of free streams: neither busy nor away."""
         taken = sum(stream.device is device for stream in {*self._busy, *self._away})
         return device.streams - taken
 
     def _idle_streams(self, device: Device) -> int:
         if not device.pipelined:
-            return self._spare(device)
-        return int(not self.busy_streams(device) and self._spare(device) > 0)
+            return self._free_streams(device)
+        return int(not self.busy_streams(device) and self._free_streams(device) > 0)
 
 
 @dataclass(slots=True, eq=False)

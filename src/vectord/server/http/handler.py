@@ -78,7 +78,7 @@ class HttpHandler:
             return
         found, headers, record = self._begin(scope)
         call, endpoint = HttpCall(scope, headers, found, record, Body(receive, record.headers), receive), found.endpoint
-        rendered = await self._or_error(self._respond(call), record, endpoint.speaker, endpoint.render_error)
+        rendered = await self._or_error(self._respond(call), record, endpoint.owner, endpoint.render_error)
         call.body.release()
         if rendered is not None:
             await self._responder.send(call, rendered, send)
@@ -93,7 +93,7 @@ class HttpHandler:
         return (
             found,
             headers,
-            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.speaker, dict(headers)),
+            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.owner, dict(headers)),
         )
 
     def _identify(

@@ -83,7 +83,7 @@ class Endpoint:
     preferred: str = ""  # the product that answers every body with one of its keys; "": none
 
     @cached_property
-    def speaker(self) -> str:
+    def owner(self) -> str:
         """The owner's name in logs and metrics: a product's, or "server"."""
         return self.choices[0].dialect.name if self.choices else "server"
 
@@ -221,7 +221,7 @@ class Table:
     def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
         if not methods:
             error = NoSuchRoute(NO_SUCH_PATH)
-            return Endpoint(method=method, path="", render_error=self._speaker(path), error=error)
+            return Endpoint(method=method, path="", render_error=self._fallback_renderer(path), error=error)
         owner = next(iter(methods.values()))
         allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
         error = MethodNotAllowed(f"This path accepts only {' and '.join(allowed)}.", allowed=allowed)
@@ -234,9 +234,9 @@ class Table:
             return replace(endpoint, preferred=first.name)
         if len({choice.dialect.name for choice in endpoint.choices}) == 1:
             return endpoint
-        return replace(endpoint, render_error=self._speaker(endpoint.path))
+        return replace(endpoint, render_error=self._fallback_renderer(endpoint.path))
 
-    def _speaker(self, path: str) -> RenderError:
+    def _fallback_renderer(self, path: str) -> RenderError:
         """The renderer of errors without a route: of the product whose prefix the path has, else the plain one."""
         for dialect in self._dialects.values():
             if dialect.prefix and path.startswith(dialect.prefix):
