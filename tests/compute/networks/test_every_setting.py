@@ -47,7 +47,7 @@ ROPES: tuple[Mapping[str, Any], ...] = (  # forms of rope_parameters and rope_sc
     {"rope_type": "default", "partial_rotary_factor": 0.5},
     {"rope_type": "linear", "factor": 4.0},
     {"rope_type": "dynamic", **_TRAINED},
-    {"rope_type": "yarn", **_TRAINED, "attention_factor": 1.2, "beta_fast": 8.0, "beta_slow": 0.5},
+    {"rope_type": "yarn", **_TRAINED, "attention_factor": 0.4, "beta_fast": 8.0, "beta_slow": 0.5},
     {"rope_type": "yarn", **_TRAINED, "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False},
     {"rope_type": "llama3", **_TRAINED, "low_freq_factor": 0.5, "high_freq_factor": 3.0},
     {"rope_type": "longrope", **_TRAINED, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
