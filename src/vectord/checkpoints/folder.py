@@ -24,7 +24,7 @@ from vectord.checkpoints.spec import DenseModule, Located, Pooling
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
-Route: TypeAlias = Literal["document", "query"]
+RouteName: TypeAlias = Literal["document", "query"]
 
 STATIC = "static"  # the model_type and architecture of static models
 WIDTH_LIMIT = 2**20
@@ -92,7 +92,7 @@ class ModelFolder:
         return any(architecture.endswith(suffix) for architecture in self.architectures)
 
 
-def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: Route = "document") -> ModelFolder:
+def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: RouteName = "document") -> ModelFolder:
     """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind.
 
     allowed: keys of any configuration file that may be unknown. route: of a Router.
@@ -175,7 +175,9 @@ def has_table(folder: Path, model_type: object) -> bool:
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
-def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: Route = "document") -> tuple[Module, ...]:
+def read_modules(
+    folder: Path, allowed: frozenset[str] = frozenset(), route: RouteName = "document"
+) -> tuple[Module, ...]:
     """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
     Of a Router those of one route, and the modules after it.
 
@@ -209,7 +211,7 @@ def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
     return tuple(_module(path, fields, allowed) for fields in listed)
 
 
-def _route(module: Module, route: Route) -> tuple[Module, ...]:
+def _route(module: Module, route: RouteName) -> tuple[Module, ...]:
     """The modules of one route of a Router."""
     path = module.folder / router.FILE
     return tuple(_module(path, fields, module.allowed) for fields in router.read_routes(path)[route])

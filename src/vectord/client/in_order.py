@@ -12,22 +12,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 WINDOW = 2  # maximum requests without a yielded result, running or finished, as a multiple of the concurrency
 
 
-def in_order(
-    work: Callable[[Asked], Answer], requests: Iterable[Asked], concurrency: int
-) -> Generator[tuple[Asked, Answer]]:
+def in_order(work: Callable[[In], Out], requests: Iterable[In], concurrency: int) -> Generator[tuple[In, Out]]:
     """Each request with its result. `work` runs in threads; closing the generator does not wait for them."""
     if concurrency == 1:
         for request in requests:
             yield request, work(request)
         return
     pool = ThreadPoolExecutor(concurrency, "vectord-client")
-    window: deque[tuple[Asked, Future[Answer]]] = deque()
+    window: deque[tuple[In, Future[Out]]] = deque()
     try:
         for request in requests:
             window.append((request, pool.submit(work, request)))
@@ -41,16 +39,16 @@ def in_order(
 
 
 async def in_order_async(
-    work: Callable[[Asked], Awaitable[Answer]], requests: Iterable[Asked], concurrency: int
-) -> AsyncGenerator[tuple[Asked, Answer]]:
-    """As `in_order`, in tasks. Closing the generator cancels them, and with them the work on the server."""
+    work: Callable[[In], Awaitable[Out]], requests: Iterable[In], concurrency: int
+) -> AsyncGenerator[tuple[In, Out]]:
+    """Each request with its result. `work` runs in tasks; closing the generator cancels them, and the server's work."""
     slots = asyncio.Semaphore(concurrency)
 
-    async def run(request: Asked) -> Answer:
+    async def run(request: In) -> Out:
         async with slots:
             return await work(request)
 
-    window: deque[tuple[Asked, asyncio.Task[Answer]]] = deque()
+    window: deque[tuple[In, asyncio.Task[Out]]] = deque()
     try:
         for request in requests:
             window.append((request, asyncio.create_task(run(request))))

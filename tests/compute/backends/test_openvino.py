@@ -31,7 +31,7 @@ from vectord.compute.backends.openvino import (
     choose_wide_streams,
     load,
 )
-from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
 from vectord.compute.calibration.texts import read_calibration_texts
 from vectord.compute.ops.openvino import OpenvinoOps, ov
 from vectord.compute.processor import multiplies_bfloat16
@@ -161,9 +161,9 @@ class SlowCompiler(Compiler):
         super().__init__(spec, ov.Core(), "f32", threads=2)
         self.go = threading.Event()
         self.failure: Exception | None = None
-        self.compiled: list[tuple[int, int, Precision | None]] = []
+        self.compiled: list[tuple[int, int, InferencePrecision | None]] = []
 
-    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
+    def compile(self, streams: int, groups: int, precision: InferencePrecision | None = None) -> Plan:
         if groups > 1:
             assert self.go.wait(60)
             if self.failure:
@@ -217,12 +217,14 @@ class CountingPlan:
 
 
 class CountingCompiler(Compiler):
-    def __init__(self, spec: ModelSpec, core: Any = None, precision: Precision = "f32", threads: int = 2) -> None:
+    def __init__(
+        self, spec: ModelSpec, core: Any = None, precision: InferencePrecision = "f32", threads: int = 2
+    ) -> None:
         super().__init__(spec, core or ov.Core(), precision, threads)
         self.calls: list[str] = []
         self.plans: dict[str, Any] = {}
 
-    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Any:
+    def compile(self, streams: int, groups: int, precision: InferencePrecision | None = None) -> Any:
         name = NARROW if groups > 1 else WIDE
         self.plans[name] = CountingPlan(super().compile(streams, groups, precision), self.calls, name)
         return self.plans[name]
@@ -321,7 +323,7 @@ def test_a_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: in
 # --- one plan for a large model -------------------------------------------------------------------------------
 
 
-def plan_bytes(spec: ModelSpec, precision: Precision = "f32") -> int:
+def plan_bytes(spec: ModelSpec, precision: InferencePrecision = "f32") -> int:
     compiler = Compiler(spec, ov.Core(), precision, threads=1)
     size = compiler.plan_bytes
     compiler.close()

@@ -21,7 +21,7 @@ from vectord.checkpoints.gguf.model import checkpoint_name, find_architecture, f
 from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
 
-Change = Callable[[Float32], Float32]
+Inverse = Callable[[Float32], Float32]
 
 _PLAIN = frozenset({"F32", "F16", "BF16"})
 
@@ -71,7 +71,7 @@ class _TensorReader:
             return Weight(target, cast(Dtype, tensor.type.name), array)
         return ComputedWeight(target, shape, partial(_computed, tensor, change))
 
-    def _change(self, tensor: GgufTensor, target: str) -> tuple[tuple[int, ...], Change | None]:
+    def _change(self, tensor: GgufTensor, target: str) -> tuple[tuple[int, ...], Inverse | None]:
         """The shape in transformers, and the inverse of what the conversion did to the tensor; None: nothing."""
         architecture = self.architecture
         skipped = first_position(self.file, architecture.config["model_type"])
@@ -89,7 +89,7 @@ class _TensorReader:
             )
         return tensor.shape, None
 
-    def _in_halves(self, tensor: GgufTensor, key: str) -> Change:
+    def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
         """Reorder rows in which the two halves of a head alternate: transformers has one half after the other."""
         heads = self.file.metadata.get(f"{self._name}.{key}")
         if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
@@ -102,7 +102,7 @@ class _TensorReader:
         )
 
 
-def _computed(tensor: GgufTensor, change: Change | None) -> Iterable[Float32]:
+def _computed(tensor: GgufTensor, change: Inverse | None) -> Iterable[Float32]:
     """The tensor's rows. A change needs them all at once: it affects no tensor that is larger than a layer."""
     if change is None:
         return _parts(tensor)

@@ -16,7 +16,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTexts
 from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
 from vectord.compute.backends.openvino import DTYPES, choose_precision, choose_wide_streams
-from vectord.compute.backends.openvino_plans import Precision
+from vectord.compute.backends.openvino_plans import InferencePrecision
 from vectord.compute.ops.openvino import ov
 from vectord.compute.ops.padding import Padded
 from vectord.compute.processor import thread_budget
@@ -73,7 +73,7 @@ class OnnxPlan:
 
 
 def compile_plan(
-    core: ov.Core, path: Path, outputs: Sequence[str], threads: int, precision: Precision, streams: int
+    core: ov.Core, path: Path, outputs: Sequence[str], threads: int, precision: InferencePrecision, streams: int
 ) -> OnnxPlan:
     """Compile a graph with these `outputs` only. Blocks, seconds for a large model. path: accepted by read_onnx.
 

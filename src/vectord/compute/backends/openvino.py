@@ -20,7 +20,7 @@ import numpy as np
 from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, ModelSpec
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.compute.backends.openvino_int8 import find_recipe
-from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.openvino import ov
 from vectord.compute.ops.packed_weights import Bits
@@ -35,9 +35,9 @@ ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB
 # Length groups of the narrow plan. Each costs 14 MB a stream with 6 layers. In bfloat16 3 are 4 % slower than 4, and a
 # 5th gains 1 %. In float32 attention's share of the time is smaller: 2, 3 and 4 take 339, 363 and 367 ms of processor
 # time for 1,024 tokens (MiniLM on AVX2, least of three runs on a loaded machine), and 1 takes 517.
-NARROW_GROUPS: Mapping[Precision, int] = {"bf16": 4, "f32": 2}
+NARROW_GROUPS: Mapping[InferencePrecision, int] = {"bf16": 4, "f32": 2}
 
-DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
+DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
 WEIGHT_BITS: Mapping[str, Bits] = {"int8-weights": 8, "int4-weights": 4}
 
 
@@ -98,7 +98,7 @@ def choose_wide_streams(threads: int) -> int:
     return max(1, threads // 4)
 
 
-def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Precision:
+def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> InferencePrecision:
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
     auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. int8 applies to linear layers; the other ops compute as for
@@ -113,7 +113,7 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Preci
     if has_bfloat16 is None:
         has_bfloat16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     wants_bfloat16 = dtype == "bfloat16" or architecture not in FLOAT32_BY_DEFAULT
-    chosen: Precision = "bf16" if has_bfloat16 and wants_bfloat16 else "f32"
+    chosen: InferencePrecision = "bf16" if has_bfloat16 and wants_bfloat16 else "f32"
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
         logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen

@@ -23,7 +23,7 @@ from msgspec import structs
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import PackedTexts, TokenBatch
-from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
 from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_places, fit_place
 from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
 from vectord.compute.calibration.texts import Sample
@@ -111,7 +111,7 @@ def _weight_steps() -> int:
     return 63 if multiplies_int8() is False else 127
 
 
-def _key(spec: ModelSpec, precision: Precision, sample: Sample) -> str:
+def _key(spec: ModelSpec, precision: InferencePrecision, sample: Sample) -> str:
     """All inputs of a recipe, as 16 hex digits. Processors with the same instructions share one."""
     parts = [
         FORMAT,

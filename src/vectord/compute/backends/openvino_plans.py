@@ -30,7 +30,7 @@ from vectord.errors import ModelUnavailable
 RELEASE_S = 0.05  # the runtime lays out about 2 GB/s
 LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
-Precision = Literal["bf16", "f32"]  # OpenVINO's names
+InferencePrecision = Literal["bf16", "f32"]  # OpenVINO's names
 
 
 class Plan:
@@ -97,7 +97,7 @@ class Compiler:
     """Compiles plans of one model over one checkpoint."""
 
     def __init__(
-        self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int, *, adapted: bool = True
+        self, spec: ModelSpec, core: ov.Core, precision: InferencePrecision, threads: int, *, adapted: bool = True
     ) -> None:
         """adapted: whether its plans compute the model's adapters."""
         self.spec = spec
@@ -139,7 +139,7 @@ class Compiler:
         bits = 8 if self.recipe is not None else self.weight_bits or {"bf16": 16, "f32": 32}[self.precision]
         return (sum(sizes) - max(sizes, default=0)) * bits // 8
 
-    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
+    def compile(self, streams: int, groups: int, precision: InferencePrecision | None = None) -> Plan:
         """Return a plan with all outputs of the model: computing all of them costs little more than the body.
 
         precision: replaces the model's own precision and int8.
@@ -151,7 +151,7 @@ class Compiler:
             graph = self.graph(ops, self.spec, groups)
             return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
 
-    def _make_ops(self, precision: Precision | None) -> OpenvinoOps:
+    def _make_ops(self, precision: InferencePrecision | None) -> OpenvinoOps:
         bfloat16 = (precision or self.precision) == "bf16"
         if precision is None and self.recipe is not None:
             return Int8Ops(self.recipe)
@@ -167,7 +167,9 @@ class Compiler:
     def network(self, ops: OpenvinoOps, spec: ModelSpec) -> Network[ov.Node]:
         return Network(spec, self._checkpoint, ops, adapted=self._adapted)
 
-    def compile_graph(self, graph: OpenvinoGraph, streams: int, precision: Precision | None = None) -> ov.CompiledModel:
+    def compile_graph(
+        self, graph: OpenvinoGraph, streams: int, precision: InferencePrecision | None = None
+    ) -> ov.CompiledModel:
         config = {
             "INFERENCE_PRECISION_HINT": precision or self.precision,
             "NUM_STREAMS": streams,

@@ -44,7 +44,7 @@ ENDING_CODES: dict[Ending, tuple[str, str]] = {
     "failed": ("batch_failed", "The batch failed before the request was answered."),
 }
 
-Item = TypeVar("Item", StoredFile, StoredBatch)
+Stored = TypeVar("Stored", StoredFile, StoredBatch)
 _safe_id = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 
 
@@ -332,7 +332,7 @@ def _result_id(batch: StoredBatch, kind: str) -> str:
     return f"file-{blake2b(f'{batch.id} {kind}'.encode(), digest_size=16).hexdigest()}"
 
 
-def _found(items: dict[str, Item], id: str, message: str, field: str) -> Item:
+def _found(items: dict[str, Stored], id: str, message: str, field: str) -> Stored:
     found = items.get(id) if _safe_id.fullmatch(id) else None
     if found is None:
         raise NoSuchRoute(message, field=field)

@@ -104,10 +104,10 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-Use = Literal["kernels", "copies"]
+StreamUse = Literal["kernels", "copies"]
 
 # The idle streams of this process, by device and use. Loading and closing threads share it: append and pop are atomic.
-_idle: defaultdict[tuple[torch.device, Use], list[torch.cuda.Stream]] = defaultdict(list)
+_idle: defaultdict[tuple[torch.device, StreamUse], list[torch.cuda.Stream]] = defaultdict(list)
 
 
 class Streams:
@@ -120,7 +120,7 @@ class Streams:
     def __init__(self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = _new_stream) -> None:
         self._device = device
         self._make = make
-        self._taken: list[tuple[Use, torch.cuda.Stream]] = []
+        self._taken: list[tuple[StreamUse, torch.cuda.Stream]] = []
         self._kernels: torch.cuda.Stream | None = None
 
     @property
@@ -130,7 +130,7 @@ class Streams:
             self._kernels = self.take("kernels")
         return self._kernels
 
-    def take(self, use: Use) -> torch.cuda.Stream:
+    def take(self, use: StreamUse) -> torch.cuda.Stream:
         """Return a stream that was used for the same purpose, or a new one."""
         try:
             stream = _idle[self._device, use].pop()
