@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-library bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+.PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
   bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
@@ -133,11 +133,8 @@ format: $(DEV_ENV) ## Format the code, and update the generated documentation
 bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server
 	@.venv-dev/bin/python -m bench $(ARGS)
 
-bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure the server, sentence-transformers and infinity, which it installs
+bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Compare with other servers and libraries, which it installs (ARGS="--model mpnet"; bench/README.md)
 	@.venv-dev/bin/python -m bench peers $(ARGS)
-
-bench-library: $(SERVE_ENV) $(DEV_ENV) ## Measure vectord.Embedder, sentence-transformers and fastembed in one process each
-	@.venv-dev/bin/python -m bench library $(ARGS)
 
 bench-wire: $(DEV_ENV) ## Measure the CPU time of each dialect, from request bytes to response bytes
 	@.venv-dev/bin/python -m bench wire $(ARGS)

@@ -15,8 +15,8 @@ from bench import (
     fairness,
     families,
     large,
-    library,
     overload,
+    peer_models,
     peers,
     precision,
     rejections,
@@ -88,6 +88,9 @@ def main() -> None:
             options.json,
         )
         return
+    if options.measure == "peers":
+        _peers(options, machine)
+        return
     with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
         subject = make_subject(options.command, options.backend, options.dtype, Path(folder))
         rows, rounds = _measure(options, subject)
@@ -99,6 +102,28 @@ def main() -> None:
     if options.measure not in ("soak", "overload", "fairness", "console", "scaling"):
         about["figures"] = f"the best of {options.rounds} rounds"
     show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
+
+
+def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
+    model = peer_models.peer_model(options.model)
+    texts = options.texts or model.texts
+    with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
+        subject = Subject(
+            options.command, options.backend, options.dtype, Path(folder), model.corpus, model.folder,
+            model.folder / "tokenizer.json",
+        )  # fmt: skip
+        found = peers.measure(subject, model, options.tei, options.only, not options.no_install, options.rounds, texts)
+    about = {
+        "model": f"{model.name}, dtype {options.dtype}, backend {options.backend}, vector cache off",
+        "texts": f"{texts}, {model.corpus.tokens / len(model.corpus.texts):.1f} tokens each, "
+        f"corpus {model.corpus.digest}",
+        "figures": f"of each peer, the best of {options.rounds} rounds; x: vectord's tokens/s divided by the peer's",
+        **{one.peer.name: one.peer.settings for one in found if one.rounds},
+    }
+    report = Report(
+        title="vectord peers", conditions=machine | about, rows=peers.rows(found), rounds=peers.rounds_of(found)
+    )
+    show(report, options.json)
 
 
 def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:
@@ -124,12 +149,6 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
             server.wait_until_answering()
             rows, opened = console.console(server, subject.corpus)
         return rows, {"console": opened}
-    if options.measure == "peers":
-        compared = peers.measure(subject, options.rounds, options.texts)
-        return peers.rows(compared), compared.rounds
-    if options.measure == "library":
-        called = library.measure(subject, options.rounds, options.texts)
-        return library.rows(called, options.texts), called.rounds
     if options.measure == "static":
         tables = static.measure(subject, options.models[0], options.rounds, options.texts)
         return static.rows(tables), tables
@@ -163,10 +182,9 @@ def _options() -> argparse.Namespace:
             "console",
             "precision",
             "static",
-            "library",
             "scaling",
         ),
-        help="bench: vectord; peers: also sentence-transformers and infinity; "
+        help="bench: vectord; peers: vectord next to other servers and libraries; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "rejections: CPU time of a rejected request; "
         "fairness: single requests during a bulk job; "
@@ -174,12 +192,17 @@ def _options() -> argparse.Namespace:
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec; "
-        "library: vectord.Embedder next to sentence-transformers and fastembed; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
-    parser.add_argument("--texts", type=int, default=2048, help="texts of the corpus a round (default: %(default)s)")
+    parser.add_argument("--texts", type=int, help="texts of the corpus a round (default: 2048; of peers, the model's)")
+    parser.add_argument("--model", choices=peer_models.MODELS, default="minilm", help="of peers (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", default=[], help="peers whose names start so (default: all)")
+    parser.add_argument("--no-install", action="store_true", help="of peers: skip those whose environment is missing")
+    parser.add_argument(
+        "--tei", default="", help="TEI's binary (default: TEI_BINARY, or text-embeddings-router on PATH)"
+    )
     parser.add_argument(
         "--models-folder",
         type=Path,
@@ -205,6 +228,8 @@ def _options() -> argparse.Namespace:
         help="the vectord to serve with (default: the one of `make serve`, without torch)",
     )
     options = parser.parse_args()
+    if options.texts is None and options.measure != "peers":
+        options.texts = 2048
     if options.minutes is None:
         options.minutes = 1 if options.measure == "overload" else 20
     return options

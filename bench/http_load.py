@@ -11,9 +11,9 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import uvloop
@@ -73,10 +73,14 @@ def embedding_requests(corpus: Corpus, texts_per_request: int) -> list[Request]:
 
 
 def embedding_request(texts: str | Sequence[str]) -> bytes:
-    body = json.dumps({"model": DEFAULT_MODEL, "input": texts}).encode()
+    return request("/v1/embeddings", {"model": DEFAULT_MODEL, "input": texts})
+
+
+def request(path: str, fields: Mapping[str, Any]) -> bytes:
+    """A POST request with a JSON body."""
+    body = json.dumps(fields).encode()
     head = (
-        f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

@@ -1,129 +1,331 @@
-"""`make bench-peers`: vectord and its peers on the same texts, in alternating rounds, with default settings."""
+"""`make bench-peers`: vectord next to other servers and libraries, each with the same weights and texts on all cores.
+
+Each peer runs alone with its counterpart, in alternating rounds: a server with `vectord serve`, a library with
+`vectord.Embedder` in a process of its own. PEERS has their settings. A peer that cannot be installed, started or
+compared has a row with the reason.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from bench.child import Child
-from bench.http_load import HOST, Round, embedding_requests, run_load
-from bench.peer_environments import peer_environment
-from bench.report import Row, at_least, load_name, load_row
-from bench.run import best_load, best_rate
+from bench.http_load import HOST, BadAnswer, Request, Round, embedding_request, embedding_requests, request, run_load
+from bench.peer_environments import peer_environment, pins
+from bench.peer_models import Load, PeerModel
+from bench.report import Row, load_name, load_row
+from bench.run import best_load
 from bench.server_process import Server, free_port
 from bench.subject import Subject
 from vectord.config import DEFAULT_MODEL
 
-LOADS = [(32, 1), (1, 1), (8, 16)]  # connections, texts per request
-LOAD_S = 30.0  # time limit of a load in a round
 COMPARED_TEXTS = 8
-LEAST_COSINE = 0.999  # to the float32 reference; below it, a peer does different work
+LEAST_AGREEMENT = 0.999  # below it, a peer with the same numbers does different work
+EMBEDDERS = ("minilm", "mpnet", "bge-m3-shape")
+ALL = (*EMBEDDERS, "reranker")
+OPENAI = ("--host", HOST, "--port", "{port}", "--url-prefix", "/v1")
+INFINITY = ("{bin}/infinity_emb", "v2", "--model-id", "{model}", "--served-model-name", DEFAULT_MODEL, *OPENAI)
+NO_TEI = "not found: build it from its repository with `cargo install --path router -F ort` (or `-F mkl`), then name " \
+    "text-embeddings-router with --tei or TEI_BINARY"  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A server (`command`) or a library (`library`, a function of bench.peer_child, with `options`)."""
+
+    name: str
+    environment: str = ""  # requirements/ENVIRONMENT.txt; empty: TEI's own binary
+    form: str = ""  # of bench.peer_files
+    command: Sequence[str] = ()
+    library: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    models: Sequence[str] = ALL
+    is_quantized: bool = False  # or converted: its answers may differ
+    is_tei: bool = False
+
+    @property
+    def settings(self) -> str:
+        """For the report: what runs, and the pinned versions."""
+        run = " ".join(self.command) if self.command else f"{self.library} {json.dumps(dict(self.options))}"
+        return f"{run} ({', '.join(pins(self.environment)) if self.environment else 'binary'})"
+
+
+PEERS = (
+    Peer(
+        name="infinity, torch",
+        environment="infinity",
+        command=(*INFINITY, "--engine", "torch", "--device", "cpu"),
+    ),
+    Peer(
+        name="infinity, optimum (ONNX)",
+        environment="infinity",
+        form="onnx",
+        command=(*INFINITY, "--engine", "optimum", "--device", "cpu", "--pooling-method", "{pooling}"),
+    ),
+    Peer(
+        name="TEI",
+        form="onnx",
+        command=(
+            "{bin}/text-embeddings-router", "--model-id", "{model}", "--hostname", HOST, "--port", "{port}",
+            "--auto-truncate", "--max-client-batch-size", "128",
+        ),
+        is_tei=True,
+    ),
+    Peer(
+        name="sentence-transformers, torch",
+        environment="sentence-transformers",
+        library="sentence_transformers",
+    ),
+    Peer(
+        name="sentence-transformers, ONNX",
+        environment="sentence-transformers-exported",
+        form="onnx",
+        library="sentence_transformers",
+        options={"backend": "onnx", "file_name": "model.onnx"},
+    ),
+    Peer(
+        name="sentence-transformers, OpenVINO int8",
+        environment="sentence-transformers-exported",
+        form="openvino int8",
+        library="sentence_transformers",
+        options={"backend": "openvino", "file_name": "openvino/openvino_model_qint8_quantized.xml"},
+        models=EMBEDDERS,
+        is_quantized=True,
+    ),
+    Peer(name="fastembed", environment="fastembed", form="onnx", library="fastembed"),
+    Peer(
+        name="llama.cpp, F16",
+        environment="llama-cpp",
+        form="gguf F16",
+        library="llama_cpp",
+        models=("minilm", "bge-m3-shape"),  # llama.cpp has no MPNet
+    ),
+    Peer(
+        name="llama.cpp, Q8_0",
+        environment="llama-cpp",
+        form="gguf Q8_0",
+        library="llama_cpp",
+        models=("minilm", "bge-m3-shape"),
+        is_quantized=True,
+    ),
+    Peer(
+        name="model2vec, both sides with a static table",
+        environment="model2vec",
+        form="static",
+        library="model2vec",
+        models=EMBEDDERS,
+    ),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Found:
+    """reason: why there are no rounds. agreement: the least cosine of vectors, or the correlation of scores."""
+
+    peer: Peer
+    reason: str = ""
+    agreement: float = 0.0
+    rounds: dict[Load, list[tuple[Round, Round]]] = field(default_factory=lambda: defaultdict(list))  # ours, theirs
+
+
+def measure(
+    subject: Subject, model: PeerModel, tei: str, only: Sequence[str], install: bool, rounds: int, texts: int
+) -> list[Found]:
+    """Compare each peer whose name starts with one of `only` (default: all); a failure ends only its own comparison."""
+    found = []
+    for peer in PEERS:
+        if only and not peer.name.startswith(tuple(only)):
+            continue
+        print(peer.name, file=sys.stderr)
+        one = Found(peer)
+        found.append(one)
+        try:
+            _compare(one, subject, model, tei, install, rounds, texts)
+        except subprocess.CalledProcessError as error:
+            one.reason = _last_line(error.stderr or str(error))
+        except (RuntimeError, BadAnswer, OSError) as error:
+            one.reason = _last_line(str(error))
+    return found
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:300]
+
+
+def _compare(
+    found: Found, subject: Subject, model: PeerModel, tei: str, install: bool, rounds: int, texts: int
+) -> None:
+    """Raises RuntimeError, BadAnswer, OSError or CalledProcessError, whose last line is the reason."""
+    peer = found.peer
+    if model.name not in peer.models:
+        raise RuntimeError(f"does not support {model.name}")
+    binaries = find_tei(tei).parent if peer.is_tei else peer_environment(peer.environment, install)
+    by_peer = {"python": binaries / "python"} if peer.form.startswith("openvino") else {}
+    files = model.files(peer.form, **by_peer)
+    with ExitStack() as stack:
+        ours: Side
+        theirs: Side
+        if peer.command:
+            rerank = ("/rerank", "texts") if peer.is_tei else ("/v1/rerank", "documents")
+            options = (str(model.folder), "--served-model-name", DEFAULT_MODEL)
+            ours = ServerSide(stack.enter_context(subject.start_server(*options)), model, *rerank)
+            theirs = ServerSide(
+                stack.enter_context(_start(peer, binaries, files, model, subject.folder)), model, *rerank
+            )
+            loads = [load for load in model.server_loads if load[1] <= texts]
+        else:
+            corpus_file = str(model.corpus_file(subject.folder))
+            own = str(files if peer.form == "static" else model.folder)
+            settings = {"dtype": subject.dtype, "backend": "auto" if peer.form == "static" else subject.backend}
+            ours = LibrarySide(
+                stack.enter_context(_child(subject.command.parent, "vectord", own, corpus_file, settings)), model
+            )
+            theirs = LibrarySide(
+                stack.enter_context(_child(binaries, peer.library, str(files), corpus_file, peer.options)), model
+            )
+            loads = model.library_loads(texts)
+        found.agreement = _agreement(ours.answers(), theirs.answers())
+        if found.agreement < LEAST_AGREEMENT and not peer.is_quantized:
+            raise RuntimeError(f"its answers differ from vectord's: agreement {found.agreement:.4f}")
+        for _ in range(rounds):
+            for load in loads:
+                found.rounds[load].append((ours.run(load, texts), theirs.run(load, texts)))
+
+
+def find_tei(named: str) -> Path:
+    """TEI's binary: `named`, TEI_BINARY, or on PATH. Raises RuntimeError, with what to do, if there is none."""
+    path = shutil.which(named or os.environ.get("TEI_BINARY") or "text-embeddings-router")
+    if path is None:
+        raise RuntimeError(NO_TEI)
+    return Path(path).absolute()
+
+
+def _start(peer: Peer, binaries: Path, files: Path, model: PeerModel, logs: Path) -> Server:
+    port = free_port()
+    places = {"bin": binaries, "model": files, "port": port, "pooling": model.pooling}
+    argv = [word.format(**places) for word in peer.command]
+    return Server(argv, port, logs / "peer.log")
+
+
+def _child(binaries: Path, library: str, folder: str, corpus_file: str, options: Mapping[str, Any]) -> Child:
+    words = (library, folder, corpus_file, json.dumps(dict(options)))
+    return Child(binaries / "python", "bench.peer_child", *words)
+
+
+def _agreement(ours: Any, theirs: Any) -> float:
+    """The least cosine of rows (N, D), or the correlation of scores (N,)."""
+    ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+    if ours.ndim == 1:
+        return float(np.corrcoef(ours, theirs)[0, 1])
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    return float(((ours * theirs).sum(axis=1) / lengths).min())
+
+
+# --- the two sides of a comparison ----------------------------------------------------------------------------
+
+
+class Side(Protocol):
+    def answers(self) -> Any:
+        """Vectors or scores of the first COMPARED_TEXTS; also warms up."""
+
+    def run(self, load: Load, texts: int) -> Round:
+        """The first `texts` under a load."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    rounds: Mapping[str, Sequence[Any]]
-    cosines: Mapping[str, float]  # least over COMPARED_TEXTS, to sentence-transformers
+class ServerSide:
+    server: Server
+    model: PeerModel
+    rerank_path: str
+    rerank_key: str  # of the passages
+
+    def answers(self) -> Any:
+        first = self.model.corpus.first(COMPARED_TEXTS)
+        if self.model.query is None:
+            question = embedding_request(first.texts)
+            self.server.wait_until_answering(question=question)
+            return [item["embedding"] for item in self.server.ask(question)["data"]]
+        question = self._rerank(first.texts)
+        self.server.wait_until_answering(question=question)
+        answer = self.server.ask(question)
+        ranked = answer["results"] if isinstance(answer, dict) else answer
+        return [
+            item.get("relevance_score", item.get("score")) for item in sorted(ranked, key=lambda item: item["index"])
+        ]
+
+    def run(self, load: Load, texts: int) -> Round:
+        connections, per_request = load
+        part = self.model.corpus.first(texts)
+        requests = embedding_requests(part, per_request)
+        if self.model.query is not None:
+            requests = [Request(self._rerank(part.texts[:per_request]), per_request, part.first(per_request).tokens)]
+        return run_load(self.server.port, requests, connections, self.model.limit_s)
+
+    def _rerank(self, passages: Sequence[str]) -> bytes:
+        body = {"query": self.model.query, self.rerank_key: passages}
+        return request(self.rerank_path, body if self.rerank_key == "texts" else {"model": DEFAULT_MODEL, **body})
 
 
-def measure(subject: Subject, rounds: int, texts: int) -> Found:
-    """Start all three, then load each in turn, `rounds` times. Raises RuntimeError if their vectors differ."""
-    library = peer_environment("sentence-transformers", ".venv-peer-st")
-    infinity = peer_environment("infinity", ".venv-peer-infinity")
-    library_arguments = (str(subject.model_folder), str(subject.corpus_file))
-    found: dict[str, list[Any]] = defaultdict(list)
-    with (
-        Child(library / "python", "bench.peer_sentence_transformers", *library_arguments) as encode,
-        start_infinity(infinity, subject) as peer,
-        subject.start_server() as vectord,
-    ):
-        servers = {"vectord": vectord, "infinity": peer}
-        for server in servers.values():
-            server.wait_until_answering()
-        subject.check(vectord)
-        cosines = _compare(subject, encode, servers)
-        steps = _steps(subject, texts, encode, servers)
-        for number in range(rounds):
-            print(f"round {number + 1} of {rounds}", file=sys.stderr)
-            for name, step in steps.items():
-                found[name].append(step())
-    return Found(found, cosines)
+@dataclass(frozen=True, slots=True)
+class LibrarySide:
+    child: Child
+    model: PeerModel
 
+    def answers(self) -> Any:
+        return self.child.ask(texts=COMPARED_TEXTS, texts_per_call=COMPARED_TEXTS, limit_s=0)["first"]
 
-def start_infinity(environment: Path, subject: Subject) -> Server:
-    """With its default settings and vectord's model name, so that both servers get the same bytes."""
-    port = free_port()
-    model = ["--model-id", str(subject.model_folder), "--served-model-name", DEFAULT_MODEL]
-    engine = ["--engine", "torch", "--device", "cpu"]
-    where = ["--host", HOST, "--port", str(port), "--url-prefix", "/v1"]
-    return Server(
-        [str(environment / "infinity_emb"), "v2", *model, *engine, *where], port, subject.folder / "infinity.log"
-    )
-
-
-def _compare(subject: Subject, encode: Child, servers: Mapping[str, Server]) -> dict[str, float]:
-    reference = np.array(encode.ask(texts=COMPARED_TEXTS, texts_per_call=COMPARED_TEXTS)["first_vectors"])
-    cosines = {}
-    for name, server in servers.items():
-        vectors, _ = server.embed(subject.corpus.first(COMPARED_TEXTS).texts)
-        cosines[name] = float((np.array(vectors) * reference).sum(axis=1).min())  # all have length 1
-        if cosines[name] < LEAST_COSINE:
-            raise RuntimeError(f"{name} gives other vectors than sentence-transformers: cosine {cosines[name]:.4f}")
-    return cosines
-
-
-def _steps(subject: Subject, texts: int, encode: Child, servers: Mapping[str, Server]) -> dict[str, Callable[[], Any]]:
-    part = subject.corpus.first(texts)
-
-    def encode_all(texts_per_call: int) -> dict[str, Any]:
-        answer = encode.ask(texts=texts, texts_per_call=texts_per_call)
-        return {"tokens": part.tokens, "elapsed_s": answer["elapsed_s"]}
-
-    steps: dict[str, Callable[[], Any]] = {
-        "encode as they arrive": partial(encode_all, 32),
-        "encode sorted": partial(encode_all, texts),
-    }
-    for connections, n in LOADS:
-        requests = embedding_requests(part, n)
-        for name, server in servers.items():
-            steps[f"{name} {connections} x {n}"] = partial(run_load, server.port, requests, connections, LOAD_S)
-    return steps
+    def run(self, load: Load, texts: int) -> Round:
+        _, per_call = load
+        answer = self.child.ask(texts=texts, texts_per_call=per_call, limit_s=self.model.limit_s)
+        calls = len(answer["latencies_ms"])
+        return Round(
+            requests=calls,
+            texts=calls * per_call,
+            tokens=self.model.corpus.first(calls * per_call).tokens,
+            elapsed_s=answer["elapsed_s"],
+            latencies_ms=answer["latencies_ms"],
+            client_us=0.0,
+        )
 
 
 # --- findings as rows -----------------------------------------------------------------------------------------
 
 
-def rows(found: Found) -> list[Row]:
-    """Best rounds; `value` is vectord's tokens per second as a multiple of the peer's."""
-    ours = {load: best_load(found.rounds[f"vectord {load[0]} x {load[1]}"]) for load in LOADS}
+def rows(found: Sequence[Found]) -> list[Row]:
+    """Best rounds; `value` is vectord's tokens per second as a multiple of the peer's: below 1, the peer is ahead."""
     table = []
-    for load in LOADS:
-        connections, texts = load
-        what = load_name(connections, texts)
-        theirs = best_load(found.rounds[f"infinity {connections} x {texts}"])
-        table.append(load_row(f"vectord, {what}", ours[load]))
-        table.append(_peer_row(f"infinity torch, {what}", ours[load], theirs, target=9 if load == (32, 1) else None))
-    most = ours[32, 1].tokens_per_s
-    for what, name, target in (
-        ("sentence-transformers encode, 32 texts per call as they arrive", "encode as they arrive", 6),
-        ("sentence-transformers encode, all in one call (it sorts them)", "encode sorted", None),
-    ):
-        rate = best_rate(found.rounds[name])
-        table.append(Row(what=what, value=f"{most / rate:.1f} x", tokens_per_s=rate, **_target(most / rate, target)))
-    return table + [Row(what=f"least cosine, {name}", value=f"{cosine:.5f}") for name, cosine in found.cosines.items()]
+    for one in found:
+        if one.reason:
+            table.append(Row(what=f"{one.peer.name}: not measured: {one.reason}"))
+        for load, rounds in one.rounds.items():
+            ours, theirs = (best_load([pair[side] for pair in rounds]) for side in (0, 1))
+            what = f"{one.peer.name}, {load_name(*load) if one.peer.command else _call_name(load[1])}"
+            table.append(load_row(what, theirs, value=f"{ours.tokens_per_s / theirs.tokens_per_s:.2f} x"))
+        if one.rounds:
+            table.append(Row(what=f"{one.peer.name}, agreement with vectord", value=f"{one.agreement:.5f}"))
+    return table
 
 
-def _peer_row(what: str, ours: Round, theirs: Round, target: float | None) -> Row:
-    times = ours.tokens_per_s / theirs.tokens_per_s
-    return load_row(what, theirs, value=f"{times:.1f} x", **_target(times, target))
+def _call_name(texts: int) -> str:
+    return f"calls of {texts} text{'s'[: texts > 1]}"
 
 
-def _target(times: float, target: float | None) -> dict[str, Any]:
-    return {} if target is None else at_least(times, target, " x")
+def rounds_of(found: Sequence[Found]) -> Mapping[str, Sequence[Any]]:
+    """For the JSON report."""
+    return {
+        f"{one.peer.name}, {load_name(*load)}": [{"vectord": ours, "peer": theirs} for ours, theirs in rounds]
+        for one in found
+        for load, rounds in one.rounds.items()
+    }

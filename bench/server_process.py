@@ -18,6 +18,7 @@ from bench.http_load import HOST, embedding_request
 
 POLL_S = 0.02  # polling more often would slow the loading server
 STOP_S = 30.0
+READY = embedding_request("ready?")
 
 
 def free_port() -> int:
@@ -39,9 +40,8 @@ class Server:
                 argv, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
             )
 
-    def wait_until_answering(self, deadline_s: float = 120.0) -> float:
-        """Seconds from exec to the first embedding. Raises RuntimeError with the end of the log after a timeout."""
-        question = embedding_request("ready?")
+    def wait_until_answering(self, deadline_s: float = 120.0, question: bytes = READY) -> float:
+        """Seconds from exec to the first answer. Raises RuntimeError with the end of the log after a timeout."""
         while (elapsed_s := time.perf_counter() - self.executed_s) < deadline_s and self.process.poll() is None:
             if self._ask(question).startswith(b"HTTP/1.1 200"):
                 return time.perf_counter() - self.executed_s
@@ -50,12 +50,15 @@ class Server:
 
     def embed(self, texts: Sequence[str]) -> Any:
         """The server's vectors for `texts`, and the tokens in its usage."""
-        answer = self._ask(embedding_request(list(texts)))
-        head, _, body = answer.partition(b"\r\n\r\n")
+        answer = self.ask(embedding_request(list(texts)))
+        return [item["embedding"] for item in answer["data"]], answer["usage"]["prompt_tokens"]
+
+    def ask(self, question: bytes) -> Any:
+        """The JSON of the answer. Raises RuntimeError for a status other than 200."""
+        head, _, body = self._ask(question).partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"answered {head[:200]!r}")
-        answer = json.loads(body)
-        return [item["embedding"] for item in answer["data"]], answer["usage"]["prompt_tokens"]
+        return json.loads(body)
 
     def _ask(self, question: bytes) -> bytes:
         """One request on a new connection; empty while the port is closed."""

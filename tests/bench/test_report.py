@@ -78,19 +78,15 @@ def test_without_bfloat16_the_backend_is_compared_with_float32() -> None:
 
 
 def test_peers_are_compared_by_tokens() -> None:
-    """`9.0 x` means nine times the peer's tokens per second, best rounds compared."""
-    rounds: dict[str, Any] = {f"vectord {c} x {n}": [a_round(900), a_round(800)] for c, n in peers.LOADS}
-    rounds |= {f"infinity {c} x {n}": [a_round(50), a_round(100)] for c, n in peers.LOADS}
-    rounds |= {
-        "encode as they arrive": [{"tokens": 180, "elapsed_s": 1.0}],
-        "encode sorted": [{"tokens": 300, "elapsed_s": 1.0}],
-    }
-    rows = peers.rows(peers.Found(rounds, {"vectord": 0.99995}))
-    assert row_of(rows, "infinity torch, 32 connections").value == "9.0 x"
-    assert row_of(rows, "infinity torch, 32 connections").met is True
-    assert row_of(rows, "as they arrive").value == "5.0 x"
-    assert row_of(rows, "as they arrive").met is False
-    assert row_of(rows, "cosine, vectord").value == "0.99995"
+    """`9.00 x` means nine times the peer's tokens per second, best rounds compared; a missing peer has its reason."""
+    infinity, missing = peers.PEERS[0], peers.PEERS[1]
+    found = [peers.Found(infinity, agreement=0.99995), peers.Found(missing, reason="no wheel")]
+    found[0].rounds[32, 1] = [(a_round(900), a_round(50)), (a_round(800), a_round(100))]
+    rows = peers.rows(found)
+    assert row_of(rows, f"{infinity.name}, 32 connections").value == "9.00 x"
+    assert row_of(rows, f"{infinity.name}, 32 connections").tokens_per_s == 100
+    assert row_of(rows, f"{infinity.name}, agreement").value == "0.99995"
+    assert row_of(rows, missing.name).what.endswith("not measured: no wheel")
 
 
 def test_json_holds_every_round(capsys: pytest.CaptureFixture[str]) -> None:
