@@ -31,7 +31,7 @@ def test_tei_is_found_or_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """--tei precedes TEI_BINARY, which precedes PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TEI_BINARY", raising=False)
-    with pytest.raises(RuntimeError, match="cargo install.*--tei or TEI_BINARY"):
+    with pytest.raises(RuntimeError, match=r"cargo install.*--tei or TEI_BINARY"):
         peers.find_tei("")
     for name in ("text-embeddings-router", "b", "c"):
         (tmp_path / name).touch(mode=0o755)

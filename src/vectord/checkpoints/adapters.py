@@ -42,7 +42,8 @@ PEFT: Mapping[str, Harmless] = {
     ),
     **harmless("training only", "ensure_weight_tying lora_dropout"),
     **harmless("use_qalora only", "qalora_group_size"),
-    **harmless("the initialization before training", "init_lora_weights", True, False, "gaussian", "eva", "orthogonal"),
+    # With false and null, peft leaves random numbers in chosen layers that the file has no tensors of.
+    **harmless("the usual start of training", "init_lora_weights", True, "gaussian", "eva", "orthogonal"),
     **harmless("no bias is trained", "bias", "none"),
     **harmless(
         "off",
@@ -111,7 +112,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
     rank_stabilized = config.flag("use_rslora", False)
     includes = _targets(config)
-    refuse_null(config, "alpha_pattern bias rank_pattern")
+    refuse_null(config, "alpha_pattern bias init_lora_weights rank_pattern")
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)
