@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.checkpoints.folders import write_transformer
 from tests.opening import FAKE, minilm_folder, opened
 
@@ -144,10 +147,16 @@ def test_an_invalid_alias_stops_the_start(tmp_path: Path, aliases: tuple[str, ..
 
 
 def write_adapter(folder: Path) -> Path:
-    """The files that are read at start; the tensors are read when the model loads."""
+    """The files that are read at start, of an adapter of one layer."""
     folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
-    (folder / "adapter_model.safetensors").write_bytes(b"tensors")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["query"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    layer = "base_model.model.encoder.layer.0.attention.self.query"
+    tensors = {
+        f"{layer}.lora_A.weight": np.zeros((2, 384), np.float32),
+        f"{layer}.lora_B.weight": np.zeros((384, 2), np.float32),
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
     return folder
 
 
