@@ -32,10 +32,9 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
 ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, or 80 with 8,192 tokens
-# Length groups of the narrow plan. Each costs 14 MB a stream with 6 layers. In bfloat16 3 are 4 % slower than 4, and a
-# 5th gains 1 %. In float32 attention's share of the time is smaller: 2, 3 and 4 take 339, 363 and 367 ms of processor
-# time for 1,024 tokens (MiniLM on AVX2, least of three runs on a loaded machine), and 1 takes 517.
-NARROW_GROUPS: Mapping[InferencePrecision, int] = {"bf16": 4, "f32": 2}
+# Length groups of the narrow plan: 3 are 3 to 4 % slower; a 5th gains 1 % and costs 15 MB. 2 are 13 % slower in float32
+# on an idle machine (MiniLM on AVX2, two streams), although they take 53 MB and a tenth of processor time less.
+NARROW_GROUPS = 4
 
 DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
 WEIGHT_BITS: Mapping[str, Bits] = {"int8-weights": 8, "int4-weights": 4}
@@ -147,7 +146,7 @@ class OpenvinoBackend(Backend):
         self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
     ) -> None:
         """Returns as soon as one plan can run. A single stream has all threads, so it needs no wide plan."""
-        self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS[compiler.precision]
+        self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS
         self.facts = facts
         self._compiler = compiler
         self._largest_batch = largest_batch
