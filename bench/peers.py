@@ -105,20 +105,16 @@ PEERS = (
         is_quantized=True,
     ),
     Peer(name="fastembed", environment="fastembed", form="onnx", library="fastembed"),
-    Peer(
-        name="llama.cpp, F16",
-        environment="llama-cpp",
-        form="gguf F16",
-        library="llama_cpp",
-        models=("minilm", "bge-m3-shape"),  # llama.cpp has no MPNet
-    ),
-    Peer(
-        name="llama.cpp, Q8_0",
-        environment="llama-cpp",
-        form="gguf Q8_0",
-        library="llama_cpp",
-        models=("minilm", "bge-m3-shape"),
-        is_quantized=True,
+    *(
+        Peer(
+            name=f"llama.cpp, {numbers}",
+            environment="llama-cpp",
+            form=f"gguf {numbers}",
+            library="llama_cpp",
+            models=("minilm", "bge-m3-shape"),  # llama.cpp has no MPNet
+            is_quantized=numbers == "Q8_0",
+        )
+        for numbers in ("F16", "Q8_0")
     ),
     Peer(
         name="model2vec, both sides with a static table",

@@ -54,6 +54,9 @@ def test_joined_layers_compute_the_same_and_hold_nothing_twice(matrices: EightBi
         ops = TorchOps(CPU, torch.float32, matrices=matrices, joins=joins)
         layers = list(zip([ops.matrix(Weight("w", "F32", array)) for array in arrays], biases, strict=True))
         ops.join(layers)
+        matrices_held = len(ops._scales)
+        ops.join(layers)  # as in a model whose layers share their weights
+        assert len(ops._scales) == matrices_held
         assert len({weight.untyped_storage().data_ptr() for weight, _ in layers}) == (1 if joins else 3)
         answers.append(ops.linears(x, layers))
         for y, (weight, bias) in zip(answers[-1], layers, strict=True):

@@ -65,7 +65,7 @@ ROOM_SHARE = 0.8  # of the free memory at load: the rest is for fragmentation an
 NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortest time counts
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
-FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps of the dtype
+FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps in 16 bits
 COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of 8 bits if there are no calibration texts
 
 
@@ -80,9 +80,8 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     """
     device = choose_device(options.device)
     matrices = next((form for form in LARGEST if form == options.dtype), None)
-    dtype = choose_dtype(options.dtype if matrices is None else "auto", device, spec.architecture)
-    if matrices == "fp8":
-        dtype = fp8_dtype(device)
+    usual = "auto" if matrices is not None else options.dtype
+    dtype = fp8_dtype(device) if matrices == "fp8" else choose_dtype(usual, device, spec.architecture)
     _prepare(device, options)
     checkpoint = open_checkpoint(spec.weights)
     varlen = find_varlen(device, dtype)

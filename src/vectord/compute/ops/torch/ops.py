@@ -116,10 +116,13 @@ class TorchOps(Ops[Tensor]):
         return F.linear(x, weight)
 
     def join(self, layers: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        """The parts become views of the joined matrix, so that nothing is held twice."""
-        if not self._joins:
-            return
+        """The parts become views of the joined matrix, so that nothing is held twice.
+
+        Layers that share their weights, as ALBERT's, are joined once.
+        """
         weights = [weight for weight, _ in layers]
+        if not self._joins or weights[0] in self._joined:
+            return
         sizes = [len(weight) for weight in weights]
         joined = torch.cat(weights)
         if weights[0] in self._scales:
