@@ -36,7 +36,7 @@ LEAST_AGREEMENT = 0.999  # below it, a peer with the same numbers does different
 EMBEDDERS = ("minilm", "mpnet", "bge-m3-shape")
 ALL = (*EMBEDDERS, "reranker")
 OPENAI = ("--host", HOST, "--port", "{port}", "--url-prefix", "/v1")
-INFINITY = ("{bin}/infinity_emb", "v2", "--model-id", "{model}", "--served-model-name", DEFAULT_MODEL, *OPENAI)
+INFINITY = ("{bin}/infinity_emb", "v2", "--served-model-name", DEFAULT_MODEL, *OPENAI, "--device", "cpu")
 NO_TEI = "not found: build it from its repository with `cargo install --path router -F ort` (or `-F mkl`), then name " \
     "text-embeddings-router with --tei or TEI_BINARY"  # fmt: skip
 
@@ -66,13 +66,17 @@ PEERS = (
     Peer(
         name="infinity, torch",
         environment="infinity",
-        command=(*INFINITY, "--engine", "torch", "--device", "cpu"),
+        command=(*INFINITY, "--model-id", "{model}", "--engine", "torch"),
     ),
     Peer(
         name="infinity, optimum (ONNX)",
-        environment="infinity",
+        environment="infinity-onnx",
         form="onnx",
-        command=(*INFINITY, "--engine", "optimum", "--device", "cpu", "--pooling-method", "{pooling}"),
+        # In the model's folder, because infinity passes the path of the ONNX file where optimum expects its name.
+        command=(
+            *("env", "--chdir={model}", *INFINITY, "--model-id", "."),
+            *("--engine", "optimum", "--pooling-method", "{pooling}"),
+        ),
     ),
     Peer(
         name="TEI",
