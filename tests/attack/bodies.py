@@ -69,6 +69,7 @@ BODIES: dict[str, tuple[bytes, int, int]] = {
     ),
 }
 BOMB_BYTES = 2**26
+CHUNKS = 50_000  # of a body; a segment of 256 kB has 43,000
 DOCUMENT_CHARACTERS = 2_000_000  # the server's limit
 # Texts that are hard to split: no space, only ends of sentences, no character of their own, many tokens for each one.
 DOCUMENTS = {
@@ -129,6 +130,20 @@ async def hostile_documents(target: Target, attempt: Attempt) -> None:
     await attempt.crowd(one, min(attempt.connections, 4))
 
 
+async def tiny_chunks(target: Target, attempt: Attempt) -> None:
+    """Chunked bodies with one byte in each chunk, which costs the server most for each byte, on many connections."""
+    head = target.post("/v1/embeddings", b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    request = head + b"1\r\n \r\n" * CHUNKS + b"d\r\n" + b'{"input":"a"}' + b"\r\n0\r\n\r\n"
+
+    async def one(number: int) -> None:
+        status = (await target.ask(request)).status
+        attempt.saw(status)
+        if status not in (200, 401, 429, 503):
+            attempt.fault(f"answered {status}")
+
+    await attempt.crowd(one, min(attempt.connections, 50))
+
+
 async def decompression_bombs(target: Target, attempt: Attempt) -> None:
     """Small bodies of gzip, deflate and zstd that become 64 MiB, and gzip in gzip."""
     bombs = await asyncio.to_thread(_bombs)
@@ -156,4 +171,4 @@ def _bombs() -> dict[str, bytes]:
     }
 
 
-ATTACKS = (hostile_bodies, hostile_documents, decompression_bombs)
+ATTACKS = (hostile_bodies, hostile_documents, tiny_chunks, decompression_bombs)

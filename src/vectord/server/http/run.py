@@ -33,7 +33,7 @@ from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.acceptor import Acceptor
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot, configured_limits
-from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, RefuseAtOnce
+from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
 from vectord.server.http.routing import Table
@@ -258,6 +258,7 @@ def uvicorn_config(
         HttpProtocol,
         header_limit_bytes=config.header_limit_bytes,
         head_room=HeadRoom(),
+        turns=ParseTurns(),
         refuse_at_once=refuse_at_once,
     )
     return uvicorn.Config(

@@ -54,6 +54,30 @@ async def test_trailers_are_not_headers() -> None:
         assert (reply.status, reply.headers["x-request-id"] == "evil") == (200, False)
 
 
+async def test_connections_with_many_chunks_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment of 40,000 chunks would stop the event loop for 30 ms, on each connection. One of the connections is
+    parsed in an iteration of the loop, up to CHUNKS_A_TURN chunks; other requests are answered in between."""
+    turns: list[HttpProtocol] = []
+    parse_held = HttpProtocol.parse_held
+
+    def count(protocol: HttpProtocol) -> None:
+        turns.append(protocol)
+        parse_held(protocol)
+
+    monkeypatch.setattr(HttpProtocol, "parse_held", count)
+    monkeypatch.setattr(http_protocol, "CHUNKS_A_TURN", 16)
+    chunks = b"1\r\n \r\n" * 4000 + CHUNKS + b"\r\n"
+    async with live() as running, connected(running) as first, connected(running) as second:
+        first.send(CHUNKED + chunks)
+        second.send(CHUNKED + chunks)
+        await until(lambda: len(set(turns)) == 2)
+        began = len(turns)
+        assert (await ask(running, get("/health/live"))).status == 200
+        assert len(turns) - began < 100
+        assert [(await client.reply()).status for client in (first, second)] == [200, 200]
+        assert len(turns) > 2 * 4000 // 16 - 2
+
+
 @pytest.mark.parametrize(
     "endless", [b"a: b\r\n" * 1000, b"a: " + b"b" * 6000], ids=["many trailers", "one trailer that never ends"]
 )

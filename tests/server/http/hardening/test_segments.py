@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from tests.server.live import connected, get, live, post
 from uvicorn.server import ServerState
 
+from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, RefuseAtOnce
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
 
 HEADER_LIMIT_BYTES = 2048
-MAX_STEPS = 50  # of the event loop, for one request
+MAX_STEPS = 200  # of the event loop, for one request
 
 GET = b"GET /a?b=%20c HTTP/1.1\r\nhost: x\r\naccept:\r\nx-y: z z\r\n\r\n"
 POST = b'POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{\r\n\r\n"a": [1]}'
@@ -46,6 +47,7 @@ VALID = {
     "trailers": TRAILERS,
     "chunks that look like an end": CHUNKED.replace(b"5\r\nhello", b"%x\r\n%b" % (70, b"\r\n0\r\n\r\n" * 10)) + GET,
     "chunk extensions": CHUNKED.replace(b"0\r\n\r\n", b"1;a\r\nb\r\n00;c=d\r\n\r\n") + GET,
+    "chunks of a byte": CHUNKED.replace(b"5\r\nhello\r\n", b"1\r\na\r\n" * 20) + GET,
     "expect": EXPECT,
     "blank lines first": b"\r\n\r\n\r\n" + GET,
     "pipelined": GET + POST + CHUNKED + TRAILERS + EXPECT + b"\r\n" + GET + GET,
@@ -154,7 +156,7 @@ async def answers(segments: Iterable[bytes], at_once: RefuseAtOnce | None = None
     room = HeadRoom()
     state, transport = ServerState(), FakeTransport()
     slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
-    limits = {"header_limit_bytes": HEADER_LIMIT_BYTES, "head_room": room, "slot": slot}
+    limits = {"header_limit_bytes": HEADER_LIMIT_BYTES, "head_room": room, "turns": ParseTurns(), "slot": slot}
     protocol = HttpProtocol(CONFIG, state, {}, refuse_at_once=at_once, **limits)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
@@ -174,9 +176,10 @@ async def _settled(state: ServerState, transport: FakeTransport) -> None:
     """Runs the app until it waits for input. A transport that is paused then would never be read again."""
     for _ in range(MAX_STEPS):
         await asyncio.sleep(0)
-        if not state.tasks:
+        if not state.tasks and (transport.closed or not transport.paused):
             break
-        if not transport.paused and not any(task._fut_waiter is None for task in state.tasks):  # type: ignore[attr-defined]
+        waits_for = [task._fut_waiter for task in state.tasks]  # type: ignore[attr-defined]
+        if not transport.paused and not any(future is None or future.done() for future in waits_for):
             break
     assert transport.closed or not transport.paused
 
@@ -231,6 +234,17 @@ def test_byte_by_byte(name: str, at_once: RefuseAtOnce | None) -> None:
 def test_a_request_refused_without_a_task(name: str) -> None:
     """The answers are the same, and so is the state of the connection afterwards."""
     assert asyncio.run(answers([CORPUS[name]], echo_at_once)) == whole(name)
+
+
+@pytest.mark.parametrize("at_once", [None, echo_at_once], ids=["task", "at once"])
+@pytest.mark.parametrize("name", CORPUS)
+def test_turns(name: str, at_once: RefuseAtOnce | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long input is parsed in turns, which change no answer either."""
+    expected = whole(name)
+    monkeypatch.setattr(http_protocol, "CHUNKS_A_TURN", 1)
+    monkeypatch.setattr(http_protocol, "REFUSALS_A_TURN", 1)
+    assert asyncio.run(answers([CORPUS[name]], at_once)) == expected
+    assert asyncio.run(answers(cut(CORPUS[name], range(7, len(CORPUS[name]), 7)), at_once)) == expected
 
 
 @given(st.data())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, TypeAlias, cast
@@ -33,6 +34,8 @@ HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond F
 FREE_HEAD_BYTES = 4096  # less than the other state of a connection
 EAGER_BYTES = 256  # of a head are parsed as they arrive; the rest waits, unparsed, for its end
 SMALL_BODY_BYTES = 2**14
+CHUNKS_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
+REFUSALS_A_TURN = 32  # 2 ms; one segment may have 1,500 requests
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 FIRST_REQUEST_S = 75.0  # before the first byte of the first request
 KEEP_ALIVE_S = 75.0  # between requests; longer than common clients, so that they close first and lose no request
@@ -68,12 +71,31 @@ class HeadRoom:
         return now_bytes <= FREE_HEAD_BYTES or self.held_bytes <= self._limit_bytes
 
 
+class ParseTurns:
+    """Connections whose input takes long to parse: one of them continues in each iteration of the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[HttpProtocol] = deque()
+
+    def add(self, connection: HttpProtocol) -> None:
+        if not self._waiting:
+            connection.loop.call_soon(self._next)
+        self._waiting.append(connection)
+
+    def _next(self) -> None:
+        connection = self._waiting.popleft()
+        if self._waiting:
+            connection.loop.call_soon(self._next)
+        connection.parse_held()
+
+
 class HttpProtocol(HttpToolsProtocol):
     def __init__(
         self,
         *args: Any,
         header_limit_bytes: int,
         head_room: HeadRoom,
+        turns: ParseTurns,
         slot: ConnectionSlot,
         refuse_at_once: RefuseAtOnce | None = None,
         **kwargs: Any,
@@ -85,6 +107,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # the task of a request until its body is fed
         self._header_limit_bytes = header_limit_bytes
         self._head_room = head_room
+        self._turns = turns
+        self._waits_for_turn = False
         self._slot = slot
         self._counted_bytes = 0  # in head_room
         self._phase = Phase.HEAD
@@ -114,8 +138,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
-        start = 0
+        start = refusals = 0
         while start < len(data) and not self._ends and (self._phase is not Phase.HEAD or self._is_answered()):
+            in_chunks = self._phase is Phase.CHUNKS
             end = self._end_of_piece(data, start)
             if end == start:
                 self._refuse(431, TOO_LARGE)
@@ -125,7 +150,11 @@ class HttpProtocol(HttpToolsProtocol):
                 self._feed(piece)
             start = end
             if self._unstarted is not None and (self._phase is Phase.HEAD or start == len(data)):
-                self._start_or_refuse(*self._unstarted)
+                refusals += self._start_or_refuse(*self._unstarted)
+            turn_ends = refusals == REFUSALS_A_TURN or (in_chunks and self._phase is Phase.CHUNKS)
+            if turn_ends and start < len(data):
+                self._wait_for_turn()
+                break
         held = b"" if self._ends else data[start:]
         if held:
             self.transport.pause_reading()  # and not flow: a request that waits for a disconnect would resume it
@@ -133,6 +162,17 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.resume_reading()
         self._unparsed = held
         self._count_input()
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.add(self)
+
+    def parse_held(self) -> None:
+        """Called by ParseTurns."""
+        self._waits_for_turn = False
+        if self._unparsed and not self._ends:
+            self._parse(self._unparsed)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
         """Where the piece at `start` ends that belongs to one message; `start` if a head or trailers are too large."""
@@ -148,10 +188,12 @@ class HttpProtocol(HttpToolsProtocol):
         return end
 
     def _end_of_chunks(self, data: bytes, start: int) -> int:
-        """After the size of the last chunk, or the end of `data`; `start` if the line of a size is too long.
+        """After the size of the last chunk, or of the last one of a turn, or the end of `data`; `start` if the line of
+        a size is too long.
 
         The parser reads the same bytes and refuses invalid ones; this only finds the end."""
         place = start
+        chunks = 0
         while (place := place + self._chunk_left) < len(data):
             self._chunk_left = 0
             end = data.find(b"\n", place)
@@ -172,6 +214,9 @@ class HttpProtocol(HttpToolsProtocol):
                 self._last_bytes = b"\r\n"
                 return place
             self._chunk_left = size + 2  # and the end of its line
+            chunks += 1
+            if chunks == CHUNKS_A_TURN:
+                return place
         self._chunk_left = place - len(data)
         return len(data)
 
@@ -226,8 +271,9 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _start_or_refuse(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Refuse a complete request without a task while the engine is busy, and only to a client that reads."""
+    def _start_or_refuse(self, cycle: RequestResponseCycle, app: Any) -> bool:
+        """Refuse a complete request without a task while the engine is busy, and only to a client that reads. Returns
+        whether it is refused."""
         self._unstarted = None
         assert self._refuse_at_once is not None
         refused = None
@@ -235,7 +281,7 @@ class HttpProtocol(HttpToolsProtocol):
             refused = self._refuse_at_once(self.scope, bytes(cycle.body))
         if refused is None:
             super()._start_asgi_task(cycle, app)
-            return
+            return False
         status, content = refused
         date = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
         self.transport.write(STATUS_LINE[status] + date + content)
@@ -244,6 +290,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._slot.answering:
             self._slot.end_request()
         self._last_read_s = self.loop.time()
+        return True
 
     def _feed_without_upgrade(self) -> None:
         """The parser has read a head that offers another protocol, and stopped after it."""
