@@ -273,7 +273,14 @@ def test_an_invalid_upload_is_refused(body, error):
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "multipart/form-data", f"multipart/form-data; boundary={'x' * 71}"]
+    "kind",
+    [
+        "application/json",
+        "multipart/form-data",
+        f"multipart/form-data; boundary={'x' * 71}",
+        f"multipart/form-data; boundary=XX{' ' * 512}",  # the search for its end takes long
+    ],
+    ids=["json", "no boundary", "a long boundary", "a long header"],
 )
 def test_an_upload_must_be_a_form(kind):
     with pytest.raises(UnsupportedMediaType):

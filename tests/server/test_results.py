@@ -24,10 +24,13 @@ from vectord.schema import (
     SimilarityResult,
     TextLength,
     Timings,
+    Token,
+    TokenizeResult,
     Usage,
 )
 from vectord.server.results import (
     MAX_INDICES,
+    NUMBERS_PER_TOKEN,
     count_numbers,
     length_headers,
     result_headers,
@@ -164,3 +167,11 @@ def test_all_vectors_of_a_result_are_counted() -> None:
     assert count_numbers(documents) == 24
     assert count_numbers(MultiResult(results=[every, every], usage=USED)) == 96
     assert count_numbers(DecodeResult(model=MODEL, texts=["a"])) == 0
+
+
+def test_tokens_and_texts_count_as_numbers() -> None:
+    """Their responses reach megabytes, so they are rendered in a thread and bounded while clients do not read them."""
+    token = Token(id=1, text="a", special=False, start=0, stop=1)
+    tokens = TokenizeResult(model=MODEL, tokens=[[token] * 3, [], [token]], usage=USED)
+    assert count_numbers(tokens) == 4 * NUMBERS_PER_TOKEN
+    assert count_numbers(DecodeResult(model=MODEL, texts=["a" * 100, "b" * 60])) == 10

@@ -25,6 +25,7 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchResult
 from vectord.schema import (
     ClassifyResult,
+    DecodeResult,
     DocumentsResult,
     EmbedResult,
     MultiResult,
@@ -32,6 +33,7 @@ from vectord.schema import (
     Result,
     TextLength,
     Timings,
+    TokenizeResult,
     Usage,
 )
 
@@ -48,6 +50,8 @@ MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with mor
 NO_LENGTH = TextLength(0, 0)
 
 SMALL_NUMBERS = 2**14  # 180 kB of JSON; such responses are rendered at once and not counted in WriteBackpressure
+NUMBERS_PER_TOKEN = 32  # that take as long to render: 0.9 us
+CHARACTERS_PER_NUMBER = 16  # that take as many bytes
 RENDERING_THREADS = 2  # per transport, for larger ones; more would not be faster, because of the GIL
 
 
@@ -106,7 +110,8 @@ def server_timing(steps: Steps, timings: Timings | None) -> str:
 
 
 def count_numbers(result: Result | BatchResult) -> int:
-    """How many numbers the vectors of a result have. Scores and sparse vectors are always small and count as 0."""
+    """How many numbers the vectors of a result have; tokens and texts count as the numbers that render as long. Scores
+    and sparse vectors are always small and count as 0."""
     if isinstance(result, EmbedResult):
         matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]
         return sum(matrix.size for matrix in matrices)
@@ -114,4 +119,8 @@ def count_numbers(result: Result | BatchResult) -> int:
         return sum(rows.size for document in result.documents for rows in document.vectors.values())
     if isinstance(result, MultiResult):
         return sum(map(count_numbers, result.results))
+    if isinstance(result, TokenizeResult):
+        return NUMBERS_PER_TOKEN * sum(map(len, result.tokens))
+    if isinstance(result, DecodeResult):
+        return sum(map(len, result.texts)) // CHARACTERS_PER_NUMBER
     return 0

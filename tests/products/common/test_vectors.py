@@ -26,7 +26,16 @@ from vectord.products.common.vectors import (
     render_row_by_row,
     to_base64,
 )
-from vectord.schema import ChunkedDocument, DocumentChunk, DocumentsResult, EmbedRequest, EmbedResult, Span, Sparse
+from vectord.schema import (
+    ChunkedDocument,
+    DocumentChunk,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Span,
+    Sparse,
+    Token,
+)
 
 FINITE = arrays.arrays(
     np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -93,7 +102,7 @@ def test_an_unknown_encoding_is_rejected(name):
 
 
 def test_an_answer_that_is_dumped_row_by_row_has_the_same_bytes() -> None:
-    """For every kind of array, at every depth. The next answer is dumped at once again."""
+    """For every kind of array and for tokens, at every depth. The next answer is dumped at once again."""
     answer = {
         "matrix": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
         "cube": np.arange(8, dtype=np.int8).reshape(2, 2, 2),
@@ -101,6 +110,7 @@ def test_an_answer_that_is_dumped_row_by_row_has_the_same_bytes() -> None:
         "none": np.zeros((0, 4), np.float32),
         "number": np.float32(0.1),
         "text": 'a "b"',
+        "tokens": [[Token(id=1, text='"', special=False, start=0, stop=1)], []],
     }
     whole = dump_json(answer)
     assert render_row_by_row(lambda: dump_json(answer)) == whole == dump_json(answer)

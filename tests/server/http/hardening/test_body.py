@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
 from vectord.server.http.hardening import body as module
+from vectord.server.http.hardening import decompression
 from vectord.server.http.hardening.body import (
     CONTAINERS_PER_INPUT,
     MAX_BODIES,
@@ -233,8 +234,22 @@ async def test_several_gzip_members_are_read(members: list[bytes]) -> None:
     ) == b"".join(members)
 
 
+@pytest.mark.parametrize("wrong", [b"", b"tail"])
+@pytest.mark.parametrize("step_bytes", [1, 7, 64])
+async def test_gzip_is_read_in_steps(step_bytes: int, wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a step ends: in a header, a trailer, or between two members. The rest of the body is never copied."""
+    monkeypatch.setattr(decompression, "INPUT_STEP_BYTES", step_bytes)
+    sent = gzip.compress(b"a" * 500) + gzip.compress(b"") + gzip.compress(b"b") + wrong
+    reading = decompress(sent, "gzip", LIMIT_BYTES, freely, asyncio.Semaphore())
+    if wrong:
+        with pytest.raises(MalformedBody):
+            await reading
+    else:
+        assert await reading == b"a" * 500 + b"b"
+
+
 async def test_many_gzip_members_are_refused() -> None:
-    """Each one copies the rest: a million empty ones would block the loop for minutes."""
+    """A body may have a million empty ones, each with the cost of many bytes."""
     with pytest.raises(MalformedBody, match="members"):
         await decompress(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely, asyncio.Semaphore())
 

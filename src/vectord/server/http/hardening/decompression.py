@@ -25,7 +25,8 @@ STEP_BYTES = 2**20
 
 MAX_ZSTD_WINDOW_BYTES = 8 * 2**20  # the minimum that RFC 8878 requires of every decoder
 ZSTD_STEP_BYTES = 256  # at most 64 blocks, 8 MiB
-MAX_GZIP_MEMBERS = 16  # each one copies the rest of the body, so the cost grows with the square of their number
+INPUT_STEP_BYTES = 65_536  # of gzip and deflate; copying the rest of a large body would hold the interpreter's lock
+MAX_GZIP_MEMBERS = 16  # each one, of 20 bytes, has the cost of many
 
 TOO_LARGE = "The body is larger than {limit} bytes, the limit of one request."
 UNKNOWN_ENCODING = "Content-Encoding must be zstd, gzip, deflate or identity."
@@ -35,7 +36,7 @@ TOO_MANY_MEMBERS = "The {encoding} body has more than {limit} members."
 INCOMPLETE = "The {encoding} body is incomplete."
 
 
-async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold, large: asyncio.Semaphore) -> bytes:
+async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold, large: asyncio.Semaphore) -> Content:
     """hold: called with the size of each part before it is kept, on any thread; may raise. large: bounds the
     threads.
 
@@ -87,13 +88,13 @@ class _BoundedOutput:
         self.bytes += part
 
 
-def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
+def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> Content:
     output = _BoundedOutput(limit_bytes, hold)
     if encoding == "zstd":
         _zstd(body, output)
     else:
         _zlib(body, encoding, output)
-    return bytes(output.bytes)
+    return output.bytes  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
 
 
 def _announced_bytes(body: Content) -> int:
@@ -119,27 +120,32 @@ def _zstd(body: Content, output: _BoundedOutput) -> None:
 
 def _zlib(body: Content, encoding: str, output: _BoundedOutput) -> None:
     window = GZIP if encoding == "gzip" else _deflate_window(body)
-    rest = body
+    start = 0
     for _ in range(MAX_GZIP_MEMBERS):
-        rest = _member(rest, encoding, window, output)
-        if not rest:
+        start = _member(body, start, encoding, window, output)
+        if start == len(body):
             return
     raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
 
 
-def _member(rest: Content, encoding: str, window: int, output: _BoundedOutput) -> bytes:
-    """Appends the content of one member; returns the bytes after it."""
+def _member(body: Content, start: int, encoding: str, window: int, output: _BoundedOutput) -> int:
+    """Appends the content of the member at `start`; returns where it ends."""
     member = zlib.decompressobj(window)
+    end = start
+    piece: Content = b""
     while not member.eof:
+        if not piece:
+            piece = body[end : end + INPUT_STEP_BYTES]
+            end += len(piece)
         try:
-            part = member.decompress(rest, output.room)
+            part = member.decompress(piece, output.room)
         except zlib.error:
             raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
         output.add(part)
-        rest = member.unconsumed_tail
-        if not rest and not part and not member.eof:
+        piece = member.unconsumed_tail
+        if end == len(body) and not piece and not part and not member.eof:
             raise MalformedBody(INCOMPLETE, encoding=encoding)
-    return member.unused_data
+    return end - len(member.unused_data)
 
 
 def _deflate_window(body: Content) -> int:
