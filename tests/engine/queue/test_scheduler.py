@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine.fakes import sequence_of
 
-from vectord.engine.queue.batch import Batch, Item
+from vectord.engine.queue.batch import Batch, Item, Job
 from vectord.engine.queue.scheduler import (
     BULK_SHARE,
     FILL_SHARE,
@@ -265,6 +265,14 @@ floods = st.lists(
                 st.integers(SHORT + 1, 2 * FLOOD_BUDGET),
             ),
             st.tuples(st.integers(0, 40), st.just("bulk"), st.integers(1, 40), st.integers(1, SHORT)),
+            # A request whose texts share a batch with no other.
+            st.tuples(
+                st.integers(0, 40),
+                st.sampled_from(["interactive", "bulk"]),
+                st.integers(1, 40),
+                st.integers(SHORT + 1, FLOOD_BUDGET),
+                st.just("alone"),
+            ),
             # Other light clients: with the reader's, their texts fill half a batch.
             st.tuples(st.sampled_from([f"light {n}" for n in range(LIGHT_CLIENT // LIGHT_SHARE - 1)])),
         ),
@@ -295,9 +303,12 @@ def test_a_short_text_waits_for_two_batches_at_most_under_any_flood(flood, pause
     for step, arrivals in enumerate(flood):
         for client, *request in arrivals:
             if request:
-                lane, texts, size = request
+                lane, texts, size, *alone = request
+                job = cast(Job, object()) if alone else None  # only its identity counts
                 for _ in range(texts):
-                    scheduler.add(item(size, f"flood {client}", lane), now_s)
+                    text = item(size, f"flood {client}", lane)
+                    text.request = job
+                    scheduler.add(text, now_s)
             elif client not in queued_light:
                 queued_light.add(client)
                 scheduler.add(item(SHORT, client), now_s)
