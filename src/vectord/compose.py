@@ -28,6 +28,7 @@ from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.engine.models.puller import ModelPuller
+from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
 from vectord.errors import ConfigError, ExitCode, RateLimited, installing
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import FACTS, START, rename_events
@@ -46,6 +47,7 @@ SWITCH_INTERVAL_S = 0.0005
 # New containers between collections, which stop all threads; most are freed by their reference counts. With Python's
 # values (700, 10, 10), collections took up to 177 ms under attack.
 GC_THRESHOLDS = (10_000, 20, 100)
+EXIT_CLOSE_TIMEOUT_S = 0.3  # for a process of ours, which may end while threads are in native code
 NAMED_MODELS = 3  # in the line that says what is served
 
 
@@ -57,9 +59,14 @@ class Composition:
     buckets: Buckets  # of the rate limits
 
 
-def build(config: Config, around: Callable[[Observer], Observer] = lambda observer: observer) -> Composition:
+def build(
+    config: Config,
+    around: Callable[[Observer], Observer] = lambda observer: observer,
+    close_timeout_s: float = CLOSE_TIMEOUT_S,
+) -> Composition:
     """The app of this configuration, not started. around: wraps the engine's observer.
 
+    close_timeout_s: how long the end of the app's lifespan waits for running forwards and compiling backends.
     May block for a download. Raises StartError: a model that is not found, an unknown backend or dialect.
     """
     dialects = load_dialects(config.server.dialects)
@@ -101,7 +108,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-            await engine.close()
+            await engine.close(close_timeout_s)
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
@@ -159,7 +166,7 @@ def serve(config: Config) -> int:
 
     check_server(config.server)
     prepare_process()
-    composed = build(config)
+    composed = build(config, close_timeout_s=EXIT_CLOSE_TIMEOUT_S)
     gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
     gc.set_threshold(*GC_THRESHOLDS)
     warn_if_open(config.server)

@@ -298,3 +298,21 @@ def test_the_output_of_key_can_be_appended_to_the_file(tmp_path: Path) -> None:
 )
 def test_a_key_has_one_valid_name(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert line in refused(["key", *words], capsys)
+
+
+def test_an_interrupt_during_the_imports_is_one_line() -> None:
+    """Ctrl-C right after the start, here at the first import of the command line."""
+    program = """
+import signal, sys
+from vectord.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vectord.cli.main":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "vectord: interrupted\n")

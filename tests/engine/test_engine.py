@@ -605,7 +605,7 @@ async def test_closing_fails_waiting_requests():
     assert backend.closed
 
 
-async def test_a_compiling_backend_does_not_delay_shutdown(monkeypatch):
+async def test_a_compiling_backend_does_not_delay_shutdown():
     """A thread closes it later."""
     compiled = threading.Event()
 
@@ -614,10 +614,9 @@ async def test_a_compiling_backend_does_not_delay_shutdown(monkeypatch):
             assert compiled.wait(10)
             super().close()
 
-    monkeypatch.setattr("vectord.engine.models.lifecycle.CLOSE_TIMEOUT_S", 0.05)
     backend = Compiling()
     async with serving(backend) as engine:
-        await asyncio.wait_for(engine.close(), 5)
+        await asyncio.wait_for(engine.close(0.05), 5)
         assert not backend.closed
         compiled.set()
 

@@ -70,7 +70,7 @@ vectord = Commands(
 
 
 def main() -> int:
-    """The entry point: this process's command line to its exit code."""
+    """Run this process's command line and return its exit code."""
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415 - a shell asks for completions
 
@@ -110,6 +110,7 @@ def run(words: Sequence[str]) -> int:
         sys.stderr.write(f"vectord: {usage_line(problem)}{hint}\n")
         return ExitCode.BAD_START
     except KeyboardInterrupt:
+        sys.stderr.write(f"{PROGRAM}: interrupted\n")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # `vectord models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

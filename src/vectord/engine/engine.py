@@ -50,7 +50,7 @@ from vectord.engine.operations.rerank import method_of, rerank
 from vectord.engine.operations.task import EncoderPool, Task
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission, before, earliest, passed, within
-from vectord.engine.queue.runner import ModelRunner
+from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import (
     FingerprintMismatch,
     Forbidden,
@@ -196,12 +196,15 @@ class Engine:
         await self._admission.drain()
         await self._rerank_admission.drain()
 
-    async def close(self) -> None:
-        """Fail waiting requests with Unavailable, end the threads, close the backends."""
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Fail waiting requests with Unavailable, end the threads, close the backends.
+
+        timeout_s: how long to wait for running forwards and compiling backends; a thread closes the others later.
+        """
         self._admission.refuse()
         self._rerank_admission.refuse()
         await self._pulls.close()
-        await self._lifecycle.close()
+        await self._lifecycle.close(timeout_s)
         if self._shared is not None:
             await self._shared.close()
         self._pool.close()

@@ -51,7 +51,7 @@ class Exchange(msgspec.Struct, tag=True, kw_only=True):
     status: int = 0  # and ended_s: set at the end
     ended_s: float = 0.0
     error: str | None = None
-    reason: str | None = None  # the message of an error that is the client's, without control characters
+    reason: str | None = None  # the message of the error, without control characters
     model: str | None = None
     texts: int | None = None
     tokens: int | None = None

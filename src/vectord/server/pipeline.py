@@ -16,18 +16,11 @@ from typing import TypeAlias
 
 from vectord.errors import (
     UNFORESEEN,
-    FingerprintMismatch,
-    Forbidden,
     InferenceFailed,
-    InvalidRequest,
-    ModelCannot,
-    ModelNotFound,
-    NoSuchRoute,
     Overloaded,
     QueueTimedOut,
     RateLimited,
     ShuttingDown,
-    Unauthorized,
     VectordError,
 )
 from vectord.observability.exchange import Exchange
@@ -44,8 +37,6 @@ ExchangeObserver: TypeAlias = Callable[[Exchange], None]
 REFUSALS = frozenset(kind.__name__ for kind in (Overloaded, QueueTimedOut, RateLimited))
 CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
 REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names that the client sent
-# Their messages say what the client can change.
-CLIENTS_ERRORS = (InvalidRequest, ModelNotFound, ModelCannot, FingerprintMismatch, Unauthorized, Forbidden, NoSuchRoute)
 CUT_SHORT = "The server shut down before this request was finished."
 
 
@@ -162,7 +153,7 @@ class RequestPipeline:
         if not isinstance(error, VectordError):
             error = VectordError(UNFORESEEN)
         exchange.error = type(error).__name__
-        if isinstance(error, CLIENTS_ERRORS):
+        if exchange.error not in REFUSALS:
             text = error.message[:REASON_CHARACTERS]
             exchange.reason = "".join(sign if sign.isprintable() else "?" for sign in text)
         return error

@@ -69,8 +69,11 @@ class Lifecycle:
         if self._config.model_idle_s:
             self._tasks.append(asyncio.create_task(self._watch_idle(), name="vectord-idle"))
 
-    async def close(self) -> None:
-        """Stop loading, fail waiting requests with Unavailable, end the threads, close the backends."""
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop loading, fail waiting requests with Unavailable, end the threads, close the backends.
+
+        timeout_s: how long to wait for running forwards and compiling backends of all models.
+        """
         self._closed = True
         tasks = [*self._tasks, *self._loads.values()]
         for task in tasks:
@@ -80,8 +83,7 @@ class Lifecycle:
         runners = [served.runner for served in self._models if served.runner is not None]
         for runner in runners:
             runner.stop()
-        for runner in runners:
-            await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+        await asyncio.gather(*(asyncio.to_thread(runner.close, timeout_s) for runner in runners))
 
     def use(self, served: ServedModel) -> Use:
         """`async with`: the model's runner, which stays loaded inside the block. Loads the model first if necessary.
