@@ -82,7 +82,7 @@ def words_head(spec: ModelSpec) -> Head[np.ndarray]:
     return yes_no_head(qwen2.head_rows(spec.config, weights, NumpyOps(), (21, 4)), NumpyOps())
 
 
-@pytest.mark.parametrize("name", ["torch"])
+@pytest.mark.parametrize("name", ["openvino", "torch"])
 @pytest.mark.parametrize(
     ("make", "output", "head"),
     [(dense, "dense", dense_head), (scores, "scores", classifier_head), (yes_no, "scores", words_head)],

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -76,6 +77,22 @@ WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tok
 # The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32
 # bits (measured with Qwen3's shape: 2.8 GB against 1.1).
 KEEP_PACKED = "decompression_0"
+
+
+@cache
+def _float32_mark() -> tuple[str, ov.OVAny]:
+    """The name and value of the runtime's mark on a node that stays in float32. Python has no constructor of it."""
+    parameter = """<layer id="0" name="x" type="Parameter" version="opset1"><data shape="1" element_type="f32"/>
+        <rt_info><attribute name="DisablePrecisionConversion" version="0" value="dynamic:f16"/></rt_info>
+        <output><port id="0" precision="FP32"><dim>1</dim></port></output></layer>"""
+    result = """<layer id="1" name="y" type="Result" version="opset1">
+        <input><port id="0" precision="FP32"><dim>1</dim></port></input></layer>"""
+    edge = '<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>'
+    model = f'<net name="mark" version="11"><layers>{parameter}{result}</layers><edges>{edge}</edges></net>'
+    [(name, value)] = ov.Core().read_model(model.encode(), b"").get_parameters()[0].get_rt_info().items()
+    return name, value
+
+
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
 
 
@@ -323,7 +340,7 @@ class OpenvinoOps(Ops[ov.Node]):
 
     @property
     def heads(self) -> OpenvinoOps:
-        return self
+        return _HeadOps(self._weights, self.scratch)
 
     def constant(self, weight: Weight) -> ov.Node:
         if isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
@@ -529,6 +546,63 @@ class OpenvinoOps(Ops[ov.Node]):
         return self.constant(Weight(weight.name, weight.dtype, weight.array[start : start + WORDS_AT_ONCE]))
 
 
+class _HeadOps(OpenvinoOps):
+    """Float32 in plans of any type: every node that it makes has the runtime's mark for that.
+
+    The runtime drops the mark of a node that it replaces by another, so a few ops have a form here that it keeps. The
+    body before a head stays in the plan's type: float32 up to its last layers would cost 6 to 8 % of the speed.
+    """
+
+    def __init__(self, weights: dict[str, Weight], scratch: Scratch) -> None:
+        """weights, scratch: of the body's op set."""
+        super().__init__()
+        self._weights = weights
+        self.scratch = scratch
+
+    def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
+        product = op.matmul(x, weight, False, True)
+        if bias is None:
+            return _in_float32(product, x)
+        # The runtime would replace the product and the sum with a constant by one node.
+        one = op.minimum(op.gather(op.shape_of(product), _ints(0), op.constant(np.int32(0))), _ints(1))
+        return _in_float32(op.add(product, op.multiply(bias, op.convert(one, "f32"))), x)
+
+    def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None, eps: float) -> ov.Node:
+        return _in_float32(super().layer_norm(x, weight, bias, eps), x)
+
+    def normalize(self, x: ov.Node) -> ov.Node:
+        return _in_float32(super().normalize(x), x)
+
+    def activation(self, x: ov.Node, kind: Activation) -> ov.Node:
+        return _in_float32(_HEAD_ACTIVATIONS.get(kind, _ACTIVATIONS[kind])(x), x)
+
+    def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _in_float32(super().first(x, tokens), x)
+
+    def last(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _in_float32(super().last(x, tokens), x)
+
+    def mean(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _in_float32(super().mean(x, tokens), x)
+
+    def max(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _in_float32(super().max(x, tokens), x)
+
+
+def _in_float32(y: ov.Node, x: ov.Node) -> ov.Node:
+    """y, with the mark on it and on all nodes between x and it."""
+    mark, value = _float32_mark()
+    seen, found = {x.get_friendly_name()}, [y]
+    while found:
+        node = found.pop()
+        if node.get_friendly_name() in seen or node.get_type_name() in {"Constant", "Parameter"}:
+            continue
+        seen.add(node.get_friendly_name())
+        node.set_rt_info(value, mark)
+        found += [each.get_node() for each in node.input_values()]
+    return y
+
+
 def _slopes(bias: Float32) -> Float32 | None:
     """bias (heads, 2 * M - 1): the slope of each head, (heads, 1, 1), if it falls evenly."""
     distances = np.abs(np.arange(bias.shape[1], dtype=np.float32) - bias.shape[1] // 2)
@@ -684,3 +758,20 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "softplus": op.softplus,
     "softsign": op.softsign,
 }
+
+# In nodes that the runtime does not replace.
+_HEAD_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
+    "leaky_relu": lambda x: op.add(
+        op.relu(x), op.multiply(op.minimum(x, op.constant(np.float32(0))), op.constant(np.float32(LEAK)))
+    ),
+    "log_sigmoid": lambda x: _opposite(op.softplus(_opposite(x))),
+    "silu": lambda x: op.multiply(_half(x), op.add(op.tanh(_half(x)), op.constant(np.float32(1)))),
+}
+
+
+def _opposite(x: ov.Node) -> ov.Node:
+    return op.multiply(x, op.constant(np.float32(-1)))
+
+
+def _half(x: ov.Node) -> ov.Node:
+    return op.multiply(x, op.constant(np.float32(0.5)))
