@@ -83,6 +83,13 @@ def test_an_error_is_placed_in_a_copy() -> None:
     assert (error.field, error.part) == (None, None)
 
 
+def test_an_error_of_a_start_is_one_line() -> None:
+    """A value of a model's file may contain any character; a log line and a terminal get none that controls them."""
+    assert str(errors.ModelUnavailable("x.json: pooling_mode a\n\x1b[2Jb é is not supported")) == (
+        "x.json: pooling_mode a\\n\\x1b[2Jb é is not supported"
+    )
+
+
 # --- words for messages ---------------------------------------------------------------------------------------
 
 

@@ -294,7 +294,10 @@ class InferenceTimedOut(InferenceFailed):
 
 
 class StartError(VectordError):
-    pass
+    @property
+    def message(self) -> str:
+        """The sentence, on one line: a value of a model's file may contain any character."""
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().message)
 
 
 class ConfigError(StartError):

@@ -126,6 +126,19 @@ def another_tokenizer(folder: Path) -> None:
     path.write_text(json.dumps(tokenizer))
 
 
+def other_settings(**settings: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (path,) = folder.glob("query_0_*/tokenizer_config.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+    return change
+
+
+def no_tokenizer(folder: Path) -> None:
+    (path,) = folder.glob("query_0_*/tokenizer.json")
+    path.unlink()
+
+
 def a_table_of_two_dimensions(folder: Path) -> None:
     from safetensors.torch import save_file
 
@@ -152,7 +165,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "types has no class"),
     "one route": (change_router(structure={}), "structure has the routes"),
-    "another tokenizer": (another_tokenizer, "differs from the documents'"),
+    "another tokenizer": (another_tokenizer, "tokenizer.json: a tokenizer of queries that differs from the documents'"),
+    "another special token": (other_settings(sep_token="x"), "tokenizer_config.json: a tokenizer of queries that"),
+    "a shorter limit": (other_settings(model_max_length=8), "model_max_length 8 is not supported"),
+    "no tokenizer": (no_tokenizer, "tokenizer.json"),
     "another shape": (a_table_of_two_dimensions, "one number for each token"),
 }
 

@@ -192,6 +192,14 @@ def test_a_marker_without_a_space_in_its_name(tmp_path: Path) -> None:
     assert names(encoder, query(encoder, "dog").ids) == ["[CLS]", "[unused0]", "dog", "[SEP]"]
 
 
+def test_a_marker_inside_a_text_is_one_token(tmp_path: Path) -> None:
+    """pylate adds it to the tokenizer, where the vocabulary alone has it."""
+    encoder = make(tmp_path, wordpiece(), colbert=Colbert(dimensions=8, query_prefix="[unused0]"))
+    assert names(encoder, query(encoder, "lazy[unused0]dog").ids) == [
+        *("[CLS]", "[unused0]", "lazy", "[unused0]", "dog", "[SEP]")
+    ]
+
+
 def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
     """sentence-transformers writes it into the kind's prompt; the rest of that prompt follows it."""
     encoder = make(tmp_path, prompts={"query": "[Q] lazy ", "document": "[D] "})

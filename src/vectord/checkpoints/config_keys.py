@@ -30,7 +30,7 @@ def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
     for key, value in settings.unread().items():
         known = harmless.get(key)
         if value is not None and (known is None or not known.accepts(value)):
-            name = repr(key)[1:-1][:80]  # on one line: a key may contain any character
+            name = key[:80]
             raise ModelUnavailable(
                 f"{settings.path}: {name} {repr(value)[:80]} is not supported and could change the results; "
                 f"{OPTION} {name} ignores it"
@@ -159,16 +159,17 @@ SENTENCE: Mapping[str, Harmless] = {
 
 # --- tokenizer_config.json ------------------------------------------------------------------------------------
 
+FOLLOWED = harmless(
+    "text/tokenizer_settings.py does as the tokenizer's class of transformers, or refuses the value",
+    "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
+    "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
+    "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
+    "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars truncation_side unk_id "
+    "unk_token video_token vision_bos_token vision_eos_token",
+) | {"tokenizer_class": Harmless("the same", is_known)}
+
 TOKENIZER: Mapping[str, Harmless] = {
-    **harmless(
-        "text/tokenizer_settings.py does as the tokenizer's class of transformers, or refuses the value",
-        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
-        "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
-        "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
-        "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars truncation_side unk_id "
-        "unk_token video_token vision_bos_token vision_eos_token",
-    ),
-    "tokenizer_class": Harmless("the same", is_known),
+    **FOLLOWED,
     **harmless(
         "names, places and versions",
         "_from_auto backend device_map full_tokenizer_file is_local local_files_only merges_file name_or_path "

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
-from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
+from vectord.checkpoints.config_keys import FOLLOWED, SPARSE_TABLE, TOKENIZER, refuse_unread
+from vectord.checkpoints.files.read import Settings, read_bytes, read_json_object, read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
 from vectord.errors import ModelUnavailable
 
@@ -52,17 +52,15 @@ def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
     return routes
 
 
-def read_query_weights(place: Path, tokenizer: Path, allowed: frozenset[str]) -> Path:
+def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: frozenset[str]) -> Path:
     """Return the file with the weight of each of a query's tokens. place: the folder of the module.
 
-    tokenizer: of the documents. Raises ModelUnavailable for a table that does not fit, and for a tokenizer of queries
-    that makes other tokens.
+    tokenizer, max_tokens: of the documents. Raises ModelUnavailable for a table that does not fit, and for a tokenizer
+    of queries that makes other tokens, or fewer.
     """
     settings = read_settings(place / "config.json", optional=True, allowed=allowed)
     refuse_unread(settings, SPARSE_TABLE)
-    own = place / "tokenizer.json"
-    if own.is_file() and tokenizer.suffix == ".json" and _tokens(own) != _tokens(tokenizer):
-        raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
+    _check_tokenizer(place / tokenizer.name, tokenizer, max_tokens)
     file, *others = find_weights(place)
     tensors = open_checkpoint((file,))
     shapes = {name: weight.shape for name, weight in tensors.items()}
@@ -85,7 +83,33 @@ def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, st
     return {"type": class_path, "path": str(place)}
 
 
-def _tokens(tokenizer: Path) -> dict[str, Any]:
-    """The parts of a tokenizer.json that decide about a text's tokens without special ones."""
+def _check_tokenizer(own: Path, other: Path, max_tokens: int) -> None:
+    """Raise ModelUnavailable, naming the file, if two folders' tokenizers or their settings differ."""
+    for name, read in ((own.name, _tokens), *((name, _settings) for name in _COMPANIONS)):
+        if read(own.with_name(name)) != read(other.with_name(name)):
+            raise ModelUnavailable(
+                f"{own.with_name(name)}: a tokenizer of queries that differs from the documents' is not supported"
+            )
+    limit = read_settings(own.with_name(_COMPANIONS[0]), optional=True).get("model_max_length")
+    if limit is not None and not (type(limit) in (int, float) and limit >= max_tokens):
+        raise ModelUnavailable(
+            f"{own.with_name(_COMPANIONS[0])}: model_max_length {repr(limit)[:80]} is not supported; it must be at least "
+            f"the documents' {max_tokens}"
+        )
+
+
+_COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+def _tokens(tokenizer: Path) -> Any:
+    """The parts of a tokenizer.json that decide about a text's tokens without special ones, or a vocab.txt."""
+    if tokenizer.suffix == ".txt":
+        return read_bytes(tokenizer, TOKENIZER_LIMIT_BYTES)
     fields = read_json_object(tokenizer, limit_bytes=TOKENIZER_LIMIT_BYTES)
     return {key: fields.get(key) for key in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """The entries of a tokenizer's further file that can change a text's tokens."""
+    fields = read_settings(file, optional=True).fields
+    return {key: value for key, value in fields.items() if key in FOLLOWED or key not in TOKENIZER}

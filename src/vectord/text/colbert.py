@@ -114,13 +114,17 @@ def _fill(row: Int32, length: int, value: int) -> Int32:
 
 
 def _marker(tokenizer: Tokenizer, prefix: str, path: Path) -> int | None:
-    """The token of a prefix such as "[Q] ", whose space is part of its name in some files and not in others."""
+    """The token of a prefix such as "[Q] ", whose space is part of its name in some files and not in others. From now
+    on it is a single token inside a text too, as in pylate."""
     if not prefix.strip():
         return None
-    ids = (tokenizer.token_to_id(name) for name in (prefix, prefix.split(maxsplit=1)[0]))
-    marker = next((id_ for id_ in ids if id_ is not None), None)
-    if marker is None:
+    names = (prefix, prefix.split(maxsplit=1)[0])
+    name = next((name for name in names if tokenizer.token_to_id(name) is not None), None)
+    if name is None:
         raise ModelUnavailable(f"{path}: has no token {prefix[:40]!r}, which goes before this model's texts")
+    marker = tokenizer.token_to_id(name)
+    if marker not in tokenizer.get_added_tokens_decoder():
+        tokenizer.add_tokens([name])
     return marker
 
 

@@ -491,7 +491,7 @@ def _merge_special_tokens_map(path: Path, given: _Given) -> None:
         # transformers also takes settings from this file, such as add_eos_token.
         is_token = key.endswith("_token") and isinstance(value, str | dict | None)
         if not is_token and key not in {"additional_special_tokens", "extra_special_tokens"}:
-            raise ModelUnavailable(f"{file.path}: {repr(key)[1:-1][:80]} is not supported")
+            raise ModelUnavailable(f"{file.path}: {key[:80]} is not supported")
         token = _added(given, key, {**value, "special": True}) if is_token and isinstance(value, dict) else value
         if key == "extra_special_tokens" and isinstance(value, list):
             before = given.values.get(key) or []

@@ -268,7 +268,7 @@ class _Header:
             raise self._refuse("is not UTF-8") from None
 
     def _refuse(self, why: str) -> ModelUnavailable:
-        field = repr(self._field)[1:-1][:NAME_LIMIT_BYTES]  # on one line: a name may contain any character
+        field = self._field[:NAME_LIMIT_BYTES]
         return ModelUnavailable(f"{self._path}: {field} {why}" if self._at else f"{self._path}: {why}")
 
 

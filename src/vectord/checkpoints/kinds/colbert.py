@@ -51,8 +51,8 @@ def keeps_own_lengths(folder: ModelFolder) -> bool:
 
 def _pylate(folder: ModelFolder) -> Colbert:
     config = folder.sentence
-    expands = config.get("do_query_expansion") is not False
-    attends = config.get("attend_to_expansion_tokens") is True
+    expands = config.flag("do_query_expansion", True)
+    attends = config.flag("attend_to_expansion_tokens", False)
     return Colbert(
         dense_modules=_dense(folder, folder.modules[1:]),
         query_prefix=_text(config, "query_prefix", "[Q] "),
@@ -152,8 +152,8 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
         query_length=_length(config, "query_maxlen", _QUERY_LENGTH),
         document_length=_length(config, "doc_maxlen", _DOCUMENT_LENGTH),
         expand_queries=True,
-        attend_to_expansion=config.get("attend_to_mask_tokens") is True,
-        skiplist_words=() if config.get("mask_punctuation") is False else _PUNCTUATION,
+        attend_to_expansion=config.flag("attend_to_mask_tokens", False),
+        skiplist_words=_PUNCTUATION if config.flag("mask_punctuation", True) else (),
     )
 
 

@@ -223,5 +223,7 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     return replace(
         spec,
         log_twice=True if activation == "log1p_relu" else None,
-        query_weights=None if query is None else read_query_weights(query.folder, spec.tokenizer, folder.allowed),
+        query_weights=None
+        if query is None
+        else read_query_weights(query.folder, spec.tokenizer, spec.max_tokens, folder.allowed),
     )
