@@ -53,7 +53,7 @@ from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.engine.operations.postprocess import activate
 from vectord.engine.queue.batch import Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
-from vectord.errors import ConfigError, StartError
+from vectord.errors import ConfigError, InvalidRequest, StartError
 from vectord.schema import AnswerKind, TextOptions
 from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
@@ -63,7 +63,8 @@ TEXTS = ["The quick brown fox jumps over the lazy dog", "a", "Ünïcode [CLS] WO
 NAME = "me/qwen3-reranker"  # of the language model, whose question is known by it
 QUERY, *PASSAGES = ["fox", "lazy dogs, and a bird!", "small birds sing"]
 
-# Their refusals name the tensor or the widths that do not fit, the missing file, or the tokenizer without room or without the token.
+# Their refusals name the tensor or the widths that do not fit, the missing file, or the tokenizer without room or
+# without the token.
 SHAPES = {"in_features", "out_features", "max_seq_length", "path", "num_labels", "id2label", "type", "structure"} | {
     "classifier_bias",
     "document_length",
@@ -265,7 +266,7 @@ FACTS = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 4,
 def write_reranker(folder: Path) -> Path:
     config = BertConfig(vocab_size=96, num_labels=1, **FACTS)
     source = write_network(folder / "source", BertForSequenceClassification, config)
-    return save(CrossEncoder(str(source), device="cpu"), folder)
+    return save(CrossEncoder(str(source), device="cpu", prompts={"query": "fox "}), folder)
 
 
 def write_classifier(folder: Path) -> Path:
@@ -276,7 +277,8 @@ def write_classifier(folder: Path) -> Path:
 
 
 def write_judge(folder: Path) -> Path:
-    return save(CrossEncoder(str(write_qwen3_reranker(folder / "source")), device="cpu"), folder)
+    source = write_qwen3_reranker(folder / "source")
+    return save(CrossEncoder(str(source), device="cpu", prompts={"query": "fox "}), folder)
 
 
 def scores_reference(folder: Path) -> Arrays:
@@ -351,6 +353,7 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "path": ("..", "/", "1_Pooling", "./1_Pooling/"),
     "problem_type": ("regression", "multi_label_classification", "single_label_classification"),
     "pooling_strategy": ("sum",),
+    "default_prompt_name": ("query",),
     "default_route": ("query", "document"),
     "skiplist_tasks": (["query"], "document", ["document", "query"]),
     "skiplist_words": (["fox"], ["fox", "no token of the vocabulary"], ["##s"], [""]),
@@ -453,7 +456,7 @@ CASES = {
         scores_answer,
         judge_reference,
         {
-            "config_sentence_transformers.json": ("activation_fn", "model_type"),
+            "config_sentence_transformers.json": ("activation_fn", "default_prompt_name", "model_type"),
             "1_LogitScore/config.json": LogitScore.config_keys,
         },
     ),
@@ -556,6 +559,55 @@ def test_a_foreign_tensor_of_any_module_is_refused_by_name(written: tuple[Case, 
                 case.answer(folder)
         file.unlink()
         file.write_bytes(saved)
+
+
+FURTHER_FILES: Mapping[str, Any] = {
+    "generation_config.json": {"bos_token_id": 7, "max_length": 5, "made_up": 1},  # generation of text only
+    "preprocessor_config.json": {"image_processor_type": "CLIPImageProcessor", "do_resize": True},  # images only
+    "processor_config.json": {"processor_class": "CLIPProcessor", "made_up": 1},  # images only
+    "chat_template.json": {"chat_template": "{{ messages }}"},  # conversations only, as the next
+    "chat_template.jinja": "{% for one in messages %}fox {{ one.content }}{% endfor %}",
+    "special_tokens_map.json": {"mask_token": "fox", "additional_special_tokens": ["dog"]},
+    "added_tokens.json": {"quick brown": 7, "made up": 96},
+    "vocab.txt": "[PAD]\nfox\n",  # tokenizer.json precedes it, as the next two
+    "vocab.json": {"fox": 0},
+    "merges.txt": "f o\n",
+    "tokenizer.model": "x",
+    "README.md": "---\ndefault_prompt_name: query\n---",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("listed", [False, True], ids=["without added_tokens_decoder", "with added_tokens_decoder"])
+def test_a_further_file_gives_the_reference_numbers_or_is_refused(tmp_path: Path, listed: bool) -> None:
+    """Where the library raises an error, as for a processor of images, the file must change nothing."""
+    case, wrong = CASES["dense"], []
+    folder = case.write(tmp_path)
+    if listed:  # as versions 4.34 to 4.57 of transformers save it; then two of the files are not read
+        tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+        path = folder / "tokenizer_config.json"
+        decoder = {str(token.pop("id")): token for token in tokens}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "added_tokens_decoder": decoder}))
+    unchanged = case.answer(folder)
+    for name, content in FURTHER_FILES.items():
+        path = folder / name
+        before = path.read_bytes() if path.exists() else None
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        try:
+            got = case.answer(folder)
+        except (StartError, InvalidRequest) as refused:
+            assert name in str(refused) or "vocabulary" in str(refused)
+        else:
+            try:
+                want = case.reference(folder)
+            except Exception:  # of any class
+                want = unchanged
+            if not same(got, want):
+                wrong.append(name)
+        path.unlink()
+        if before is not None:
+            path.write_bytes(before)
+    assert not wrong, wrong
 
 
 def faults(

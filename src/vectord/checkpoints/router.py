@@ -93,8 +93,8 @@ def _check_tokenizer(own: Path, other: Path, max_tokens: int) -> None:
     limit = read_settings(own.with_name(_COMPANIONS[0]), optional=True).get("model_max_length")
     if limit is not None and not (type(limit) in (int, float) and limit >= max_tokens):
         raise ModelUnavailable(
-            f"{own.with_name(_COMPANIONS[0])}: model_max_length {repr(limit)[:80]} is not supported; it must be at least "
-            f"the documents' {max_tokens}"
+            f"{own.with_name(_COMPANIONS[0])}: model_max_length {repr(limit)[:80]} is not supported; it must be at "
+            f"least the documents' {max_tokens}"
         )
 
 

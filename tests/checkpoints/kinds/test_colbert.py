@@ -304,6 +304,37 @@ def test_hostile_metadata_is_refused(folder: Path) -> None:
     assert "artifact.metadata" in refusal(folder)
 
 
+def test_the_settings_that_stanfords_code_saves_are_known(folder: Path) -> None:
+    """Those of training and of the index change no vector."""
+    known = {
+        "dim": 4,
+        "bsize": 32,
+        "nbits": 2,
+        "similarity": "cosine",
+        "interaction": "colbert",
+        "meta": {"version": 1},
+    }
+    assert colbert_of(write_stanford(folder, **known, index_path=None)).query_length == 32
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"similarity": "l2"},
+        {"interaction": "flipr"},
+        {"pool_factor": 2},
+        {"attend_to_mask_tokens": 1},
+        {"mask_punctuation": 0},
+        {"made_up": 1},
+    ],
+    ids=str,
+)
+def test_other_metadata_is_refused(metadata: dict[str, Any], folder: Path) -> None:
+    """Another score than MaxSim, fewer vectors, and flags that are none; the message names the key."""
+    message = refusal(write_stanford(folder, **metadata))
+    assert "artifact.metadata" in message and next(iter(metadata)) in message
+
+
 def test_the_vocabulary_is_read_only_for_prompts(folder: Path) -> None:
     """A folder without prompts starts without reading the tokenizer, which may be large."""
     write_multi_vector_encoder(folder, *ORDER)

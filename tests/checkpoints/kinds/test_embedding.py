@@ -202,6 +202,33 @@ def test_a_pooling_folder_counts_without_modules_json(folder: Path) -> None:
     assert spec_of(folder).pooling == "cls"
 
 
+@pytest.mark.parametrize("name", ["2_Dense", "2_WeightedLayerPooling"])
+def test_a_module_without_modules_json_is_refused(name: str, folder: Path) -> None:
+    """An incomplete download: without the module, all vectors would be others."""
+    write_transformer(folder)
+    write_json(folder / "3_Normalize" / "config.json", {})
+    assert spec_of(folder).pooling == "mean"
+    write_json(folder / name / "config.json", {})
+    assert f"modules.json: missing, though there is a module {name}" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("BoW", "CLIPModel", "CNN", "CSRSparsity", "LSTM", "LayerNorm", "SparseAutoEncoder", "WeightedLayerPooling"),
+        *("WordEmbeddings", "WordWeights", "TransformerTokenPooling", "made_up"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
+def test_a_module_that_is_not_supported_is_refused_by_name(kind: str, place: int, folder: Path) -> None:
+    """Wherever it stands, and whatever its folder holds."""
+    kinds = ["Transformer", "Pooling"]
+    kinds.insert(place, kind)
+    write_sentence_model(folder, kinds=kinds)
+    message = refusal(folder)
+    assert "modules.json" in message and repr(kind) in message
+
+
 def test_dropout_is_ignored(folder: Path) -> None:
     """Dropout has an effect in training only."""
     assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).pooling

@@ -294,6 +294,22 @@ def test_no_and_yes_equal_the_language_models_logits(tmp_path: Path, model_type:
     assert_same(run(yes_no_spec(folder), pack_texts(*texts), "scores")["scores"], want)
 
 
+@pytest.mark.parametrize("word", [NO, YES])
+def test_another_row_than_the_tied_words_is_refused(tmp_path: Path, word: int) -> None:
+    """transformers 4 replaces the head's matrix by the words, 5 computes with it. Other rows do not matter."""
+    folder = write("qwen3", tmp_path, head="AutoModelForCausalLM", tie_word_embeddings=True)
+    path, texts = folder / "model.safetensors", pack_texts(*random_texts(LENGTHS))
+    tensors, want = load_file(path), run(yes_no_spec(folder), texts, "scores")["scores"]
+    head = torch.zeros_like(tensors["model.embed_tokens.weight"])
+    head[[NO, YES]] = tensors["model.embed_tokens.weight"][[NO, YES]]
+    save_file({**tensors, "lm_head.weight": head}, path)
+    np.testing.assert_array_equal(run(yes_no_spec(folder), texts, "scores")["scores"], want)
+    head[word] += 1
+    save_file({**tensors, "lm_head.weight": head}, path)
+    with pytest.raises(ModelUnavailable, match=r"tie_word_embeddings is true, but lm_head\.weight differs from"):
+        run(yes_no_spec(folder), texts, "scores")
+
+
 def causal(model_type: str) -> dict[str, bool]:
     """Config entries of a causal model; the tiny Gemmas are bidirectional."""
     return {"use_bidirectional_attention": False} if model_type == "gemma3_text" else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.compute.networks.tiny_encoders import (
 )
 from tests.models import read_tiny_spec, write_bert
 
+from vectord.checkpoints.files.read import Settings
 from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 40, 2, 17)
@@ -49,8 +51,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transf
 }
 
 
-def largest_logits(folder: Path, architecture: str) -> np.ndarray:
-    spec = CASES[architecture].spec(folder, architecture=architecture, outputs=frozenset({"splade"}))
+def largest_logits(folder: Path, architecture: str, **facts: Any) -> np.ndarray:
+    spec = CASES[architecture].spec(folder, architecture=architecture, outputs=frozenset({"splade"}), **facts)
     return numpy_answer(spec, TEXTS, "splade")
 
 
@@ -87,13 +89,21 @@ def test_weights_equal_a_sparse_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want, atol=1e-8)
 
 
-def test_tied_words_are_the_bodys_whatever_the_file_holds(tmp_path: Path) -> None:
-    """A second copy of a tied matrix is not read, as in transformers: some converters leave an outdated one."""
+def test_another_matrix_than_the_tied_words_is_refused(tmp_path: Path) -> None:
+    """transformers 4 replaces it, transformers 5 computes with it. A copy of the words is no other matrix; the operator
+    may ignore it, and an untied head has its own."""
     folder = write_tiny(tmp_path, "Bert", "ForMaskedLM")
-    want = largest_logits(folder, "bert")
-    path = folder / "model.safetensors"
-    save_file({**load_file(path), "cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 32)}, path)
+    want, path = largest_logits(folder, "bert"), folder / "model.safetensors"
+    tensors, name = load_file(path), "cls.predictions.decoder.weight"
+    save_file({**tensors, name: tensors["bert.embeddings.word_embeddings.weight"].clone()}, path)
     np.testing.assert_array_equal(largest_logits(folder, "bert"), want)
+    save_file({**tensors, name: torch.zeros(VOCABULARY, 32)}, path)
+    with pytest.raises(ModelUnavailable, match=rf"tie_word_embeddings is true, but {name} differs from"):
+        largest_logits(folder, "bert")
+    ignored = Settings(
+        folder / "config.json", json.loads((folder / "config.json").read_text()), {"tie_word_embeddings"}
+    )
+    np.testing.assert_array_equal(largest_logits(folder, "bert", config=ignored), want)
     change_config(folder, tie_word_embeddings=False)
     assert np.abs(largest_logits(folder, "bert") - want).max() > 0.1
 

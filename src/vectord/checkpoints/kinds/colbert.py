@@ -11,11 +11,11 @@ same if the prompt is an added token.
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
@@ -143,9 +143,35 @@ def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, Mode
 # --- Stanford -------------------------------------------------------------------------------------------------
 
 
+# Keys of artifact.metadata: the fields of ColBERTConfig in the package colbert-ai.
+_METADATA: Mapping[str, Harmless] = {
+    **harmless("the shape of linear.weight decides", "dim"),
+    **harmless("names of the tokens for people", "doc_token query_token"),
+    **harmless(
+        "training only",
+        "accumsteps bsize distillation_alpha ignore_scores lr maxsteps nway relu reranker resume save_every "
+        "use_ib_negatives warmup warmup_bert",
+    ),
+    **harmless(
+        "the index and its search only",
+        "centroid_score_threshold clustering_mode index_bsize index_name index_path index_root kmeans_niters "
+        "load_index_with_mmap max_num_partitions max_sampled_pid nbits ncells ndocs protected_tokens "
+        "reuse_centroids_from use_lagacy_build_ivf",
+    ),
+    **harmless(
+        "places, processes and versions",
+        "amp avoid_fork_if_possible checkpoint collection experiment gpus meta model_name name nranks overwrite "
+        "queries rank root total_visible_gpus triples",
+    ),
+    **harmless("MaxSim of normalized vectors", "similarity", "cosine"),
+    **harmless("the usual one", "interaction", "colbert"),
+    **harmless("documents keep all vectors", "pool_factor", 1),
+}
+
+
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
-    config = read_settings(folder.transformer / "artifact.metadata", optional=True)
-    return Colbert(
+    config = read_settings(folder.transformer / "artifact.metadata", optional=True, allowed=folder.allowed)
+    colbert = Colbert(
         dense_modules=(_inline_dense(folder, spec),),
         query_prefix=_text(config, "query_token_id", "[unused0]"),
         document_prefix=_text(config, "doc_token_id", "[unused1]"),
@@ -155,6 +181,8 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
         attend_to_expansion=config.flag("attend_to_mask_tokens", False),
         skiplist_words=_PUNCTUATION if config.flag("mask_punctuation", True) else (),
     )
+    refuse_unread(config, _METADATA)
+    return colbert
 
 
 def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:

@@ -99,6 +99,7 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
+        _refuse_unlisted(folder.root)
         return folder.dense
     at = kinds.index("Pooling")
     end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
@@ -109,6 +110,15 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
     over_sentences = (read_dense(module, over="sentence_embedding") for module in after)
     return (*_moved_after_pooling(before, pooling), *over_sentences)
+
+
+def _refuse_unlisted(root: Path) -> None:
+    """Raise ModelUnavailable for the folder of a module that changes vectors, as `2_Dense`, without modules.json."""
+    for path in sorted(root.glob("[0-9]*_*/config.json")):
+        if path.parent.name.partition("_")[2] not in ("Transformer", "Pooling", "Normalize"):
+            raise ModelUnavailable(
+                f"{root / 'modules.json'}: missing, though there is a module {path.parent.name[:80]}"
+            )
 
 
 def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:

@@ -15,7 +15,7 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import LOGIT_SCORE, OPTION, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
@@ -48,6 +48,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     labels = ("LABEL_0",) if has_layer_heads(folder) else _labels(folder)
     # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
     template = _find_template(folder) if len(labels) == 1 else None
+    _refuse_prompt(folder, spec, template)
     return replace(
         spec,
         outputs=frozenset({"scores"}),
@@ -55,6 +56,17 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         score_activation=_score_activation(folder, labels=len(labels)),
         yes_no=template,
     )
+
+
+def _refuse_prompt(folder: ModelFolder, spec: ModelSpec, template: YesNo | None) -> None:
+    """Raise ModelUnavailable for a prompt that the library puts before pairs; a language model's is its question."""
+    name = spec.default_prompt_name
+    question = "" if template is None else template.instruction
+    if name is not None and spec.prompts[name] not in ("", question) and "default_prompt_name" not in folder.allowed:
+        raise ModelUnavailable(
+            f"{folder.sentence.path}: default_prompt_name {name[:80]!r} is not supported for a model with scores; "
+            f"{OPTION} default_prompt_name ignores its prompt"
+        )
 
 
 def has_layer_heads(folder: ModelFolder) -> bool:
@@ -181,6 +193,7 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if template is None and folder.modules:
         raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
     template = template or _template_of(_ORIGINAL)  # a plain language model that the operator chose for the task
+    _refuse_prompt(folder, spec, template)
     token_ids = _saved_ids(folder, template)
     if token_ids is None:
         ids = find_ids(spec.tokenizer, template.answers)

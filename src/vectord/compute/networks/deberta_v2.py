@@ -192,10 +192,11 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
     layer = f"{name}.transform" if old else name
     width = spec.word_size if old else spec.hidden_size
     dense = weights.linear(f"{layer}.dense", spec.hidden_size, width)
-    norm = weights.norm(f"{layer}.LayerNorm", width)
+    norm, body = weights.norm(f"{layer}.LayerNorm", width), weights.after_prefix(PREFIXES, WORDS)
+    weights.check_tied(f"{name}.decoder.weight", body, WORDS, config, spec.vocab_size, width)
     return MaskedLM(
         transform=Projection(dense, spec.activation, norm, spec.norm_eps),
-        words=weights.after_prefix(PREFIXES, WORDS).tensor(WORDS, spec.vocab_size, width),
+        words=body.tensor(WORDS, spec.vocab_size, width),
         bias=weights.tensor(f"{name}.bias", spec.vocab_size),
     )
 

@@ -210,7 +210,10 @@ def head_rows(
         raise ModelUnavailable(f"config.json: vocab_size {shape[0]} has no word {max(ids)}")
     name = "lm_head.weight"
     if facts.flag(config, "tie_word_embeddings", tied):
-        weights, name = weights.after_prefix(PREFIXES, WORDS), WORDS
+        words = weights.after_prefix(PREFIXES, WORDS)
+        for id_ in ids:
+            weights.check_tied(name, words, WORDS, config, *shape, rows=slice(id_, id_ + 1))
+        weights, name = words, WORDS
     places = np.eye(len(ids), dtype=np.float32)
     rows = (
         ops.multiply(

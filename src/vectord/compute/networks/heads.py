@@ -148,6 +148,8 @@ def output_words(
 ) -> T:
     """The head's matrix `name`; the body's word vectors `words` if the config ties them or there is no other."""
     tied = facts.flag(config, "tie_word_embeddings", True)
+    if tied:
+        weights.check_tied(name, body, words, config, *shape)
     return body.tensor(words, *shape) if tied or name not in weights else weights.tensor(name, *shape)
 
 

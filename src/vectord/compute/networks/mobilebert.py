@@ -151,7 +151,10 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
     width, eps = facts.size(config, "hidden_size"), facts.epsilon(config, "layer_norm_eps")
     head, body = weights.under("cls.predictions."), weights.after_prefix(PREFIXES, encoder.WORDS)
     dense = head.linear("transform.dense", width, width)
-    tied = facts.flag(config, "tie_word_embeddings", True) or "decoder.weight" not in head
+    tied = facts.flag(config, "tie_word_embeddings", True)
+    if tied:
+        head.check_tied("decoder.weight", body, encoder.WORDS, config, vocabulary, size)
+    tied = tied or "decoder.weight" not in head
     words = body.array(encoder.WORDS, vocabulary, size) if tied else head.array("decoder.weight", vocabulary, size)
     columns = [words, head.array("dense.weight", width - size, vocabulary).T] if width > size else [words]
     return MaskedLM(

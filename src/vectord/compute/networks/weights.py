@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.config_keys import OPTION
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import Output
 from vectord.compute.networks.adapters import Adapters, LowRank
@@ -92,6 +94,27 @@ class WeightReader(Generic[T]):
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
         """Return a float32 copy of the tensor, to compute other constants from. Raises ModelUnavailable."""
         return self._checked(name, shape).as_float32()
+
+    def check_tied(
+        self,
+        name: str,
+        words: WeightReader[T],
+        of: str,
+        config: Mapping[str, Any],
+        *shape: int,
+        rows: slice | None = None,
+    ) -> None:
+        """Raise ModelUnavailable if the checkpoint has a matrix `name` that differs from the word vectors `of`, to
+        which config.json ties it: transformers 4 replaces it by them, transformers 5 computes with it."""
+        key = "tie_word_embeddings"
+        if name not in self or (isinstance(config, Settings) and key in config.allowed):
+            return
+        tensors = self._rows(name, shape, rows), words._rows(of, shape, rows)
+        if not all(map(np.array_equal, *(tensor.parts() for tensor in tensors))):
+            raise ModelUnavailable(
+                f"config.json: {key} is true, but {self._prefix}{name} differs from {words._prefix}{of}; set it to "
+                f"false to use that matrix, or ignore the matrix with {OPTION} {key}"
+            )
 
     def constant(self, name: str, array: npt.NDArray[np.floating]) -> T:
         """Return a constant that is not in the checkpoint, such as a table of positions."""
