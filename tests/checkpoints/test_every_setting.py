@@ -338,6 +338,11 @@ SCORE_KEYS = (
     "sentence_transformers.activation_fn",
     "classifier_dropout",
 )
+NESTED = (  # objects of config.json that BERT has not, and values in them
+    *("auto_map.AutoModel", "id2label.0", "label2id.x", "num_labels", "sentence_transformers.version"),
+    *("quantization_config.quant_method", "compression_config.format", "text_config.hidden_size"),
+    *("rope_parameters.rope_type", "rope_scaling.type"),
+)
 ACTIVATIONS = ("torch.nn.modules.activation.ReLU", "torch.nn.Softmax", "os.system", "torch.nn.modules.linear.Identity")
 VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "pooling_mode": ("cls", "max", "lasttoken", "mean_sqrt_len_tokens", ["cls"], ["cls", "mean"]),
@@ -351,6 +356,8 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "type": ("mypackage.Pooling", "pylate.models.Dense.Dense", "sentence_transformers.models.WordWeights"),
     "name": ("0", "1"),
     "path": ("..", "/", "1_Pooling", "./1_Pooling/"),
+    "quant_method": ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq"),
+    "rope_type": ("default", "linear", "yarn"),
     "problem_type": ("regression", "multi_label_classification", "single_label_classification"),
     "pooling_strategy": ("sum",),
     "default_prompt_name": ("query",),
@@ -371,6 +378,7 @@ CASES = {
         dense_reference,
         {
             **COMMON,
+            "config.json": NESTED,
             "1_Pooling/config.json": (
                 *Pooling.config_keys,
                 "word_embedding_dimension",

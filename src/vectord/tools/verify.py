@@ -149,7 +149,9 @@ def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
         return None, "not installed"
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
+    disable_progress_bar()
     try:
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
         vectors = model.encode(list(GOLDEN_TEXTS), normalize_embeddings=True, show_progress_bar=False)
