@@ -151,7 +151,7 @@ def _encode(folder: Path | None) -> tuple[FloatArray | None, str]:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
         vectors = model.encode(list(GOLDEN_TEXTS), normalize_embeddings=True, show_progress_bar=False)

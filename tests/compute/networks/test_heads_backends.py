@@ -16,7 +16,6 @@ from tests.models import batch_of, pack_texts, read_tiny_spec, write_sentence_be
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
-from vectord.compute.backends import openvino
 from vectord.compute.backends.base import BackendOptions
 from vectord.compute.networks import modernbert, qwen2
 from vectord.compute.networks.heads import Head, heads_of, pooled_head, yes_no_head
@@ -99,17 +98,3 @@ def test_heads_compute_in_float32(tmp_path: Path, make: Any, output: Output, hea
     backend.close()
     want = head(spec)(answers["tokens"].astype(np.float64), pack(pack_texts(*TEXTS)))
     np.testing.assert_allclose(answers[output], want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "output"),
-    [(dense, "dense"), (scores, "scores"), (yes_no, "scores")],
-    ids=["dense", "classifier", "yes/no"],
-)
-def test_results_of_a_processor_have_no_steps_of_bfloat16(tmp_path: Path, make: Any, output: Output) -> None:
-    """OpenVINO rounds what its products take, and adds up and returns float32: passages that differ do not tie."""
-    backend = openvino.load(make(tmp_path), BackendOptions(device="cpu", dtype="bfloat16"))
-    results = backend.forward(batch_of(*TEXTS, outputs=(output,)), 0)[output].astype(np.float32)
-    backend.close()
-    is_rounded = (np.ascontiguousarray(results).view(np.uint32) & 0xFFFF) == 0  # bfloat16 has these bits not
-    assert is_rounded.mean() < 0.01

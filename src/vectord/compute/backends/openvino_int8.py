@@ -46,7 +46,7 @@ CALIBRATING = "calibrating int8, step 1 of 3", "calibrating int8, step 2 of 3", 
 TIMED_TOKENS = 1024  # of the batch that is timed with and without int8
 TIMED_RUNS = 5  # of each graph, whose fastest run counts: other programs can only slow a run down
 LEAST_SPEED = 1.05  # of int8 next to the same model without it; below, int8 only costs accuracy
-FORMAT = 2  # to be raised when the meaning of stored recipes changes
+FORMAT = 3  # to be raised when the meaning of stored recipes changes
 
 
 def find_recipe(compiler: Compiler, sample: Sample | None) -> Recipe | None:
