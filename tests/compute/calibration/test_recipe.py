@@ -12,7 +12,7 @@ import pytest
 
 from vectord.compute.calibration.recipe import QuantizedPlace, Recipe, keep_recipe, read_recipe
 
-RECIPE = Recipe({3: QuantizedPlace(np.array([1, 2.5], np.float32), -0.5, 2.0)}, 63, 2, 4, 0.9971, 0.981, 1.4)
+RECIPE = Recipe({3: QuantizedPlace(np.array([1, 2.5], np.float32), -0.5, 2.0)}, 63, 2, 4, 0.9971, 0.981, 0.97, 1.4)
 
 
 def test_a_stored_recipe_is_read(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """int8 on the processor: finds how to round a model's linear layers, or reads what an earlier start found.
 
 backends/openvino.py calls `find_recipe` in the loading thread, before it compiles the serving plans. The sample's texts
-run once without int8 while each place's input is recorded (calibration/fit.py); then held-out texts run in int8, with
-ever more places left in the usual precision until the cosines are good enough.
+run once without int8 while each place's input is recorded (calibration/fit.py); then they run in int8, with ever more
+places left in the usual precision until the cosines and the order of similar texts are close enough to float32's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import PackedTexts, TokenBatch
 from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
-from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_places, fit_place
+from vectord.compute.calibration.fit import GOAL, GOAL_TEN, Fitted, Kept, Observed, choose_places, compare, fit_place
 from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
 from vectord.compute.calibration.texts import Sample
 from vectord.compute.ops.base import Tokens
@@ -85,7 +85,7 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
         for name in _shown(CALIBRATING[1], list(seen))
     ]
     counts = [len(matrices[name]) for name in seen]
-    recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
+    recipe = _choose(compiler, sample.ids, fitted, counts, steps)
     if recipe.places:
         recipe = structs.replace(recipe, speed=_speed(compiler, recipe, sample.ids))
     kept = "" if sample.folder is not None else "; repeated at the next start, because no calibration_folder is set"
@@ -100,7 +100,7 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
 
 def _summary(recipe: Recipe) -> str:
     return (
-        f"mean cosine {recipe.mean_cosine:.4f}, least {recipe.least_cosine:.3f}, "
+        f"mean cosine {recipe.mean_cosine:.4f}, least {recipe.least_cosine:.3f}, same ten {recipe.same_ten:.3f}, "
         f"{recipe.linears} of {recipe.all_linears} linears in int8, {recipe.speed:.2f} times the usual speed"
     )
 
@@ -121,6 +121,7 @@ def _key(spec: ModelSpec, precision: InferencePrecision, sample: Sample) -> str:
         _weight_steps(),
         precision,
         GOAL,
+        GOAL_TEN,
         version("openvino"),
     ]
     return sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -181,29 +182,41 @@ def _choose(
     """counts: linear layers of each place."""
     output: Output = "dense" if "dense" in compiler.spec.outputs else "tokens"
     spec = _answering(compiler.spec, output)
-    expected = _answers(compiler, OpenvinoOps(), spec, texts)
+    expected = _answers(compiler, OpenvinoOps(), spec, texts, precision="f32")
 
     def recipe_of(places: frozenset[int]) -> Recipe:
         linears = sum(counts[number] for number in places)
-        return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0, 1.0)
+        return Recipe(
+            {number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0, 1.0, 1.0
+        )
 
     trials = count()
-    most = 1 + max(1, len(fitted)).bit_length()  # choose_places halves the remaining places
+    most = 2 * max(1, len(fitted)).bit_length()  # choose_places doubles the places that are left out, then halves
 
-    def cosines(places: frozenset[int]) -> Float32:
+    def kept(places: frozenset[int]) -> Kept:
         progress.info(CALIBRATING[2], extra={"progress": (min(next(trials), most - 1), most)})
         got = _answers(compiler, Int8Ops(recipe_of(places)), spec, texts)
-        found: Float32 = np.nan_to_num(np.einsum("nd,nd->n", got, expected))
-        return found
+        return compare(got, expected, ranked=output == "dense")
 
-    places, found = choose_places([one.loss for one in fitted], cosines)
+    places, found = choose_places([one.loss for one in fitted], kept)
     progress.info(CALIBRATING[2], extra={"progress": (most, most)})
-    return structs.replace(recipe_of(places), mean_cosine=float(found.mean()), least_cosine=float(found.min()))
+    return structs.replace(
+        recipe_of(places),
+        mean_cosine=found.mean_cosine,
+        least_cosine=found.least_cosine,
+        same_ten=found.same_ten,
+    )
 
 
-def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Sequence[Int32]) -> Float32:
-    """(N, D), each row of norm 1: one for each text, or for each token."""
-    plan = _plan(compiler, ops, spec)
+def _answers(
+    compiler: Compiler,
+    ops: OpenvinoOps,
+    spec: ModelSpec,
+    texts: Sequence[Int32],
+    precision: InferencePrecision | None = None,
+) -> Float32:
+    """(N, D), each row of norm 1: one for each text, or for each token. precision: replaces the compiler's."""
+    plan = _plan(compiler, ops, spec, precision)
     (output,) = spec.outputs
     rows = [plan.run(TokenBatch(texts=batch, outputs=spec.outputs), stream=0)[output] for batch in _batches(texts)]
     x = np.concatenate(rows)
@@ -232,9 +245,9 @@ def _timed_s(plan: Plan, batch: TokenBatch) -> float:
     return time.perf_counter() - started_s
 
 
-def _plan(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec) -> Plan:
+def _plan(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, precision: InferencePrecision | None = None) -> Plan:
     graph = compiler.graph(ops, spec, GROUPS)
-    return Plan(compiler.compile_graph(graph, streams=1), graph, ops, streams=1)
+    return Plan(compiler.compile_graph(graph, streams=1, precision=precision), graph, ops, streams=1)
 
 
 def _shown(what: str, items: Sequence[T]) -> Iterator[T]:

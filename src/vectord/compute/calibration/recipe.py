@@ -38,8 +38,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_steps: int  # weights are whole numbers from -this to this
     linears: int  # number in int8
     all_linears: int
-    mean_cosine: float  # against float32, of the held-out texts
+    mean_cosine: float  # against float32, of the sample's texts
     least_cosine: float
+    same_ten: float  # see fit.Kept
     speed: float  # tokens per second as a multiple of those without int8
 
 
