@@ -58,6 +58,7 @@ def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:
     """A pipe gets every line of them."""
     assert ESCAPE in on_a_terminal(["models"], tmp_path)
     piped = in_a_pipe(["models"], tmp_path)
+    assert not re.search(r" $", piped, re.MULTILINE)
     assert ESCAPE not in piped
     assert "sentence-transformers/all-MiniLM-L6-v2" in piped
 

@@ -56,6 +56,16 @@ def test_dotenv_does_not_expand_dollar_signs(tmp_path: Path, monkeypatch: pytest
     assert load((), NOTHING, tmp_path).config.server.api_key == "a$b${USER}"
 
 
+def test_a_line_of_dotenv_that_is_no_setting_is_named(tmp_path: Path) -> None:
+    """By its number, because it may contain a secret. The other lines apply."""
+    (tmp_path / ".env").write_text("# a comment\n\n= secret\nAPI_KEY=mine\n")
+    loaded = load((), NOTHING, tmp_path)
+    assert loaded.config.server.api_key == "mine"
+    assert [note for note in loaded.notes if "NAME" in note] == [
+        ".env: line 3 is not NAME=VALUE, and is ignored",
+    ]
+
+
 @pytest.mark.parametrize(
     ("environ", "line"),
     [

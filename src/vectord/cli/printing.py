@@ -39,8 +39,9 @@ def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = 
     out = console()
     if headings is not None:  # a terminal wraps long lines; a table whose cells are folded is not legible
         out.width = max(out.width, out.measure(shown, options=out.options.update(width=MAX_WIDTH)).maximum)
-    out.print(shown)
-    return 0
+    with out.capture() as captured:
+        out.print(shown)
+    return print_text("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def console(*, stderr: bool = False) -> Any:

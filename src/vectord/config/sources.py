@@ -92,8 +92,8 @@ def load(
     profiles: the TOML file of each profile by name, from products/. Raises ConfigError, in one line: the name, its
     source, and the form that was expected.
     """
-    dotenv = _read_dotenv(cwd / ".env")
     notes: list[str] = []
+    dotenv = _read_dotenv(cwd / ".env", notes)
     environment, dotted = _read_environment(environ, "environment", notes), _read_environment(dotenv, ".env", notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
     file, file_profile = _read_config_file(cwd, named_file)
@@ -202,16 +202,21 @@ def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, 
             yield name, text
 
 
-def _read_dotenv(path: Path) -> Mapping[str, str]:
+def _read_dotenv(path: Path, notes: list[str]) -> Mapping[str, str]:
+    """Appends to `notes` a line for each that is no setting. A $ in a value has no meaning."""
     if not path.is_file():
         return {}
-    from dotenv import dotenv_values  # noqa: PLC0415 - 20 ms, and most folders have no such file
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - 20 ms, and most folders have no such file
 
     try:
-        # interpolate=True would read the process's environment, and change keys that contain a dollar sign.
-        return {name: text for name, text in dotenv_values(path, interpolate=False).items() if text is not None}
+        with path.open(encoding="utf-8") as stream:
+            bindings = list(parse_stream(stream))
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f".env cannot be read: {plain_reason(problem)}") from problem
+    for text, first_line in (one.original for one in bindings if one.error):
+        line = first_line + text[: len(text) - len(text.lstrip())].count("\n")  # empty lines before it belong to it
+        notes.append(f".env: line {line} is not NAME=VALUE, and is ignored")
+    return {one.key: one.value for one in bindings if one.key is not None and one.value is not None}
 
 
 def export_hub(config: ModelConfig, environ: MutableMapping[str, str]) -> None:

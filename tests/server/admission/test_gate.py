@@ -19,6 +19,7 @@ from vectord.server.admission.gate import (
     ENVOY_TIMEOUT_MS,
     MAX_HOPS,
     TIMEOUT_MS,
+    Gate,
     TrustedProxies,
     caller_of,
     request_id,
@@ -221,6 +222,22 @@ def test_the_client_is_the_last_untrusted_address(peer: str, forwarded: list[str
 def test_without_trusted_proxies_the_header_is_ignored(peer: str) -> None:
     """Also from this machine."""
     assert TrustedProxies(()).client_of(peer, ["1.2.3.4"]) == peer
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:0:0:1", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("a socket", "a socket"),
+    ],
+)
+def test_addresses_that_one_client_can_choose_are_one_client(peer: str, address: str) -> None:
+    """In rates and shares: otherwise a /64 of IPv6 would be as many clients as it likes."""
+    assert Gate(ServerConfig()).address(peer, []) == address
 
 
 def test_the_number_of_hops_is_bounded() -> None:

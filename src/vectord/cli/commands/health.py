@@ -51,7 +51,10 @@ def command(line: CommandLine, of_process: int | None) -> int:
 def _reason(problem: OSError) -> str:
     status = getattr(problem, "code", None)
     cause = getattr(problem, "reason", problem)
-    return f"status {status}" if status else plain_reason(cause if isinstance(cause, BaseException) else problem)
+    if status:
+        return f"status {status}"
+    reason = plain_reason(cause if isinstance(cause, BaseException) else problem)
+    return f"{reason}; no server runs there, or it has other settings (--port, --host, TLS)"
 
 
 def _line_of(process: int) -> CommandLine:

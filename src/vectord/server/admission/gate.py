@@ -56,8 +56,8 @@ class Gate:
         self._proxies = TrustedProxies(config.trusted_proxies)
 
     def address(self, peer: str, forwarded: Iterable[str]) -> str:
-        """The client's address. peer: of the connection; forwarded: the values of X-Forwarded-For."""
-        return self._proxies.client_of(peer, forwarded)
+        """The client's `client_address`. peer: of the connection; forwarded: the values of X-Forwarded-For."""
+        return client_address(self._proxies.client_of(peer, forwarded))
 
     def is_proxy(self, peer: str) -> bool:
         return self._proxies.trusts(peer)
@@ -74,6 +74,15 @@ class Gate:
             self.keys.require_admin(key, headers)
         else:
             self.keys.require(key, headers)
+
+
+@lru_cache(maxsize=4096)
+def client_address(address: str) -> str:
+    """The address under which a client is limited. For IPv6 its /64 network, of which it can use any address."""
+    parsed = _address(address) if ":" in address else None
+    if not isinstance(parsed, IPv6Address):
+        return address if parsed is None else str(parsed)
+    return str(IPv6Address(int(parsed) >> 64 << 64)) + "/64"
 
 
 def request_id(headers: Mapping[str, str]) -> str:

@@ -16,12 +16,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted
+from vectord.server.admission.gate import client_address
 
 RESERVED = 32  # connections above the limits
 RESERVED_S = 2.0  # within which a reserved connection must send the head of its request
@@ -114,7 +114,7 @@ class ConnectionLimits:
     def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot | None:
         """The slot of a new connection; None if all reserved slots are taken as well."""
         slot = ConnectionSlot(self, peer, sock, proxied=self._addresses is not None and self._addresses.is_proxy(peer))
-        address = None if slot.proxied else _group(peer)
+        address = None if slot.proxied else client_address(peer)
         if self._n_ordinary >= self.max_connections:
             slot.error = Unavailable(TOO_MANY, retry_after_s=RETRY_S, limit=self.max_connections)
             self.count_over("connections")
@@ -165,7 +165,7 @@ class ConnectionLimits:
         """Count a proxied request for its client, unless that client has reached its limit."""
         assert self._addresses is not None, "only for proxied slots"
         forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        address = _group(self._addresses.address(slot.peer, forwarded))
+        address = self._addresses.address(slot.peer, forwarded)
         if self._by_address[address] >= self.max_per_address:
             return self._too_many_of_address()
         self.count_address(slot, address)
@@ -244,16 +244,3 @@ def _has_unread_input(sock: socket.socket) -> bool:
         return bool(sock.recv(1, socket.MSG_PEEK))
     except OSError:  # nothing yet, or closed
         return False
-
-
-def _group(address: str) -> str:
-    """The key under which an address is counted. For IPv6 a /64 network, of which a client can use any address."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = IPv6Address(address)
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(IPv6Address(int(parsed) >> 64 << 64)) + "/64"
