@@ -130,7 +130,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a tensor after the end": (header(tensors=1) + tensor(shape=(2**30,)), "'t' is cut off"),
     "a tensor elsewhere": (header(tensors=1) + tensor(offset=64) + bytes(256), "'t' starts at byte"),
     "a tensor twice": (header(tensors=2) + tensor() + tensor(offset=32) + bytes(256), "'t' occurs twice"),
-    "a name with a line break": (header(tensors=1) + tensor(name=b"a\nb", kind=16), r"'a\\n"),
+    "a name with a line break": (header(tensors=1) + tensor(name=b"a\nb", kind=16), r"'a\n"),
 }
 
 

@@ -116,4 +116,4 @@ def test_ctrl_c_is_exit_code_130() -> None:
                 error = process.communicate(timeout=60)[1]
             finally:
                 process.kill()
-    assert (process.returncode, error) == (130, "")
+    assert (process.returncode, error) == (130, "vectord: interrupted\n")
