@@ -339,7 +339,7 @@ SCORE_KEYS = (
     "classifier_dropout",
 )
 NESTED = (  # objects of config.json that BERT has not, and values in them
-    *("auto_map.AutoModel", "id2label.0", "label2id.x", "sentence_transformers.version"),
+    *("id2label.0", "label2id.x", "sentence_transformers.version"),
     *("quantization_config.quant_method", "compression_config.format", "text_config.hidden_size"),
     *("rope_parameters.rope_type", "rope_scaling.type"),
 )

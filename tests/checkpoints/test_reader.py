@@ -199,7 +199,7 @@ def test_quantized_weights_are_refused_by_the_name_of_their_method(
     """In one line with the way out, unless the operator reads them as they are."""
     write_transformer(folder, **{key: config})
     assert refusal(folder) == (
-        f"{folder / 'config.json'}: the weights are quantized ({name}), which is not supported; serve the model that "
-        "they were made from, or a GGUF file of it"
+        f"{folder / 'config.json'}: the weights are quantized ({key}: {name}), which is not supported; serve "
+        "the model that they were made from, or a GGUF file of it"
     )
     assert spec_of(folder, allow_unknown=[key]).dimensions > 0

@@ -271,7 +271,7 @@ def _refuse_quantized(folder: ModelFolder, weights: tuple[Path, ...]) -> None:
             continue
         method = str(config.get("quant_method", config.get("format")) if isinstance(config, dict) else config)
         raise ModelUnavailable(
-            f"{folder.config.path}: the weights are quantized ({method[:40]}), which is not supported; "
+            f"{folder.config.path}: the weights are quantized ({key}: {method[:40]}), which is not supported; "
             "serve the model that they were made from, or a GGUF file of it"
         )
 
