@@ -77,22 +77,6 @@ WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tok
 # The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32
 # bits (measured with Qwen3's shape: 2.8 GB against 1.1).
 KEEP_PACKED = "decompression_0"
-
-
-@cache
-def _float32_mark() -> tuple[str, ov.OVAny]:
-    """The name and value of the runtime's mark on a node that stays in float32. Python has no constructor of it."""
-    parameter = """<layer id="0" name="x" type="Parameter" version="opset1"><data shape="1" element_type="f32"/>
-        <rt_info><attribute name="DisablePrecisionConversion" version="0" value="dynamic:f16"/></rt_info>
-        <output><port id="0" precision="FP32"><dim>1</dim></port></output></layer>"""
-    result = """<layer id="1" name="y" type="Result" version="opset1">
-        <input><port id="0" precision="FP32"><dim>1</dim></port></input></layer>"""
-    edge = '<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>'
-    model = f'<net name="mark" version="11"><layers>{parameter}{result}</layers><edges>{edge}</edges></net>'
-    [(name, value)] = ov.Core().read_model(model.encode(), b"").get_parameters()[0].get_rt_info().items()
-    return name, value
-
-
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
 
 
@@ -587,6 +571,20 @@ class _HeadOps(OpenvinoOps):
 
     def max(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         return _in_float32(super().max(x, tokens), x)
+
+
+@cache
+def _float32_mark() -> tuple[str, ov.OVAny]:
+    """The name and value of the runtime's mark on a node that stays in float32. Python has no constructor of it."""
+    parameter = """<layer id="0" name="x" type="Parameter" version="opset1"><data shape="1" element_type="f32"/>
+        <rt_info><attribute name="DisablePrecisionConversion" version="0" value="dynamic:f16"/></rt_info>
+        <output><port id="0" precision="FP32"><dim>1</dim></port></output></layer>"""
+    result = """<layer id="1" name="y" type="Result" version="opset1">
+        <input><port id="0" precision="FP32"><dim>1</dim></port></input></layer>"""
+    edge = '<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>'
+    model = f'<net name="mark" version="11"><layers>{parameter}{result}</layers><edges>{edge}</edges></net>'
+    [(name, value)] = ov.Core().read_model(model.encode(), b"").get_parameters()[0].get_rt_info().items()
+    return name, value
 
 
 def _in_float32(y: ov.Node, x: ov.Node) -> ov.Node:

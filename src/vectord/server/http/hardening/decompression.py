@@ -26,7 +26,7 @@ STEP_BYTES = 2**20
 MAX_ZSTD_WINDOW_BYTES = 8 * 2**20  # the minimum that RFC 8878 requires of every decoder
 ZSTD_STEP_BYTES = 256  # at most 64 blocks, 8 MiB
 INPUT_STEP_BYTES = 65_536  # of gzip and deflate; copying the rest of a large body would hold the interpreter's lock
-MAX_GZIP_MEMBERS = 16  # each one, of 20 bytes, has the cost of many
+MAX_GZIP_MEMBERS = 16  # each needs a decompressor of its own, and may have only 20 bytes
 
 TOO_LARGE = "The body is larger than {limit} bytes, the limit of one request."
 UNKNOWN_ENCODING = "Content-Encoding must be zstd, gzip, deflate or identity."
