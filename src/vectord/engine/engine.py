@@ -276,8 +276,12 @@ class Engine:
         return await before(caller.deadline_s, self._answer(request, caller))
 
     async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-        if (busy := self.busy_error(kinds, caller)) is not None:
-            raise busy
+        busy = self.busy_error(kinds, caller)
+        try:
+            if busy is not None:
+                raise busy
+        finally:
+            del busy  # its traceback has this frame: a cycle, which would wait for the garbage collector
 
     def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
         """The error for a busy engine, or None. Under overload most requests end here, before any other work."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -20,6 +22,7 @@ from tests.engine.fakes import (
     expected_row,
     serving,
     serving_one,
+    settle,
     spec,
 )
 
@@ -568,3 +571,27 @@ async def test_requests_that_need_no_place_any_more_are_not_counted() -> None:
     for _ in range(3):
         admission.leave()
     await asyncio.wait_for(admission.drain(), 5)
+
+
+async def test_refused_and_late_requests_leave_no_garbage():
+    """An error in a variable of a frame of its own traceback would keep the request until the next collection, which
+    stops the event loop."""
+    async with serving(backend := FakeBackend(), max_concurrent_requests=2) as engine:
+        close_gate(backend)
+        first = asyncio.create_task(engine.answer(embed("a"), Caller()))
+        await entered(backend)
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(TimedOut):
+                await engine.answer(embed("late"), Caller(deadline_s=time.monotonic() + SOON_S))
+            second = asyncio.create_task(engine.answer(embed("b"), Caller()))
+            await settle()
+            with suppress(Overloaded):
+                await engine.answer(embed("refused"), Caller())
+            left = [one for one in gc.get_objects() if isinstance(one, (TimedOut, Overloaded))]
+        finally:
+            gc.enable()
+        assert not left
+        backend.gate.set()
+        await asyncio.gather(first, second)

@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, ShuttingDown, TimedOut, VectordError
@@ -245,10 +246,10 @@ async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. deadline_s: by time.monotonic(); None: no limit. Raises TimedOut."""
     if deadline_s is None:
         return await work
-    late = TimedOut("The request was not finished by its deadline.")
+    late = partial(TimedOut, "The request was not finished by its deadline.")
     if passed(deadline_s):
         work.close()
-        raise late
+        raise late()
     return await _within(deadline_s - time.monotonic(), work, late)
 
 
@@ -257,15 +258,15 @@ async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
     if not timeout_s:
         return await work
     return await _within(
-        timeout_s, work, InferenceTimedOut("The model did not answer within {limit} s.", limit=timeout_s)
+        timeout_s, work, partial(InferenceTimedOut, "The model did not answer within {limit} s.", limit=timeout_s)
     )
 
 
-async def _within(left_s: float, work: Coroutine[Any, Any, T], late: VectordError) -> T:
+async def _within(left_s: float, work: Coroutine[Any, Any, T], late: Callable[[], VectordError]) -> T:
     try:
         async with asyncio.timeout(left_s) as scope:
             return await work
     except TimeoutError as cause:
         if scope.expired():
-            raise late from cause
+            raise late() from cause
         raise
