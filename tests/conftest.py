@@ -2,5 +2,6 @@
 
 import os
 
-# OpenMP's idle threads would keep the cores from the other test process.
+# Idle threads of OpenMP, and any second thread of OpenBLAS, would keep the cores from the other test process.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
