@@ -58,7 +58,7 @@ def backend(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Backend]:
 
 def load(name: str, spec: ModelSpec, dtype: str) -> Backend:
     loaded: Backend = import_module(f"vectord.compute.backends.{name}").load(
-        spec, BackendOptions(device="cpu", dtype=dtype)
+        spec, BackendOptions(device="cpu", dtype=dtype, threads=1)
     )
     return loaded
 
