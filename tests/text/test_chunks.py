@@ -27,6 +27,7 @@ from tokenizers import models, pre_tokenizers, processors
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
 from vectord.text.chunks import read_document, sentence_starts
+from vectord.text.plain import CALL_CHARACTERS
 from vectord.text.sequence import Chunk, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 from vectord.text.truncation import PIECE_CHARACTERS
@@ -217,6 +218,19 @@ def test_a_document_may_be_too_long_or_unreadable(tmp_path: Path) -> None:
         encoder.chunk("x" * 2_000_001, by("tokens"))
     with pytest.raises(Untokenizable, match=r"the input is not Unicode"):
         encoder.chunk("\ud800", by("tokens"))
+
+
+@pytest.mark.parametrize("kind", ["tokens", "sentences"])
+def test_a_document_of_too_many_chunks_is_tokenized_up_to_them(tmp_path: Path, kind: str) -> None:
+    """The caller refuses it. All tokens of 2 MB of short sentences took 2 s of a thread, after which it was refused."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    chunks = encoder.chunk("A. " * 500_000, by(kind, 20, 10), 5)
+    assert len(chunks) > 5
+    assert chunks[-1].stop <= CALL_CHARACTERS
+    short = "The fox. " * 100
+    whole = encoder.chunk(short, by(kind, 20, 10))
+    for most in (1, len(whole) - 1, len(whole)):
+        assert encoder.chunk(short, by(kind, 20, 10), most) == whole
 
 
 # --- chunks of the caller's own -----------------------------------------------------------------------------------

@@ -51,24 +51,33 @@ class TokenizedDocument:
         return range(first, max(first, int(np.searchsorted(self.starts, stop, side="left"))))
 
 
-def read_document(plain: PlainTokenizer, text: str, index: int | None = None) -> TokenizedDocument:
-    """The tokens of `text`. Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable."""
+def read_document(
+    plain: PlainTokenizer, text: str, index: int | None = None, *, most_tokens: int | None = None
+) -> TokenizedDocument:
+    """The tokens of `text`; above `most_tokens`, only those of its beginning, which are more than `most_tokens`.
+
+    Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable.
+    """
     check_size(len(text), DOCUMENT_LIMIT_CHARACTERS, index=index)
     pieces = list(split_at_spaces(text))
     sources = [Source(index, text[start:stop]) for start, stop in pieces]
     columns: list[Int32] = [np.zeros((4, 0), np.int32)]
-    for (start, _), encoding in zip(pieces, plain.encodings(sources, specials=False, offsets=True), strict=True):
+    tokens = characters = 0
+    for (start, stop), encoding in zip(pieces, plain.encodings(sources, specials=False, offsets=True), strict=True):
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2).T + np.int32(start)
         words = [-1 if word is None else word for word in encoding.word_ids]
         begins_word = np.diff(np.array(words, np.int32), prepend=np.int32(-2)) != 0
         columns.append(np.stack((np.array(encoding.ids, np.int32), *offsets, begins_word.astype(np.int32))))
+        tokens, characters = tokens + len(words), stop
+        if most_tokens is not None and tokens > most_tokens:
+            break
     ids, starts, stops, begins_word = np.concatenate(columns, axis=1)
     starts, stops = np.maximum.accumulate(starts), np.maximum.accumulate(stops)
     previous_stops = np.concatenate((np.zeros(1, np.int32), stops[:-1]))[: len(stops)]
     # A token may have no characters: the offsets of RoBERTa leave out spaces. Such a token cannot be a chunk alone.
-    begins_character = (starts >= previous_stops) & (np.diff(starts, prepend=np.int32(-1)) > 0) & (starts < len(text))
+    begins_character = (starts >= previous_stops) & (np.diff(starts, prepend=np.int32(-1)) > 0) & (starts < characters)
     plain.check_known(ids, index)
-    return TokenizedDocument(len(text), ids, starts, stops, begins_character, begins_character & (begins_word == 1))
+    return TokenizedDocument(characters, ids, starts, stops, begins_character, begins_character & (begins_word == 1))
 
 
 # --- sentences ------------------------------------------------------------------------------------------------
@@ -105,8 +114,11 @@ def _ends(text: str, match: re.Match[str]) -> bool:
 # --- chunks ---------------------------------------------------------------------------------------------------
 
 
-def chunk_document(plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int) -> list[Chunk]:
-    """The document's chunks, at least one. room: the most tokens of content that the model reads.
+def chunk_document(
+    plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int, most: int | None = None
+) -> list[Chunk]:
+    """The document's chunks, at least one. room: the most tokens of content that the model reads. most: above this
+    number of chunks, only those of the document's beginning, which are more than `most`.
 
     Raises InvalidField (`chunk`), InputTooLong above DOCUMENT_LIMIT_CHARACTERS, or Untokenizable.
     """
@@ -114,7 +126,8 @@ def chunk_document(plain: PlainTokenizer, text: str, how: ChunkOptions | Sequenc
         document = read_document(plain, text)
         return [_client_chunk(document, text, span) for span in how]
     _check_options(how, room)
-    return _cut(read_document(plain, text), sentence_starts(text) if how.by == "sentences" else (), how)
+    document = read_document(plain, text, most_tokens=None if most is None else most * how.max_tokens)
+    return _cut(document, sentence_starts(text[: document.characters]) if how.by == "sentences" else (), how)
 
 
 def _check_options(options: ChunkOptions, room: int) -> None:

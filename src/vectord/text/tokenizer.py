@@ -213,10 +213,10 @@ class TextEncoder:
                 stops.pop()
         return CutText("", len(encoding.ids), source.characters_cut)
 
-    def chunk(self, text: str, how: ChunkOptions | Sequence[Span]) -> list[Chunk]:
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], most: int | None = None) -> list[Chunk]:
         """The document cut into chunks that the model can read; at least one. how: options, or the client's chunks, in
-        order and not overlapping. See chunk_document for errors, which have no index."""
-        return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials))
+        order and not overlapping. See chunk_document for `most`, and for errors, which have no index."""
+        return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials), most)
 
     # --- their own routes -------------------------------------------------------------------------------------
 

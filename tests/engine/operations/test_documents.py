@@ -132,11 +132,15 @@ async def test_chunking_stops_at_too_many_chunks(monkeypatch):
     """A body of 32 MB holds a million chunks, which would keep the tokenizing threads busy for half a minute."""
     read = []
     chunk = ByteEncoder.chunk
-    monkeypatch.setattr(ByteEncoder, "chunk", lambda self, text, how: (read.append(text[0]), chunk(self, text, how))[1])
+    monkeypatch.setattr(
+        ByteEncoder,
+        "chunk",
+        lambda self, text, how, most: (read.append((text[0], most)), chunk(self, text, how, most))[1],
+    )
     async with serving_one(DENSE, max_client_batch_size=5) as (engine, _):
         with pytest.raises(TooManyInputs):
             await engine.answer(ask(documents=["a" * 24, "b", "c"]), ANYONE)
-    assert read == ["a"]
+    assert read == [("a", 5)]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])

@@ -140,7 +140,7 @@ class Task:
             for index in part:
                 own = how if isinstance(how, ChunkOptions) else how[index]
                 try:
-                    chunked.append(runner.encoder.chunk(texts[index], own))
+                    chunked.append(runner.encoder.chunk(texts[index], own, self.max_inputs - sum(counts)))
                 except VectordError as error:
                     if error.field is not None:  # an option
                         raise
