@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
 import itertools
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,6 +19,10 @@ from hypothesis import strategies as st
 from tests.server.live import connected, get, live, post
 from uvicorn.server import ServerState
 
+from vectord import compose
+from vectord.config import Config, DeviceConfig
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import load_dialects
 from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
@@ -33,6 +40,11 @@ TRAILERS = CHUNKED[:-2] + b"x-trailer: y\r\nupgrade: h2c\r\n\r\n"
 EXPECT = b"POST /e HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nab"
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: y\r\n\r\n"
+FORM = b"".join(
+    b"--b\r\ncontent-disposition: form-data; name=%b\r\n\r\n%b\r\n" % part
+    for part in ((b'"purpose"', b"batch"), (b'"file"; filename="a"', b"{}\r\n\r\n" + SMUGGLED), (b'"c"', b"0\r\n\r\n"))
+) + (b"--b--\r\n")
+MULTIPART = b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\n"
 
 
 def with_offer(request: bytes) -> bytes:
@@ -62,10 +74,28 @@ VALID = {
     b"\r\nupgrade: b\r\ncontent-length: 3\r\n\r\nabc" + GET,
     "close": b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + GET,
     "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n" + GET,
+    "chunks in HTTP/1.0": CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + GET,
     "HEAD": GET.replace(b"GET", b"HEAD") + GET,
+    "HEAD with a body": POST.replace(b"POST", b"HEAD") + GET,
+    "other methods with a body": POST.replace(b"POST", b"DELETE") + CHUNKED.replace(b"POST", b"OPTIONS") + GET,
+    "OPTIONS": b"OPTIONS /a HTTP/1.1\r\nhost: x\r\norigin: y\r\naccess-control-request-method: POST\r\n\r\n" + GET,
+    "no path": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n" + GET,
+    "absolute form": GET.replace(b"/a", b"http://x:1/a") + POST.replace(b"/p", b"HTTP://y/p?q") + GET,
+    "absolute form with an offered upgrade": with_offer(POST.replace(b"/p", b"http://x/p?q=1")) + GET,
+    "form": MULTIPART + b"content-length: %d\r\n\r\n%b" % (len(FORM), FORM) + GET,
+    "form in chunks": MULTIPART
+    + b"transfer-encoding: chunked\r\n\r\n%x;a=b\r\n%b\r\n0\r\n\r\n" % (len(FORM), FORM)
+    + GET,
+    "expect with chunks": CHUNKED.replace(b"host: x", b"host: x\r\nexpect: 100-continue") + GET,
+    "expect with a request as its body": EXPECT.replace(b": 2", b": %d" % len(SMUGGLED)).replace(b"ab", SMUGGLED) + GET,
+    "expect without a body": GET.replace(b"accept:", b"expect: 100-continue") + GET,
+    "quoted chunk extensions": CHUNKED.replace(b"5\r\nhello", b'5;a="b;c";d\r\nhello') + GET,
+    "chunk sizes with zeros and capitals": CHUNKED.replace(b"5\r\nhello", b"000A\r\nhellohello") + GET,
+    "bytes outside ASCII in values": GET.replace(b"x-y: z", b"cookie: a=\xff\xc3\xa9\r\nx-request-id: \xe9") + GET,
     "headers up to the limit": b"GET / HTTP/1.1\r\n" + b"a:\r\n" * MAX_HEADERS + b"\r\n",
     "bytes up to the limit": b"GET / HTTP/1.1\r\na:" + b" " * (HEADER_LIMIT_BYTES - 23) + b"b\r\n\r\n",
 }
+CLOSING = ("close", "HTTP/1.0", "chunks in HTTP/1.0")
 INVALID = {
     "no HTTP": b"HELLO\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -79,6 +109,12 @@ INVALID = {
     + b"content-length: 5\r\ntransfer-encoding: chunked\r\n"
     b"\r\n0\r\n\r\n",
     "unknown coding": b"POST / HTTP/1.1\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "target outside ASCII": GET.replace(b"/a", b"/\xff"),
+    "chunked twice": CHUNKED.replace(b"chunked", b"chunked, chunked") + GET,
+    **{
+        f"chunk size {size!r}": CHUNKED.replace(b"5\r\nhello", size + b"\r\nhello") + GET
+        for size in (b"0x5", b"+5", b"1_0", b" 5", b"5\n", b"\xd9\xa5")
+    },
     "chunk size": CHUNKED.replace(b"5\r\nhello", b"zz\r\nhello"),
     "negative chunk size": CHUNKED.replace(b"5\r\nhello", b"-5\r\nhello"),
     "empty chunk size": CHUNKED.replace(b"5\r\nhello", b"\r\nhello"),
@@ -199,9 +235,9 @@ def test_valid_requests_are_answered(name: str) -> None:
     """One answer to each request, and the connection stays open unless the client asked for its end."""
     sent, closed = whole(name)
     assert sent.count(b"HTTP/1.1 200 OK") == VALID[name].count(b" HTTP/1.") - (
-        VALID[name].count(SMUGGLED) + (name in ("close", "HTTP/1.0"))
+        VALID[name].count(SMUGGLED) + (name in CLOSING)
     )
-    assert closed == (name in ("close", "HTTP/1.0"))
+    assert closed == (name in CLOSING)
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -247,6 +283,14 @@ def test_turns(name: str, at_once: RefuseAtOnce | None, monkeypatch: pytest.Monk
     assert asyncio.run(answers(cut(CORPUS[name], range(7, len(CORPUS[name]), 7)), at_once)) == expected
 
 
+def test_a_request_inside_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the parser found an end that the protocol has not found, the rest would be a request that no proxy saw."""
+    monkeypatch.setattr(HttpProtocol, "_end_of_piece", lambda protocol, data, start: len(data))
+    sent, closed = asyncio.run(answers([POST + SMUGGLED]))
+    assert closed
+    assert b"smuggled" not in sent
+
+
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_any_segments(data: st.DataObject) -> None:
@@ -284,3 +328,67 @@ async def test_segments_over_a_socket(request_bytes: bytes, expected: Sequence[i
                     await asyncio.sleep(0)
                 assert [(await client.reply()).status for _ in expected] == list(expected)
                 assert await client.closed()
+
+
+def as_chunks(request: bytes) -> bytes:
+    """The request with its body in chunks of 9 bytes with extensions, and a trailer."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    chunks = b"".join(b'%x;a="b;c"\r\n%b\r\n' % (len(part), part) for part in cut(body, range(9, len(body), 9)))
+    head = re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head)
+    return head + b"\r\n\r\n" + chunks + b"0\r\nupgrade: h2c\r\n\r\n"
+
+
+RERANK = {"query": "q", "documents": ["a", "b"]}
+FORM_TYPE = {"content-type": "multipart/form-data; boundary=b"}
+UPLOAD = post(
+    FORM.replace(b'"c"', b'"expires_after[anchor]"').replace(b"0\r\n\r\n\r\n", b"created_at\r\n"),
+    "/v1/files",
+    FORM_TYPE,
+)
+ROUTES = {
+    "upload": (UPLOAD, [200]),
+    "upload in chunks": (as_chunks(UPLOAD), [200]),
+    "upload that expects 100": (UPLOAD.replace(b"host", b"expect: 100-continue\r\nhost", 1), [100, 200]),
+    "no form": (post({}, "/v1/files"), [415]),
+    "files": (get("/v1/files?limit=1"), [200]),
+    "a path as the id of a file": (get("/v1/files/..%2F..%2FLOCK/content"), [404]),
+    "deletion": (get("/v1/files/file-0", method="DELETE"), [404]),
+    "batch": (
+        post({"input_file_id": "a", "endpoint": "/v1/embeddings", "completion_window": "24h"}, "/v1/batches"),
+        [404],
+    ),
+    "batches": (get("/v1/batches"), [200]),
+    "compressed": (post(gzip.compress(b'{"input": "a"}'), "/v1/embeddings", {"content-encoding": "gzip"}), [200]),
+    "llama.cpp": (
+        post({"content": "a"}, "/embedding") + as_chunks(post({"content": "a"}, "/tokenize")) + get("/props"),
+        [200] * 3,
+    ),
+    "rerank": (
+        post(RERANK, "/v1/rerank") + post({"query": "q", "texts": ["a"]}, "/rerank") + post(RERANK, "/v2/rerank"),
+        [200] * 3,
+    ),
+    "metrics": (get("/metrics"), [200]),
+    "console": (get("/console") + get("/console/main.js", {"accept-encoding": "gzip"}), [200, 200]),
+    "no method of a path": (get("/v1/embeddings") + post(b"", "/health/live"), [405, 405]),
+    "OPTIONS": (get("/v1/embeddings", {"origin": "http://y"}, "OPTIONS") + get("*", method="OPTIONS"), [405, 404]),
+    "absolute form": (get("http://x/health/live") + post({"input": "a"}, "http://y/v1/embeddings"), [200, 200]),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+async def test_segments_of_requests_to_every_kind_of_route(name: str, tmp_path: Path) -> None:
+    """Forms, compressed and chunked bodies, pages, and paths of several products."""
+    request_bytes, expected = ROUTES[name]
+    engine = compose.build(Config(device=DeviceConfig(backend="fake"))).engine
+    await engine.start()
+    await engine.loaded.wait()
+    dialects = load_dialects(("openai", "tei", "cohere", "llamacpp"))
+    async with live(engine, dialects, Metrics("0"), batch_dir=str(tmp_path)) as running:
+        for size in (len(request_bytes), 1, 7, 50):
+            async with connected(running) as client:
+                for segment in cut(request_bytes + LAST, range(size, len(request_bytes), size)):
+                    client.send(segment)
+                    await asyncio.sleep(0)
+                assert [(await client.reply()).status for _ in [*expected, LAST]] == [*expected, 200]
+                assert await client.closed()
+    await engine.close()
