@@ -20,6 +20,8 @@ MALFORMED: dict[str, bytes] = {
     "no HTTP": b"\x00\x01\x02 hello\r\n\r\n",
     "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "unknown version": b"GET /health/live HTTP/9.9\r\nHost: x\r\n\r\n",
+    "target without a host": b"GET file:///health/live HTTP/1.1\r\nHost: x\r\n\r\n",
+    "target without a path": b"GET http://x HTTP/1.1\r\nHost: x\r\n\r\n",
     "NUL in a header": b"GET /health/live HTTP/1.1\r\nHost: x\r\na: b\0c\r\n\r\n",
     "space before the colon": b"GET /health/live HTTP/1.1\r\nHost : x\r\n\r\n",
     "folded header": b"POST /embed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
@@ -47,6 +49,8 @@ async def malformed_requests(target: Target, attempt: Attempt) -> None:
         received = await _answers_to(target, [MALFORMED[name]])
         statuses = _statuses(received)
         attempt.saw(statuses[0] if statuses else "closed")
+        if not statuses:
+            attempt.fault(f"{name}: closed without an answer")
         if any(status < 400 or status == 500 for status in statuses):
             attempt.fault(f"{name}: answered {statuses}")
         if len(statuses) > 1 or b"smuggled" in received:

@@ -109,6 +109,8 @@ INVALID = {
     + b"content-length: 5\r\ntransfer-encoding: chunked\r\n"
     b"\r\n0\r\n\r\n",
     "unknown coding": b"POST / HTTP/1.1\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "target without a host": GET.replace(b"/a", b"file:///a"),
+    "target without a path": GET + POST.replace(b"/p", b"http://x") + GET,
     "target outside ASCII": GET.replace(b"/a", b"/\xff"),
     "chunked twice": CHUNKED.replace(b"chunked", b"chunked, chunked") + GET,
     **{

@@ -327,7 +327,11 @@ class HttpProtocol(HttpToolsProtocol):
             error = self._slot.begin_request(self.headers)
             if error is not None:
                 cast(dict[str, Any], self.scope)[OVER_LIMIT] = error
-        super().on_headers_complete()
+        try:
+            super().on_headers_complete()
+        except Exception:  # of uvicorn, for a target that it cannot split; the request has no cycle
+            self._phase = Phase.HEAD
+            raise
         if self._slot.reserved:
             self.cycle.keep_alive = False
 
