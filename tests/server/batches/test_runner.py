@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from vectord.server.admission.gate import Gate
 from vectord.server.batches import store as store_module
 from vectord.server.batches.runner import CONCURRENT_LINES, BatchRunner
 from vectord.server.batches.store import BatchStore
-from vectord.server.http.routing import Table
+from vectord.server.http.routing import Choice, Endpoint, Table
 
 ENDPOINT = "/v1/embeddings"
 HOUR_S = 3600
@@ -196,6 +197,30 @@ async def test_finishing_can_be_repeated(tmp_path, monkeypatch):
         batch = await ended(runner, id)
         assert [row["custom_id"] for row in await rows(runner, batch.output_file_id)] == ["r0", "r1", "r2"]
     assert len(list(tmp_path.glob("*/file-*.json"))) == 2
+
+
+async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
+    """And selects its product in a thread: one line of 30 MB with two million keys stopped the event loop for 3 s."""
+    steps, real = [], Endpoint.choose
+
+    def choose(endpoint: Endpoint, body: bytes) -> Choice:
+        steps.append(("choose", threading.get_ident()))
+        return real(endpoint, body)
+
+    def check(body: bytes, max_inputs: int | None) -> None:
+        steps.append(("check", threading.get_ident()))
+        if b"b" in body:
+            raise PayloadTooLarge("Too many values.")
+
+    monkeypatch.setattr(Endpoint, "choose", choose)
+    monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
+    async with running(tmp_path) as runner:
+        for text, status in (("a", "completed"), ("b", "failed")):
+            steps.clear()
+            batch = await ended(runner, await create(runner, lines(1).replace(b'"a"', b'"%b"' % text.encode())))
+            assert getattr(batch.request_counts, status) == 1
+            assert [name for name, _ in steps] == ["check", "choose"][: 2 if text == "a" else 1]
+            assert threading.get_ident() not in [thread for _, thread in steps]
 
 
 async def test_results_beyond_the_disk_limit_fail_the_batch(tmp_path):

@@ -78,6 +78,7 @@ class BatchRunner:
         self._guards = guards
         self._storing = asyncio.Lock()  # one call of the store at a time
         self._places = asyncio.Semaphore(CONCURRENT_BATCHES)
+        self._parsing = asyncio.Lock()  # one line at a time: it may have 32 MiB, and its parser delays the event loop
         self._workers: dict[str, asyncio.Task[None]] = {}  # by owner
         self._windows: dict[str, asyncio.Timeout] = {}  # of running batches
 
@@ -295,17 +296,19 @@ class BatchRunner:
     async def _rendered(self, body: bytes, caller: Caller, key: Key | None) -> Rendered:
         """The response that the endpoint has for this body."""
         found = self._table.find("POST", caller.route)
-        choice = found.endpoint.choose(body) if found.endpoint.choices else None
-        render_error = found.endpoint.render_error if choice is None else choice.render_error
+        endpoint, render_error = found.endpoint, found.endpoint.render_error
         models = LazyModelList(self._engine, caller)
         models.load()
         call: Call | None = None
         try:
-            if choice is None:
-                raise found.endpoint.error or VectordError(UNFORESEEN)
-            await asyncio.to_thread(check_shape, body, self._guards.max_inputs)
-            incoming = Incoming(body=body, path=found.values, models=models, guards=self._guards)
-            call = await asyncio.to_thread(choice.route.parse, incoming)
+            if not endpoint.choices:
+                raise endpoint.error or VectordError(UNFORESEEN)
+            async with self._parsing:
+                await asyncio.to_thread(check_shape, body, self._guards.max_inputs)
+                choice = await asyncio.to_thread(endpoint.choose, body)
+                render_error = choice.render_error
+                incoming = Incoming(body=body, path=found.values, models=models, guards=self._guards)
+                call = await asyncio.to_thread(choice.route.parse, incoming)
             result = await self._result(call, caller, key)
             return await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
         except Exception as cause:
