@@ -330,12 +330,16 @@ async def test_counts_are_limited(tmp_path, monkeypatch):
     engine.gate.clear()
     async with running(tmp_path, engine) as runner:
         monkeypatch.setattr(store_module, "MAX_ACTIVE", 1)
-        await create(runner, lines(2))
+        id = await create(runner, lines(2))
         with pytest.raises(InvalidRequest, match="1 unfinished"):
             await create(runner, lines(2))
         with pytest.raises(InvalidRequest, match="2 files"):
             await create(runner, lines(2))
         engine.gate.set()
+        monkeypatch.setattr(store_module, "MAX_BATCHES", 1)
+        input_file_id = (await ended(runner, id)).input_file_id
+        with pytest.raises(InvalidRequest, match="1 batches"):
+            await runner.answer(CreateBatch(input_file_id=input_file_id, endpoint=ENDPOINT, window_s=1), ANYONE)
     monkeypatch.setattr("vectord.server.batches.runner.MAX_LINES", 3)
     async with running(tmp_path / "other") as runner:
         batch = await ended(runner, await create(runner, lines(4)))

@@ -72,6 +72,25 @@ async def test_a_request_that_arrives_during_the_shutdown_is_answered() -> None:
         assert [(await client.reply()).status for client in (silent, begun)] == [503, 503]
 
 
+async def test_addresses_of_one_network_take_one_turn() -> None:
+    """An IPv6 client can use any address of its /64."""
+    opened: list[str] = []
+
+    def create_protocol(slot: ConnectionSlot) -> asyncio.Protocol:
+        opened.append(slot.peer)
+        return asyncio.Protocol()
+
+    with contextlib.ExitStack() as sockets:
+        one = acceptor.Acceptor(bind("127.0.0.1", 0), create_protocol, ConnectionLimits(1000, 1000), None)
+        for peer in [*(f"2001:db8::{number:x}" for number in range(100)), "2001:db8:1::1"]:
+            ends = socket.socketpair()
+            sockets.enter_context(ends[0]), sockets.enter_context(ends[1])
+            one._admit(ends[0], peer, 1)
+        await until(lambda: len(opened) == 101)
+        one.close()
+    assert opened.index("2001:db8:1::1") == 1
+
+
 async def test_a_silent_tls_handshake_takes_a_place_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(acceptor, "HANDSHAKE_S", 0.2)
     issued = trustme.CA().issue_cert("127.0.0.1")

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from vectord.server.admission.gate import client_address
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot
 
 BACKLOG = 2048  # connections that the kernel queues until they are accepted
@@ -119,7 +120,7 @@ class Acceptor:
             slot.close = sock.close
             if not self._queued:
                 self._loop.call_soon(self._open_queued)
-            self._queued.setdefault(peer, deque()).append((sock, slot))
+            self._queued.setdefault(client_address(peer), deque()).append((sock, slot))
         elif attempts > 1:
             self._loop.call_soon(self._admit, sock, peer, attempts - 1)
         else:
@@ -135,11 +136,11 @@ class Acceptor:
         for _ in range(OPENED_PER_ITERATION):
             if not self._queued:
                 return
-            peer, queued = next(iter(self._queued.items()))
-            del self._queued[peer]
+            address, queued = next(iter(self._queued.items()))
+            del self._queued[address]
             sock, slot = queued.popleft()
             if queued:
-                self._queued[peer] = queued
+                self._queued[address] = queued
             if not slot.released:  # else it was closed for another connection
                 opening = self._loop.create_task(self._open(sock, slot))
                 slot.close = opening.cancel
