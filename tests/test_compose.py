@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.server.asgi import call
 
 from vectord import __version__, compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig, TelemetryConfig
@@ -51,6 +52,18 @@ async def test_models_are_listed_by_name_and_alias() -> None:
     models = (await listed(Config(device=FAKE))).models
     assert [(model.name, model.state) for model in models] == [(DEFAULT_MODEL, "unloaded")]
     assert (await listed(Config(device=FAKE), "all-MiniLM-L6-v2")).models[0].name == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize("settings", [{}, {"metrics_key": "scrape"}], ids=["open", "private"])
+async def test_metrics_name_keys_only_if_they_are_private(tmp_path: Path, settings: dict[str, str]) -> None:
+    """Anyone may read open ones."""
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[keys]]\nname = "search-team"\nsha256 = "{"0" * 64}"\n')
+    file.chmod(0o600)
+    app = compose.build(Config(device=FAKE, server=ServerConfig(api_keys_file=str(file), **settings))).app
+    reply = await call(app, "GET", "/metrics", headers={"authorization": "Bearer scrape"})
+    assert reply.status == 200
+    assert (b"search-team" in reply.body) is bool(settings)
 
 
 async def test_the_engine_has_the_configured_limits() -> None:

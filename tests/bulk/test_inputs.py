@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -91,13 +92,18 @@ def test_a_broken_file_fails_the_job(tmp_path: Path, name: str, data: bytes, mes
 
 @pytest.mark.parametrize("name", ["in.txt", "in.csv", "in.jsonl", "in.txt.zst"])
 def test_the_length_of_a_line_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Also after decompression."""
+    """Also after decompression. The rest of the line is not read."""
     monkeypatch.setattr(inputs, "MAX_ROW_BYTES", 10_000)
-    data = b"text\n" + b"x" * 20_000
+    data = b"text\n" + b"x" * 20_000_000
     path = tmp_path / name
     path.write_bytes(ZstdCompressor().compress(data) if name.endswith("zst") else data)
-    with pytest.raises(BulkFailed, match="longer than 10000"):
-        read(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BulkFailed, match="longer than 10000"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_is_too_large_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

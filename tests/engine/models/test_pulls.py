@@ -231,6 +231,21 @@ async def test_other_models_are_not_removed(hub: Hub, tmp_path: Path, name: str,
         assert pulling.repository_folder(MODEL, tmp_path / "hf" / "hub").is_dir()
 
 
+async def test_files_of_a_model_of_the_settings_are_not_removed(hub: Hub, tmp_path: Path) -> None:
+    """The settings name a folder of the cache, which is served under another name than the repository's."""
+    async with serving(tmp_path) as engine:
+        await pull(engine)
+        (pulled,) = [each.spec for each in engine._registry.targets if each.name == MODEL]
+    config = Config(model=ModelConfig(hf_home=str(tmp_path / "hf")), device=DeviceConfig(backend="fake"))
+    named = source(FakeBackend(), "m1", model=pulled)
+    engine = Engine([named], EngineConfig(model_loading="first-use"), puller=ModelPuller(config))
+    await engine.start()
+    with pytest.raises(Forbidden, match="settings of this server name the model m1"):
+        await remove(engine)
+    assert pulled.weights[0].is_file()
+    await engine.close()
+
+
 async def test_nothing_is_removed_during_a_pull(hub: Hub, tmp_path: Path) -> None:
     """Its files are incomplete."""
     hub.stalls = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import NoReturn
 
 import pytest
@@ -71,10 +72,14 @@ async def test_concurrent_calls_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_streams_of_a_connection_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A further call of the connection waits until one has ended."""
+    """A further call of the connection waits until one has ended. HTTP/2's setting 3 announces the limit."""
     monkeypatch.setattr(server, "MAX_STREAMS", 2)
     engine = FakeEngine()
     async with live(engine) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(PREFACE + frame(SETTINGS))
+        assert struct.pack(">HI", 3, 2) in await reader.readexactly(39)
+        writer.close()
         await running.call(EMBED, pb.EmbedRequest(inputs="abc"))  # the client knows the limit from now on
         await engine.entered.acquire()
         engine.gate.clear()

@@ -26,7 +26,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.http.app import create_app
-from vectord.server.http.handler import LARGE_BYTES
+from vectord.server.http.handler import LARGE_BYTES, HttpHandler
 from vectord.server.http.incoming import LazyModelList
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
@@ -260,12 +260,14 @@ async def test_the_log_has_the_reason_of_a_refusal(
     assert record.fields["reason"].startswith(reason)  # type: ignore[attr-defined]
 
 
-async def test_a_flood_is_refused_without_a_task_in_the_same_form() -> None:
+async def test_a_flood_is_refused_without_a_task_in_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first refusal of a second comes from the handler, the others from the decision alone: no answer differs but
     in its id, and each is counted. Once the engine has a place, the next request is answered."""
     engine = FakeEngine()
     engine.busy = BUSY
     seen, server = exchanges(engine)
+    handled, handle = [], HttpHandler.__call__
+    monkeypatch.setattr(HttpHandler, "__call__", lambda *call: (handled.append(call), handle(*call))[1])
     async with server as running, connected(running) as client:
         for key in ("meow", "woof"):
             client.send(post({key: "x"}, "/say", {"x-request-id": f"me-{key}"}) * 5)  # pipelined, too
@@ -278,6 +280,7 @@ async def test_a_flood_is_refused_without_a_task_in_the_same_form() -> None:
             (name, 429, "Overloaded") for name in ("cat", "dog") for _ in range(5)
         ]
         assert running.server.server_state.total_requests == 10
+        assert len(handled) < 5  # one, unless the machine stops for two seconds
         engine.busy = None
         client.send(post({"meow": "x"}, "/say"))
         assert (await client.reply()).status == 200
