@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -148,6 +149,17 @@ async def test_a_large_text_is_decoded_in_a_thread(templates: ChatTemplates, mon
     assert await templates.render(template, conversation("中")) == "中\ud800"
     large, small = threads
     assert large != small == threading.get_ident()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the environment of a process is read from /proc")
+async def test_its_process_has_no_environment_variables(
+    templates: ChatTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may hold keys, which a template that leaves the sandbox could read."""
+    monkeypatch.setenv("VECTORD_API_KEY", "secret")
+    await templates.render(ChatTemplate(CHATML, {}), conversation("a"))
+    assert templates._process is not None
+    assert Path(f"/proc/{templates._process.pid}/environ").read_bytes() == b""
 
 
 async def test_a_cancelled_conversation_answers_no_other(templates: ChatTemplates) -> None:
