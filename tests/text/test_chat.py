@@ -159,7 +159,7 @@ async def test_its_process_has_no_environment_variables(
     monkeypatch.setenv("VECTORD_API_KEY", "secret")
     await templates.render(ChatTemplate(CHATML, {}), conversation("a"))
     assert templates._process is not None
-    assert Path(f"/proc/{templates._process.pid}/environ").read_bytes() == b""
+    assert await asyncio.to_thread(Path(f"/proc/{templates._process.pid}/environ").read_bytes) == b""
 
 
 async def test_a_cancelled_conversation_answers_no_other(templates: ChatTemplates) -> None:
