@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +24,14 @@ from vectord.engine.events import Event
 from vectord.errors import InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered
+from vectord.products.common.batches import BatchResult
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, load_dialects
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
+from vectord.server.batches.runner import BatchRunner
+from vectord.server.http import handler
 from vectord.server.http.app import create_app
 from vectord.server.http.handler import LARGE_BYTES, HttpHandler
+from vectord.server.http.hardening.body import Body
 from vectord.server.http.incoming import LazyModelList
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
@@ -176,6 +181,33 @@ async def test_large_bodies_are_parsed_one_at_a_time_in_a_thread(monkeypatch: py
     replies = await asyncio.gather(*(call(app, "POST", "/say", body) for _ in range(3)))
     assert [reply.status for reply in replies] == [200] * 3
     assert calls == [1] * 6  # the choice of the product and the parser of each
+
+
+async def test_an_upload_is_in_memory_once_while_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form's file is a copy. It counts until it is on the disk; the body that it was cut from is freed before."""
+    bodies: list[Body] = []
+    stored: list[tuple[bytes, int]] = []
+    answer = BatchRunner.answer
+
+    def make(*arguments: Any) -> Body:
+        bodies.append(Body(*arguments))
+        return bodies[-1]
+
+    async def store(runner: BatchRunner, *arguments: Any) -> BatchResult:
+        stored.append((bytes(bodies[-1].content), bodies[-1]._held_bytes))
+        return await answer(runner, *arguments)
+
+    monkeypatch.setattr(handler, "Body", make)
+    monkeypatch.setattr(BatchRunner, "answer", store)
+    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', b"x" * LARGE_BYTES))
+    form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
+    async with (
+        live(dialects=load_dialects(("openai",)), batch_dir=str(tmp_path)) as running,
+        connected(running) as client,
+    ):
+        client.send(post(form, "/v1/files", {"content-type": "multipart/form-data; boundary=b"}))
+        assert (await client.reply()).status == 200
+    assert stored == [(b"", len(form))]
 
 
 async def test_a_large_refused_body_is_freed_in_the_thread_that_parsed_it() -> None:

@@ -233,7 +233,9 @@ class HttpHandler:
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()
         parsed = negotiated(await self._parse(call, choice.route, caller), record.headers)
-        if not isinstance(parsed.request, StoreFile):  # its content counts until it is on the disk
+        if isinstance(parsed.request, StoreFile):
+            body.content = b""  # the request has a copy, which counts until it is on the disk
+        else:
             body.release()
         parsed_s = time.perf_counter()
         try:
