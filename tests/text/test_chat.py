@@ -88,6 +88,21 @@ async def test_parts_of_a_message_are_lines_of_a_template_that_reads_texts(templ
     assert text == "a\nb"
 
 
+async def test_a_small_conversation_waits_for_one_large_one(templates: ChatTemplates) -> None:
+    """Also if the large ones of other clients take all the room. 24 clients with 1 MB each delayed it by 0.5 s."""
+    size = chat.MAX_WAITING_CHARACTERS // 10
+    template = ChatTemplate("{{ messages[0].content[:5] }}", {})
+    rendered: list[str] = []
+
+    async def render(text: str) -> None:
+        rendered.append(await templates.render(template, conversation(text)))
+
+    waiting = [asyncio.create_task(render(f"{number} " + "x" * size)) for number in range(9)]
+    await asyncio.sleep(0)
+    await asyncio.gather(render("small"), *waiting)
+    assert rendered.index("small") <= 1
+
+
 @pytest.mark.parametrize(
     ("template", "reason"),
     [

@@ -21,7 +21,8 @@ RENDER_LIMIT_S = 2.0
 START_LIMIT_S = 30.0
 DECODED_ON_LOOP_BYTES = 2**16  # a text of the maximum size takes up to 30 ms
 LIMIT_CHARACTERS = 4 * 2**20  # of a conversation; chat_process.py has the same limit for its text
-MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all conversations that are rendered or wait for it
+SMALL_CHARACTERS = 2**16  # of a conversation that waits for one larger one at most
+MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all larger conversations that are rendered or wait for it
 _SCRIPT = Path(__file__).with_name("chat_process.py")
 
 
@@ -32,6 +33,7 @@ class ChatTemplates:
         self._render_limit_s = render_limit_s
         self._process: Process | None = None
         self._free = asyncio.Lock()
+        self._large = asyncio.Lock()  # at most one large conversation waits for `_free`
         self._waiting_characters = 0
 
     async def render(self, template: ChatTemplate | None, conversation: Conversation) -> str:
@@ -54,16 +56,23 @@ class ChatTemplates:
                 most=f"{LIMIT_CHARACTERS:,}",
                 size=f"{size:,}",
             )
+        if size <= SMALL_CHARACTERS:
+            answer = await self._answer(template, conversation)
+        else:
+            answer = await self._answer_large(template, conversation, size)
+        if "reason" in answer:
+            raise _failed(answer["reason"])
+        return answer["text"]
+
+    async def _answer_large(self, template: ChatTemplate, conversation: Conversation, size: int) -> Mapping[str, str]:
         if self._waiting_characters + size > MAX_WAITING_CHARACTERS:
             raise Overloaded("Too many conversations wait for their chat template; try again.", retry_after_s=1.0)
         self._waiting_characters += size
         try:
-            answer = await self._answer(template, conversation)
+            async with self._large:
+                return await self._answer(template, conversation)
         finally:
             self._waiting_characters -= size
-        if "reason" in answer:
-            raise _failed(answer["reason"])
-        return answer["text"]
 
     async def _answer(self, template: ChatTemplate, conversation: Conversation) -> Mapping[str, str]:
         """What chat_process.py answers."""
