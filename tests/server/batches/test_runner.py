@@ -23,8 +23,8 @@ from vectord.products.common.batches import (
     CreateBatch,
     ItemRequest,
     ListFiles,
-    OpenedFile,
     StoredBatch,
+    StoredContent,
     StoredFile,
     StoreFile,
 )
@@ -85,9 +85,8 @@ async def rows(runner: BatchRunner, file_id: str | None, caller: Caller = ANYONE
     if file_id is None:
         return []
     opened = await runner.answer(ItemRequest("open file", file_id), caller)
-    assert isinstance(opened, OpenedFile)
-    with opened.file as file:
-        return [json.loads(line) for line in file]
+    assert isinstance(opened, StoredContent)
+    return [json.loads(line) for line in opened.read(0, opened.n_bytes).splitlines()]
 
 
 def codes(errors: Sequence[Any]) -> set[str | None]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import gzip
 import threading
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
 import zstandard
 from tests.server.fakes import FINGERPRINT, MODEL
+from tests.server.live import connected, get, live, post, until
 
 from vectord.errors import Overloaded
-from vectord.products.common.dialect import Call, Rendered
+from vectord.products.common.dialect import Call, Rendered, load_dialects
 from vectord.products.common.vectors import dump_json
 from vectord.schema import (
     EmbedRequest,
@@ -110,3 +112,31 @@ async def test_compression_is_lossless(size: int, coding: str) -> None:
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     sent = await compressed(body, cast("Coding", coding))
     assert (gzip.decompress(sent) if coding == "gzip" else zstandard.decompress(sent)) == body
+
+
+# --- stored files ----------------------------------------------------------------------------------------------
+
+
+def open_files() -> str:
+    return str([link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed in /proc")
+async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
+    """150 of them held all 256 descriptors of a server, and probes were not answered."""
+    content = bytes(range(256)) * 40_000
+    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', content))
+    form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
+    async with (
+        live(dialects=load_dialects(("openai",)), batch_dir=str(tmp_path)) as running,
+        connected(running) as client,
+    ):
+        client.send(post(form, "/v1/files", {"content-type": "multipart/form-data; boundary=b"}))
+        id = (await client.reply()).json["id"]
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(get(f"/v1/files/{id}/content"))
+        (protocol,) = running.server._connections()
+        await until(lambda: protocol.transport.get_write_buffer_size() > 0)
+        assert id not in await asyncio.to_thread(open_files)
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert (await client.reply()).body == content

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import orjson
@@ -128,8 +129,17 @@ class ListedItems:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedFile:
-    file: BinaryIO
+class StoredContent:
+    """The content of a file. It is open only while a piece is read: unread downloads would hold all descriptors."""
+
+    path: Path
+    n_bytes: int
+
+    def read(self, start: int, size: int) -> bytes:
+        """At most `size` bytes from `start`; none at the end. Raises OSError if the file was deleted."""
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class DeletedFile:
     id: str
 
 
-BatchResult: TypeAlias = StoredFile | StoredBatch | ListedItems | OpenedFile | DeletedFile
+BatchResult: TypeAlias = StoredFile | StoredBatch | ListedItems | StoredContent | DeletedFile
 
 
 # --- lines ----------------------------------------------------------------------------------------------------

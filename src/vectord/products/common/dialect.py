@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType, UnionType
-from typing import Any, BinaryIO, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from vectord import products
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
-from vectord.products.common.batches import BatchRequest, BatchResult
+from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
 from vectord.products.common.body import Content, decode
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
 
@@ -63,7 +63,7 @@ class Rendered:
 
     body: bytes
     status: int = 200
-    file: BinaryIO | None = None  # sent in place of the body, in pieces, and closed
+    file: StoredContent | None = None  # sent in place of the body, in pieces
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
 

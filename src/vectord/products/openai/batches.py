@@ -17,8 +17,8 @@ from vectord.products.common.batches import (
     ListBatches,
     ListedItems,
     ListFiles,
-    OpenedFile,
     StoredBatch,
+    StoredContent,
     StoredFile,
     StoreFile,
 )
@@ -189,8 +189,8 @@ def _render(made: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Rendered]:
     return lambda result: Rendered(body=dump_json(made(result)))
 
 
-def _render_content(result: OpenedFile) -> Rendered:
-    return Rendered(body=b"", file=result.file, content_type="application/octet-stream")
+def _render_content(result: StoredContent) -> Rendered:
+    return Rendered(body=b"", file=result, content_type="application/octet-stream")
 
 
 # --- routes ---------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ from vectord.products.common.batches import (
     ListBatches,
     ListedItems,
     ListFiles,
-    OpenedFile,
     StoredBatch,
     StoreFile,
     fault_of,
@@ -110,7 +109,7 @@ class BatchRunner:
             case ItemRequest(action="show file"):
                 return store.file(shelf, request.id)
             case ItemRequest(action="open file"):
-                return OpenedFile(await self._stored(store.open_file, shelf, request.id))
+                return store.content(shelf, request.id)
             case ItemRequest(action="delete file"):
                 await self._stored(store.delete_file, shelf, request.id)
                 return DeletedFile(request.id)

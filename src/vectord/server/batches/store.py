@@ -23,7 +23,15 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from vectord.errors import ConfigError, InvalidField, InvalidRequest, NoSuchRoute, PayloadTooLarge
-from vectord.products.common.batches import Ending, Purpose, StoredBatch, StoredFile, read_result_line, unanswered_line
+from vectord.products.common.batches import (
+    Ending,
+    Purpose,
+    StoredBatch,
+    StoredContent,
+    StoredFile,
+    read_result_line,
+    unanswered_line,
+)
 
 MAX_FILES = 1000  # of one owner
 MAX_BATCHES = 1000  # of one owner, ended ones included
@@ -139,8 +147,10 @@ class BatchStore:
         """Raises NoSuchRoute, also for files of other owners."""
         return _found(shelf.files, id, NO_SUCH_FILE, field)
 
-    def open_file(self, shelf: Shelf, id: str) -> BinaryIO:
-        return shelf.path(self.file(shelf, id).id).open("rb")
+    def content(self, shelf: Shelf, id: str) -> StoredContent:
+        """Raises NoSuchRoute."""
+        file = self.file(shelf, id)
+        return StoredContent(shelf.path(file.id), file.bytes)
 
     def delete_file(self, shelf: Shelf, id: str) -> None:
         """Raises NoSuchRoute, or InvalidRequest for the input of an unfinished batch."""

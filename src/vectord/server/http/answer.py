@@ -6,7 +6,6 @@ negotiation.py selects the format and the compression, server/results.py makes t
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -143,8 +142,6 @@ class Responder:
             with suppress(OSError):
                 await self._send(call, rendered, send)
         finally:
-            if rendered.file is not None:
-                rendered.file.close()
             if call.result is not None and count_numbers(call.result) > SMALL_NUMBERS:
                 self._backpressure.give_back(len(rendered.body))
 
@@ -158,7 +155,7 @@ class Responder:
         if record.span is not None:
             headers[TRACEPARENT] = record.span.traceparent
         content = await self._compressed(rendered, headers, record.headers.get("accept-encoding"))
-        n_bytes = len(content) if rendered.file is None else os.fstat(rendered.file.fileno()).st_size
+        n_bytes = len(content) if rendered.file is None else rendered.file.n_bytes
         if n_bytes:
             headers["content-type"] = rendered.content_type
         if rendered.status not in NO_BODY:
@@ -174,8 +171,10 @@ class Responder:
                     await call.body.discard(LINGER_BODIES * self._body_limit_bytes)
             content = b""
         if rendered.file is not None and record.exchange.method != "HEAD":
-            while piece := await asyncio.to_thread(rendered.file.read, FILE_PIECE_BYTES):
+            sent_bytes = 0
+            while piece := await asyncio.to_thread(rendered.file.read, sent_bytes, FILE_PIECE_BYTES):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+                sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
 
     async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
