@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.attack import bodies, connections, floods, framing, grpc_frames, heads, keys, tls
+from tests.attack import batches, bodies, connections, floods, framing, grpc_frames, heads, keys, tls
 from tests.attack.runner import Attack
 
-FAMILIES = (heads, framing, connections, bodies, keys, floods, tls, grpc_frames)
+FAMILIES = (heads, framing, connections, bodies, batches, keys, floods, tls, grpc_frames)
 ATTACKS: tuple[Attack, ...] = tuple(attack for family in FAMILIES for attack in family.ATTACKS)

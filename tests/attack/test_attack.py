@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import trustme
-from tests.attack import bodies, connections, floods, framing, grpc_frames, heads, keys, tls
+from tests.attack import batches, bodies, connections, floods, framing, grpc_frames, heads, keys, tls
 from tests.attack.catalogue import FAMILIES
 from tests.attack.runner import Attack, Limits, Result, run
 from tests.attack.target import Attempt, Target
@@ -38,7 +38,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("plain")
     port = free_port()
     options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", str(write_keys(folder / "keys.toml")))
-    with running(folder / "log", *options) as (url, _):
+    with running(folder / "log", *options, "--batch-dir", str(folder / "batches")) as (url, _):
         yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)  # one key: without a cache there is no oracle
 
 
@@ -90,7 +90,7 @@ async def test_front_ends_hold(tmp_path: Path) -> None:
 
 def test_every_family_is_in_the_catalogue() -> None:
     """A new module needs an entry."""
-    assert set(FAMILIES) == {bodies, connections, floods, framing, grpc_frames, heads, keys, tls}
+    assert set(FAMILIES) == {batches, bodies, connections, floods, framing, grpc_frames, heads, keys, tls}
     modules = {path.stem for path in Path(__file__).parent.glob("*.py") if "\nATTACKS = " in path.read_text()}
     assert modules == {family.__name__.rpartition(".")[2] for family in FAMILIES}
 
