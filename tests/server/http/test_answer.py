@@ -123,7 +123,7 @@ def open_files() -> str:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed in /proc")
 async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
-    """150 of them held all 256 descriptors of a server, and probes were not answered."""
+    """150 of them held all 256 descriptors of a server, and a fifth of the probes was not answered."""
     content = bytes(range(256)) * 40_000
     parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', content))
     form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
