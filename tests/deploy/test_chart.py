@@ -124,20 +124,26 @@ def test_settings_become_known_variables() -> None:
     assert {entry["name"] for entry in container["env"]} - {"SSL_CERT_DIR"} <= names
 
 
+def as_in_a_container(value: str) -> str:
+    """Kubernetes replaces $(NAME), here by nothing, and $$ by $."""
+    return re.sub(r"\$\$|\$\(\w+\)", lambda found: "$" if found[0] == "$$" else "", value)
+
+
 @helm
 def test_values_reach_vectord_unchanged(tmp_path: Path) -> None:
-    """Large integers, fractions, lists and texts: vectord reads the values that the chart was given."""
+    """Large integers, fractions, lists, and texts that Kubernetes would change."""
     given: dict[str, Any] = {
         "payload_limit": 33_554_432,
         "model_memory_bytes": 1_099_511_627_776,
         "max_age_s": 0.25,
         "models": ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"],
         "auto_truncate": False,
-        "default_prompt": "query: ",
+        "default_prompt": "$(HOME) costs $$5: ",
         "revision": None,
         "port": 9000,
     }
-    environ = {entry["name"]: entry["value"] for entry in pod({"settings": given})["containers"][0]["env"]}
+    (container,) = pod({"settings": given})["containers"]
+    environ = {entry["name"]: as_in_a_container(entry["value"]) for entry in container["env"]}
     config = load([], environ, tmp_path).config
     read = {name: getattr(section, name) for section in fields_of(config) for name in given if hasattr(section, name)}
     assert read == given | {"models": tuple(given["models"])}
@@ -173,11 +179,13 @@ def test_ports_and_tls_reach_probes_service_and_policy(tls: bool) -> None:
 
 @helm
 def test_prometheus_scrapes_the_port_of_the_metrics() -> None:
-    """Over TLS if the server's port has both."""
+    """Over TLS if the server's port has both, and with the key that it needs."""
     enabled = {"serviceMonitor": {"enabled": True}}
     (own,) = one(enabled | {"settings": {"prometheus_port": 9100}}, "ServiceMonitor")["spec"]["endpoints"]
+    (keyed,) = one(enabled | {"secretSettings": {"metrics_key": "k"}}, "ServiceMonitor")["spec"]["endpoints"]
     (shared,) = one(enabled | {"tlsSecret": "certificate"}, "ServiceMonitor")["spec"]["endpoints"]
-    assert (own["port"], own.get("scheme")) == ("metrics", None)
+    assert (own["port"], own.get("scheme"), own.get("authorization")) == ("metrics", None, None)
+    assert keyed["authorization"]["credentials"] == {"name": "vectord", "key": "VECTORD_METRICS_KEY"}
     assert (shared["port"], shared["scheme"]) == ("http", "https")
 
 
@@ -209,7 +217,9 @@ def test_keda_scales_by_saturation() -> None:
     spec = one(values, "ScaledObject")["spec"]
     (trigger,) = spec["triggers"]
     assert spec["scaleTargetRef"]["name"] == one(values, "Deployment")["metadata"]["name"]
-    assert 'vectord_saturation{namespace="' in trigger["metadata"]["query"]
+    assert re.search(
+        r'vectord_saturation\{namespace="\w*",pod=~"vectord-\[a-z0-9\]\+-\[a-z0-9\]\+"', trigger["metadata"]["query"]
+    )
     assert (trigger["metadata"]["threshold"], trigger["metricType"]) == ("0.5", "AverageValue")
     assert "replicas" not in one(values, "Deployment")["spec"]
     assert [thing for thing in render(values) if thing["kind"] == "HorizontalPodAutoscaler"] == []
@@ -221,6 +231,21 @@ def test_keda_scales_by_saturation() -> None:
     [
         {"settings": {"prot": 9000}},
         {"settings": {"models": {"a": "b"}}},
+        {"settings": {"batch_sizes": [33_554_432]}},
+        {"settings": {"port": 0}},
+        {"settings": {"port": "http"}},
+        {"settings": {"grpc_port": 70_000}},
+        {"settings": {"model_memory_bytes": 1e20}},
+        {"settings": {"shutdown_timeout_secs": "60s"}},
+        {"settings": {"tls_enabled": "no"}},
+        {"settings": {"revision": 12e4}},
+        {"secretSettings": {"api_key": 12_345_678_901_234_567}},
+        {"settings": None},
+        {"podAnnotations": {"a": True}},
+        {"service": {"annotations": {"a": 1}}},
+        {"extraEnv": [{"name": "A", "value": 1}]},
+        {"extraEnv": ["A=B"]},
+        {"ingress": {"enabled": True, "hosts": []}},
         {"replica": 2},
         {"service": {"type": "NodePorts"}},
         {"replicas": "two"},
@@ -228,9 +253,35 @@ def test_keda_scales_by_saturation() -> None:
     ids=str,
 )
 def test_the_schema_refuses_a_bad_value(values: Mapping[str, Any]) -> None:
-    """Before anything is installed: a misspelt setting or value, and a value of another type."""
+    """Before anything is installed: a misspelt name, a wrong type or range, and a text that YAML has changed."""
     with pytest.raises(Refused, match=r"values\.yaml"):
         render(values)
+
+
+@helm
+def test_large_numbers_of_the_chart_survive() -> None:
+    """Helm would write 2e+06."""
+    assert one({"replicas": 2_000_000}, "Deployment")["spec"]["replicas"] == 2_000_000
+    values = {"autoscaling": {"enabled": True, "maxReplicas": 2_000_000, "targetSaturation": 0.7}}
+    spec = one(values, "HorizontalPodAutoscaler")["spec"]
+    assert (spec["maxReplicas"], spec["metrics"][0]["pods"]["target"]["averageValue"]) == (2_000_000, "0.7")
+
+
+@helm
+def test_a_text_that_looks_like_another_type_stays_a_text() -> None:
+    """A Secret called 123, and a storage class called true."""
+    values = {"tlsSecret": "123", "existingSecret": "123", "persistence": {"enabled": True, "storageClassName": "true"}}
+    spec = pod(values)
+    assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "123"}}]
+    assert {"name": "tls", "secret": {"secretName": "123"}} in spec["volumes"]
+    assert one(values, "PersistentVolumeClaim")["spec"]["storageClassName"] == "true"
+
+
+@helm
+def test_values_that_kubernetes_would_refuse_are_left_out() -> None:
+    """A pause of 0 seconds, and the default's rollingUpdate next to Recreate."""
+    assert "lifecycle" not in pod({"preStopSeconds": 0})["containers"][0]
+    assert one({"strategy": {"type": "Recreate"}}, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 @helm
@@ -300,9 +351,12 @@ def test_the_network_policy_allows_only_configured_services(settings: Mapping[st
 
 @helm
 def test_a_redis_url_in_a_secret_allows_egress() -> None:
-    """A redis_url with a password is a secret."""
+    """A redis_url with a password is a secret. That of an existing Secret is not known, and has a rule of its own."""
     policy = one({"secretSettings": {"redis_url": "redis://:p@r/0"}}, "NetworkPolicy")["spec"]
-    assert policy["egress"][1]["ports"] == [{"protocol": "TCP", "port": 6379}]
+    redis = {"ports": [{"protocol": "TCP", "port": 6379}]}
+    assert policy["egress"][1] == redis
+    policy = one({"existingSecret": "redis", "networkPolicy": {"egress": [redis]}}, "NetworkPolicy")["spec"]
+    assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [53, 6379]
 
 
 @helm
