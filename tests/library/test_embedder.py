@@ -25,7 +25,7 @@ from vectord.compute.backends.base import Answers, TokenBatch
 from vectord.compute.backends.fake import FakeBackend
 from vectord.config import DEFAULT_MODEL, EngineConfig
 from vectord.engine.queue.admission import Speed
-from vectord.errors import InputTooLong, ModelUnavailable, ShuttingDown
+from vectord.errors import ConfigError, InputTooLong, InvalidField, ModelUnavailable, ShuttingDown
 from vectord.library.embedder import TEXTS_PER_REQUEST
 
 TEXTS = ["hello world", "a b c", "the quick brown fox " * 300]
@@ -68,6 +68,7 @@ def test_vectors_of_lists_and_single_texts(embedder: Embedder) -> None:
     for i in (0, TEXTS_PER_REQUEST - 1, TEXTS_PER_REQUEST, len(many) - 1):
         np.testing.assert_allclose(embedder.embed(many[i]), vectors[i], atol=1e-5)
     assert embedder.embed([]).shape == (0, 0)
+    assert embedder.embed([], outputs=("tokens",)).tokens == []
 
 
 def test_no_call_is_too_large(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +95,9 @@ def test_several_outputs(embedder: Embedder) -> None:
         {"truncate_dim": 8},
         {"truncate_dim": 8, "normalize_embeddings": True},
         {"prompt": "query: "},
+        {"prompt_name": "query"},
+        {"precision": None},
+        {"convert_to_tensor": True},
         {"precision": "ubinary"},
         {"precision": "binary"},
         {"batch_size": 2, "show_progress_bar": False, "device": "cpu", "pool": None, "chunk_size": 3},
@@ -107,7 +111,8 @@ def test_encode_equals_sentence_transformers(options: dict[str, Any], embedder: 
         got = embedder.encode(inputs, **options)
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, atol=1e-4)
-    assert embedder.encode([], **options).shape == library.encode([], **options).shape
+    got, want = embedder.encode([], **options), library.encode([], **options)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
@@ -181,9 +186,82 @@ def test_encode_to_tensors(embedder: Embedder, library: Any) -> None:
 
 
 def test_encode_refuses_the_librarys_own_features(embedder: Embedder) -> None:
-    """output_value=None gives the tensors of the library's modules, which vectord does not have."""
+    """output_value=None gives the tensors of the library's modules, which vectord does not have. A precision of token
+    embeddings and truncate_dim=0 have another meaning in each version."""
+    with pytest.raises(ValueError, match="truncate_dim=0"):
+        embedder.encode("a", truncate_dim=0)
     with pytest.raises(ValueError, match="output_value"):
         embedder.encode("a", output_value=None)
+    with pytest.raises(ValueError, match="sentence embeddings only"):
+        embedder.encode("a", output_value="token_embeddings", precision="int8")
+    for texts in (TEXTS, []):
+        with pytest.raises(ValueError, match="no precision 'float16'; there are: float32, int8"):
+            embedder.encode(texts, precision="float16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "message"),
+    [
+        ("embed", (["a", ["b", "c"]],), "`texts[1]` must be a string, not list."),
+        ("embed", ({"text": "a"},), "`texts` must be a list of strings, not dict."),
+        ("embed", (5,), "`texts` must be a list of strings, not int."),
+        ("encode", ([("a", "b")],), "`inputs[0]` must be a string, not tuple."),
+        ("encode", (None,), "`inputs` must be a list of strings, not NoneType."),
+        ("rerank", (None, ["a"]), "`query` must be a string, not NoneType."),
+        ("rerank", ("a", "b"), "`documents` must be a list of strings, not str."),
+        ("rerank", ("a", ["b", b"c"]), "`documents[1]` must be a string, not bytes."),
+    ],
+    ids=str,
+)
+def test_other_things_than_texts_are_refused(
+    call: str, arguments: tuple[Any, ...], message: str, embedder: Embedder
+) -> None:
+    """A pair or a mapping would otherwise have a vector of something else."""
+    with pytest.raises(InvalidField) as caught:
+        getattr(embedder, call)(*arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"outputs": "dense"}, "`outputs` accepts only dense, sparse, colbert, tokens."),
+        ({"outputs": ()}, "`outputs` accepts only dense, sparse, colbert, tokens."),
+        ({"kind": "passage"}, "`kind` accepts only query, document, classification, clustering."),
+        ({"precision": "float16"}, "`precision` accepts only float, int8, uint8, binary, ubinary."),
+    ],
+    ids=str,
+)
+def test_a_bad_option_of_a_call_is_refused(options: dict[str, Any], message: str, embedder: Embedder) -> None:
+    """With the field and its values."""
+    with pytest.raises(InvalidField) as caught:
+        embedder.embed("a", **options)
+    assert str(caught.value) == message
+    with pytest.raises(InvalidField, match="`top_k` must be at least 0; got -1"):
+        embedder.rerank("a", ["b"], top_k=-1)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"dtype": "float99"}, "dtype: expected one of auto, float32"),
+        ({"device": "cudaa"}, "device: expected auto, cpu, cuda"),
+        ({"threads": 0}, "threads: expected a whole number from 1 to 1024, got 0"),
+        ({"pooling": "x"}, "pooling: expected one of cls, mean"),
+        ({"cache_bytes": -1}, "cache_bytes: expected a whole number from 0"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_of_an_embedder_is_refused(option: dict[str, Any], message: str, folder: Path) -> None:
+    """Before a model loads, as by `vectord serve`."""
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        Embedder(str(folder), offline=True, **option)
+
+
+def test_options_have_the_synonyms_of_the_server(folder: Path) -> None:
+    """fp32 is float32, and a generator is a list."""
+    with Embedder(str(folder), offline=True, dtype="fp32", backend="fake") as made:
+        assert made.embed(text for text in TEXTS).shape == (3, WIDTH)
 
 
 def test_rerank(embedder: Embedder) -> None:

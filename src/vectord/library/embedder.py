@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,13 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.engine.operations.postprocess import finish, in_precision
-from vectord.errors import ModelUnavailable, ShuttingDown, VectordError
+from vectord.errors import ConfigError, InvalidField, ModelUnavailable, ShuttingDown, VectordError
 from vectord.schema import (
     Caller,
     EmbedRequest,
@@ -51,6 +51,7 @@ Advance = Callable[[int], None]
 CALLER = Caller(client="embedder", route="embedder")
 TEXTS_PER_REQUEST = 256
 CONCURRENT_REQUESTS = 4
+QUANTIZED = ("int8", "uint8", "binary", "ubinary")  # precisions of `encode`
 LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal
 
 _sharing = threading.Lock()
@@ -123,7 +124,7 @@ class Embedder:
         """Loads the models, and blocks until they are ready. The first model with a capability is its default.
 
         models: hub ids, folders or packages; none: all-MiniLM-L6-v2. cache_bytes: for the vectors of repeated texts.
-        The others are options of `vectord serve`. Raises StartError: a model that is not found or cannot be loaded.
+        The others are options of `vectord serve`. Raises StartError: a bad option, or a model that is missing or fails.
         """
         from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig  # noqa: PLC0415 - imported on use
         from vectord.engine.engine import Engine  # noqa: PLC0415
@@ -141,11 +142,12 @@ class Embedder:
             "offline": offline,
             "cache_bytes": cache_bytes,
         }
+        options = {"device": device, "dtype": dtype, "backend": backend, "num_threads": threads}
         config = Config(
-            model=ModelConfig(models=names, revision=revision, offline=offline, pooling=pooling),
-            device=DeviceConfig(device=device, dtype=dtype, backend=backend, num_threads=threads),
+            model=ModelConfig(models=names, revision=revision, offline=offline, **_settings(pooling=pooling)),
+            device=DeviceConfig(**_settings(**options)),
             engine=EngineConfig(  # the limits protect a server
-                cache_bytes=cache_bytes,
+                **_settings(cache_bytes=cache_bytes),
                 max_queue_wait_s=math.inf,
                 max_client_batch_size=sys.maxsize,
                 max_concurrent_requests=sys.maxsize,
@@ -188,31 +190,31 @@ class Embedder:
     # --- calls ------------------------------------------------------------------------------------------------
 
     def embed(
-        self, texts: str | Sequence[str], *, show_progress: bool | None = None, **options: Unpack[EmbedOptions]
+        self, texts: str | Iterable[str], *, show_progress: bool | None = None, **options: Unpack[EmbedOptions]
     ) -> Any:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single string; else Embeddings.
 
         show_progress: None: for long lists on a terminal.
         """
-        several = [texts] if isinstance(texts, str) else texts
+        several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
         with _progress(len(several), show_progress) as advance:
             found = self._run(self._embed(several, _request(**options), advance))
         return _without_wrapping(found, options, is_single=isinstance(texts, str))
 
-    async def aembed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Any:
+    async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> Any:
         """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
-        several = [texts] if isinstance(texts, str) else texts
+        several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
         found = await self._arun(self._embed(several, _request(**options), _nothing))
         return _without_wrapping(found, options, is_single=isinstance(texts, str))
 
     def rerank(
-        self, query: str, documents: Sequence[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+        self, query: str, documents: Iterable[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
     ) -> list[Ranked]:
         """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared."""
         return self._run(self._rerank(query, documents, top_k, **options))
 
     async def arerank(
-        self, query: str, documents: Sequence[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+        self, query: str, documents: Iterable[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
     ) -> list[Ranked]:
         """`rerank` for asyncio, on any event loop."""
         return await self._arun(self._rerank(query, documents, top_k, **options))
@@ -221,13 +223,13 @@ class Embedder:
 
     def encode(
         self,
-        inputs: str | Sequence[str] = (),
+        inputs: str | Iterable[str] = (),
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         output_value: Literal["sentence_embedding", "token_embeddings"] = "sentence_embedding",
-        precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] = "float32",
+        precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: object = None,
@@ -237,17 +239,28 @@ class Embedder:
         chunk_size: int | None = None,
         *,
         task: InputKind | None = None,
-        sentences: str | Sequence[str] | None = None,  # the name of `inputs` before version 6
+        sentences: str | Iterable[str] | None = None,  # the name of `inputs` before version 6
     ) -> Any:
         """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
 
         batch_size, device, pool and chunk_size have no effect: the engine decides. Raises ValueError for an
-        output_value of None, and as the library does for int8 and uint8 of a single text.
+        output_value of None, for a precision of token embeddings, and as the library does for int8 and uint8 of a
+        single text.
         """
         if output_value not in ("sentence_embedding", "token_embeddings"):
             raise ValueError("encode supports the output_value sentence_embedding or token_embeddings")
+        if precision not in (None, *QUANTIZED, "float32"):
+            raise ValueError(f"encode has no precision {precision!r}; there are: float32, {', '.join(QUANTIZED)}")
+        if precision in QUANTIZED and output_value == "token_embeddings":
+            raise ValueError("encode converts the precision of sentence embeddings only, not of token_embeddings")
+        if truncate_dim == 0:
+            raise ValueError(
+                "encode has no meaning for truncate_dim=0: versions of the library keep all numbers, or none"
+            )
+        if prompt_name in ("query", "document"):  # every model of the library has these, if only empty
+            task, prompt_name = cast("InputKind", prompt_name), None
         given = inputs if sentences is None else sentences
-        texts = [given] if isinstance(given, str) else list(given)
+        texts = [given] if isinstance(given, str) else _strings(given, "inputs")
         name = next(iter(self._normalizes))
         found = self.embed(
             texts,
@@ -262,11 +275,11 @@ class Embedder:
         if output_value == "token_embeddings":
             rows: Any = [_tensor(matrix) for matrix in found.tokens] if texts else []
         elif not texts:
-            rows = np.array([])
+            rows = np.array([], np.float32 if convert_to_tensor else float)
         else:
             if truncate_dim is not None:  # after the model's own Normalize
                 found = finish(found, truncate_dim, normalize_embeddings)
-            rows = _quantized(found, precision)
+            rows = _quantized(found, precision or "float32")
         if output_value == "sentence_embedding" and (convert_to_tensor or not convert_to_numpy):
             rows = _tensor(rows) if convert_to_tensor else list(_tensor(rows))
         return rows[0] if isinstance(given, str) else rows
@@ -297,7 +310,10 @@ class Embedder:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
         if not texts:
-            return Embeddings(model="", fingerprint="", dense=np.zeros((0, 0), np.float32))
+            none: dict[str, Any] = {
+                kind: np.zeros((0, 0), np.float32) if kind == "dense" else [] for kind in request.outputs
+            }
+            return Embeddings(model="", fingerprint="", **none)
         running = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
         async def part(start: int) -> EmbedResult:
@@ -319,12 +335,16 @@ class Embedder:
     async def _rerank(
         self,
         query: str,
-        documents: Sequence[str],
+        documents: Iterable[str],
         top_k: int | None,
         truncate: bool = True,
         model: str | None = None,
         instruction: str | None = None,
     ) -> list[Ranked]:
+        (query,) = _strings([query], "query")
+        documents = _strings(documents, "documents")
+        if top_k is not None and top_k < 0:
+            raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
         if not documents:
             return []
         text = TextOptions(truncate=truncate)
@@ -401,6 +421,36 @@ def _normalizes(folder: Path) -> bool:
 # --- requests and results -------------------------------------------------------------------------------------
 
 
+def _strings(texts: object, name: str) -> list[str]:
+    """The texts as a list. Raises InvalidField if they are no strings."""
+    if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise InvalidField("{field} must be a list of strings, not {kind}.", field=name, kind=type(texts).__name__)
+    listed = texts if isinstance(texts, list) else list(texts)
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            place = None if name == "query" else index
+            raise InvalidField(
+                "{field} must be a string, not {kind}.", field=name, index=place, kind=type(text).__name__
+            )
+    return listed
+
+
+def _settings(**options: object) -> dict[str, Any]:
+    """The options in the form of a Config. Raises ConfigError for a bad value."""
+    from vectord.config.settings import SETTINGS, BadValue  # noqa: PLC0415 - imported on use
+
+    read = dict(options)
+    for setting in SETTINGS:
+        value = options.get(setting.name)
+        if value is not None:
+            try:
+                read[setting.name] = setting.from_toml(value)
+            except BadValue as problem:
+                name = setting.name.removeprefix("num_")  # threads
+                raise ConfigError(f"{name}: expected {problem}, got {value!r}") from None
+    return read
+
+
 def _request(
     outputs: Sequence[VectorKind] = ("dense",),
     model: str | None = None,
@@ -413,6 +463,13 @@ def _request(
     force_dimensions: bool = False,
     precision: Precision = "float",
 ) -> EmbedRequest:
+    for name, given, choices in (
+        ("outputs", outputs or (None,), VectorKind),
+        ("kind", () if kind is None else (kind,), InputKind),
+        ("precision", (precision,), Precision),
+    ):
+        if not set(given) <= set(get_args(choices)):
+            raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(get_args(choices)))
     return EmbedRequest(
         inputs=(),
         model=model,
@@ -467,7 +524,7 @@ def _quantized(vectors: Float32, precision: str) -> Array:
             steps = (vectors.max(axis=0) - least) / 255
             scaled: Float32 = np.clip(np.floor((vectors - least) / np.where(steps == 0, 1, steps)), 0, 255)
             return scaled.astype(np.uint8) if precision == "uint8" else (scaled - 128).astype(np.int8)
-    raise ValueError(f"encode has no precision {precision!r} for {len(vectors)} texts: int8 and uint8 need several")
+    raise ValueError(f"encode needs several texts for {precision}: it takes the scale from them")
 
 
 def _tensor(array: Array) -> Any:
