@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.config.start import NOTHING, load, refused
 
-from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.other_servers import IGNORED_NAMES, OTHER_OPTIONS
 from vectord.config.settings import SETTINGS, option_name
 from vectord.config.sources import Origin
 from vectord.errors import ConfigError
@@ -122,6 +123,20 @@ def test_an_option_without_effect_takes_its_value(tmp_path: Path, argv: list[str
     assert argv[0].partition("=")[0] in loaded.notes[0]
 
 
+def test_a_value_may_look_like_another_servers_option(tmp_path: Path) -> None:
+    """Also after a switch that stands alone."""
+    loaded = load(["--auto-truncate", "--default-prompt", "-c", "a"], NOTHING, tmp_path)
+    assert (loaded.config.model.default_prompt, loaded.config.model.models) == ("-c", ("a",))
+
+
+def test_an_option_of_another_server_is_no_option_here(tmp_path: Path) -> None:
+    """Otherwise its answer would never be given; and the options that the answers name exist."""
+    own = {flag for setting in SETTINGS for flag in setting.flags} | set(map(option_name, IGNORED_NAMES))
+    assert not own & OTHER_OPTIONS.keys()
+    named = {name for instead in OTHER_OPTIONS.values() for name in re.findall(r"--[a-z-]+", instead)}
+    assert named <= own | {"--no-access-log"}
+
+
 def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Path) -> None:
     """Its --config is a list of models; vectord's is TOML."""
     loaded = load(["--config", "configs/model_config.yaml"], NOTHING, tmp_path)
@@ -136,6 +151,14 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
         (["--profil", "x"], "unknown option '--profil'; did you mean --profile?"),
         (["--qqqqqq"], "unknown option '--qqqqqq'"),
         (["--max-num-seqs", "8"], "--max-num-seqs is another server's option: use --max-batch-requests"),
+        (["-ngl", "99"], "-ngl is another server's option: use --device cuda"),
+        (
+            ["--auto-truncate", "-c", "512"],
+            "-c is another server's option: a model's own length applies, and "
+            "--bge-embed-max-length and similar options shorten it",
+        ),
+        (["--alias=a"], "--alias is another server's option: use --served-model-name"),
+        (["--tool-parser", "x"], "unknown option '--tool-parser'"),
         (["--port"], "--port (command line): expected a value"),
         (["--port", "--host", "x"], "--port (command line): expected a value"),
         (["--no-offline=yes"], "Option '--no-offline' does not take a value."),

@@ -94,6 +94,20 @@ MEANT = [
     ("DEFAULT_PROMPT_NAME", "query", {"default_prompt_name": "query"}),
     ("AUTO_TRUNCATE", "true", {"auto_truncate": True}),
     ("PAYLOAD_LIMIT", "2000000", {"payload_limit": 2_000_000}),
+    # vLLM's
+    ("VLLM_API_KEY", "hush", {"api_key": "hush"}),
+    # llama.cpp's
+    ("LLAMA_API_KEY", "hush", {"api_key": "hush"}),
+    ("LLAMA_ARG_MODEL", "/models/a.gguf", {"models": ("/models/a.gguf",)}),
+    ("LLAMA_ARG_HF_REPO", "a/b", {"models": ("a/b",)}),
+    ("LLAMA_ARG_POOLING", "last", {"pooling": "last"}),
+    ("LLAMA_ARG_POOLING", "rank", {}),
+    ("LLAMA_ARG_THREADS", "4", {"num_threads": 4}),
+    ("LLAMA_ARG_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
+    ("LLAMA_ARG_PORT", "8080", {"port": 8080}),
+    ("LLAMA_ARG_API_PREFIX", "/llama", {"url_prefix": "/llama"}),
+    ("LLAMA_ARG_SSL_CERT_FILE", "c", {"tls_cert_file": "c"}),
+    ("LLAMA_ARG_SSL_KEY_FILE", "k", {"tls_key_file": "k"}),
     # infinity's
     ("INFINITY_MODEL_ID", "a;b;", {"models": ("a", "b")}),
     ("INFINITY_SERVED_MODEL_NAME", "x;y", {"served_model_name": ("x", "y")}),
@@ -172,6 +186,10 @@ WITHOUT_EFFECT = """
     INFINITY_ANONYMOUS_USAGE_STATS DO_NOT_TRACK CUDA_ARENA_SIZE CUDA_ARENA_EXTEND_STRATEGY
     GPU_PRESSURE_THRESHOLD
     INFINITY_QUEUE_SIZE INFERENCE_MAX_QUEUE_DEPTH
+    OLLAMA_HOST OLLAMA_ORIGINS OLLAMA_KEEP_ALIVE OLLAMA_MAX_LOADED_MODELS OLLAMA_MAX_QUEUE OLLAMA_NUM_PARALLEL
+    OLLAMA_CONTEXT_LENGTH
+    LLAMA_ARG_N_PARALLEL LLAMA_ARG_CTX_SIZE LLAMA_ARG_BATCH LLAMA_ARG_UBATCH LLAMA_ARG_N_GPU_LAYERS
+    LLAMA_ARG_EMBEDDINGS LLAMA_ARG_RERANKING
 """
 
 

@@ -22,7 +22,7 @@ from tests.docs.examples import BLOCK, check_alike, examples
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 
-from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.other_servers import IGNORED_NAMES, OTHER_OPTIONS
 from vectord.config.settings import SETTINGS, option_name
 from vectord.products.common.profiles import profiles
 
@@ -140,7 +140,7 @@ ROWS = list(rows())
 
 
 def test_a_name_in_a_table_has_the_stated_effect() -> None:
-    """A name is a setting, has no effect, or is unknown, as the table states."""
+    """A name is a setting, has no effect, or is unknown, as the table states; an unknown option is answered."""
     for page, name, ours in ROWS:
         settings = [setting.name for setting in SETTINGS if name in (*setting.env, *setting.flags)]
         if ours == "no effect":
@@ -149,6 +149,7 @@ def test_a_name_in_a_table_has_the_stated_effect() -> None:
             assert not settings, (page, name)
             assert name not in IGNORED_NAMES, (page, name)
             assert name not in map(option_name, IGNORED_NAMES), (page, name)
+            assert name in OTHER_OPTIONS or not name.startswith("-"), (page, name)
         else:
             assert [f"`{setting}`" for setting in settings] == [ours], (page, name)
 

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from vectord.config.other_servers import FALSE, IGNORED, OTHER_OPTIONS, TRUE, Ignored
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
-from vectord.config.sources import CommandLine, Origin, quoted
+from vectord.config.sources import CommandLine, Origin, nearest, quoted
 from vectord.errors import ConfigError
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
@@ -76,19 +76,24 @@ class Command(click.Command):
     def _with_values(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
         """Write `--switch` as `--switch=true` unless true or false follows, so that click takes no model as its value.
 
-        Raises UsageError for an option with another option in the place of its value.
+        Raises ConfigError for an option with another option in the place of its value, and for another server's option.
         """
         options = {flag: param for param in self.get_params(ctx) for flag in param.opts}
-        words = list(args)
+        words, is_value = list(args), False
         for i, (word, following) in enumerate(pairwise([*words, "--"])):
-            option = options.get(word)
+            option, name = options.get(word), word.partition("=")[0]
             if word == "--":
                 break
+            if name in OTHER_OPTIONS and name not in options and not is_value:
+                raise ConfigError(f"{name} is another server's option: {OTHER_OPTIONS[name]}")
+            is_value = False
             if isinstance(option, SettingOption) and option.may_stand_alone:
                 if following.lower() not in TRUE | FALSE:
                     words[i] = f"{word}=true"
-            elif isinstance(option, click.Option) and not option.is_flag and following.startswith("--"):
-                raise ConfigError(f"{word} (command line): expected a value")
+            elif isinstance(option, click.Option) and not option.is_flag:
+                if following.startswith("--"):
+                    raise ConfigError(f"{word} (command line): expected a value")
+                is_value = True
         return words
 
     def get_help(self, ctx: click.Context) -> str:
@@ -135,10 +140,7 @@ pass_command_line = click.make_pass_decorator(CommandLine, ensure=True)
 def usage_line(error: click.UsageError) -> str:
     """The error in one line, with the nearest known option."""
     if isinstance(error, click.NoSuchOption):
-        if instead := OTHER_OPTIONS.get(error.option_name):
-            return f"{error.option_name} is another server's option: {instead}"
-        hint = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-        return f"unknown option {quoted(error.option_name)}{hint}"
+        return f"unknown option {quoted(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
     return " ".join(error.format_message().split())[:400]
 
 

@@ -66,6 +66,7 @@ class ModelConfig:
         (),
         "Models to serve: hub ids, folders or packages. Default, unless another setting names an embedding model: "
         f"{DEFAULT_MODEL}.",
+        flags=("--model",),
     )
     default_embedding_model: str | None = setting(
         None, "Model served before all others; it embeds when a request names no model."
@@ -118,13 +119,13 @@ class ModelConfig:
     task: Literal["auto", "embed", "rerank", "classify"] = setting(
         "auto",
         "Task of models whose files do not state one; auto: the task that each was trained for.",
-        synonyms={"sentence-similarity": None, "feature-extraction": None},
+        synonyms={"sentence-similarity": None, "feature-extraction": None, "embedding": "embed", "score": "rerank"},
     )
     pooling: Literal["cls", "mean", "last", "max", "splade", "none"] | None = setting(
         None,
         "Pooling, in place of the model's own; splade works with SPLADE models only; none: only a vector for each "
         "token.",
-        synonyms={"last-token": "last", "auto": None},
+        synonyms={"last-token": "last", "auto": None, "rank": None},
     )
     plain_mean: tuple[str, ...] = setting(
         (),

@@ -108,7 +108,8 @@ def milliseconds(text: str) -> str:
 
 # Variables that set a setting, after the two of its own name, in the order in which they win.
 NAMES = {
-    "models": "MODEL_ID MODEL_NAMES INFINITY_MODEL_ID INFERENCE_ALLOWED_EMBEDDING_MODELS",
+    "models": "MODEL_ID MODEL_NAMES INFINITY_MODEL_ID INFERENCE_ALLOWED_EMBEDDING_MODELS LLAMA_ARG_MODEL "
+    "LLAMA_ARG_HF_REPO",
     "reranker_model": "DEFAULT_RERANKING_MODEL",
     "rerankers": "INFERENCE_ALLOWED_RERANK_MODELS",
     "served_model_name": "INFINITY_SERVED_MODEL_NAME",
@@ -119,12 +120,12 @@ NAMES = {
     "hub_cache": "HF_HUB_CACHE HUGGINGFACE_HUB_CACHE",
     "hf_token": "HF_API_TOKEN HUGGING_FACE_HUB_TOKEN",
     "offline": "HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
-    "pooling": "INFINITY_POOLING_METHOD",
+    "pooling": "INFINITY_POOLING_METHOD LLAMA_ARG_POOLING",
     "bge_embed_max_length": "MAX_INPUT_LENGTH",
     "device": "MULTI_GPU_DEVICES MODEL_DEVICE INFINITY_DEVICE_ID INFINITY_DEVICE ORT_EXECUTION_PROVIDER "
     "CUDA_VISIBLE_DEVICES",
     "dtype": "INFINITY_DTYPE",
-    "num_threads": "ORT_NUM_THREADS",
+    "num_threads": "ORT_NUM_THREADS LLAMA_ARG_THREADS",
     "max_batch_requests": "BATCH_MAX_ITEMS BATCH_WINDOW_MAX_SIZE BATCH_MAX_SIZE "
     "MAX_EMBEDDING_BATCH_SIZE INFINITY_BATCH_SIZE INFERENCE_GPU_BATCH_SIZE",
     "max_client_batch_size": "INFINITY_MAX_CLIENT_BATCH_SIZE MAX_BATCH_SIZE INFERENCE_MAX_BATCH_SIZE",
@@ -139,14 +140,14 @@ NAMES = {
     "warmup_batches": "ENABLE_WARMUP WARMUP_STEPS",
     "cache_texts": "EMBEDDING_CACHE_SIZE",
     "front_ends": "API_WORKERS",
-    "host": "INFINITY_HOST API_HOST INFERENCE_HOSTNAME HOSTNAME",
-    "port": "INFINITY_PORT API_PORT INFERENCE_PORT",
-    "url_prefix": "INFINITY_URL_PREFIX INFINITY_PROXY_ROOT_PATH PROXY_ROOT_PATH",
-    "api_key": "INFINITY_API_KEY LLAMA_API_KEY",
+    "host": "INFINITY_HOST API_HOST INFERENCE_HOSTNAME LLAMA_ARG_HOST HOSTNAME",
+    "port": "INFINITY_PORT API_PORT INFERENCE_PORT LLAMA_ARG_PORT",
+    "url_prefix": "INFINITY_URL_PREFIX INFINITY_PROXY_ROOT_PATH PROXY_ROOT_PATH LLAMA_ARG_API_PREFIX",
+    "api_key": "INFINITY_API_KEY LLAMA_API_KEY VLLM_API_KEY",
     "cors_allow_origin": "CORS_ALLOWED_ORIGINS INFINITY_PERMISSIVE_CORS",
     "tls_enabled": "SERVER_SSL_ENABLED",
-    "tls_cert_file": "TLS_SERVER_CERT_PATH",
-    "tls_key_file": "TLS_SERVER_KEY_PATH",
+    "tls_cert_file": "TLS_SERVER_CERT_PATH LLAMA_ARG_SSL_CERT_FILE",
+    "tls_key_file": "TLS_SERVER_KEY_PATH LLAMA_ARG_SSL_KEY_FILE",
     "compress_min_bytes": "GZIP_MIN_BYTES",
     "log_level": "INFINITY_LOG_LEVEL RUST_LOG",
     "log_format": "JSON_OUTPUT",
@@ -155,21 +156,60 @@ NAMES = {
     "otlp_service_name": "OTEL_SERVICE_NAME SERVICE_NAME",
     "otlp_service_version": "OTEL_SERVICE_VERSION",
 }
-# Options of other servers that are not accepted, because they have another meaning here -> the option to use instead.
-OTHER_OPTIONS: Mapping[str, str] = {
-    "--ctx-size": "a model's own length applies, and --bge-embed-max-length and similar options shorten it",
-    "--gpu-memory-utilization": "use --device-memory-mib",
-    "--max-model-len": "a model's own length applies, and --bge-embed-max-length and similar options shorten it",
-    "--max-num-batched-tokens": "use --max-batch-tokens",
-    "--max-num-seqs": "use --max-batch-requests",
-    "--n-gpu-layers": "use --device cuda",
-    "--ngl": "use --device cuda",
-    "--quantization": "use --dtype int8",
-    "--quantize": "use --dtype int8",
-    "--runner": "the model decides; --task chooses where it can do several",
-    "--tensor-parallel-size": "each GPU holds the whole model; --device cuda:0,cuda:1 distributes texts",
-    "--ubatch-size": "use --max-batch-tokens",
+# Why options of other servers are not accepted, or what replaces them -> the options.
+_OTHER_OPTIONS = {
+    "a model's own length applies, and --bge-embed-max-length and similar options shorten it": "--ctx-size -c "
+    "--max-model-len",
+    "the model's files decide": "--tokenizer --tokenizer-mode --tokenizer-revision --code-revision --hf-overrides "
+    "--config-format --load-format --model-impl --generation-config --attention --rope-scaling --rope-freq-base "
+    "--override-kv --chat-template-content-format --skip-tokenizer-init",
+    "the model decides; --task chooses where it can do several": "--runner --convert --embedding --embeddings "
+    "--reranking --rerank",
+    "each GPU holds the whole model; --device cuda:0,cuda:1 distributes texts": "--tensor-parallel-size -tp "
+    "--pipeline-parallel-size -pp --data-parallel-size -dp --distributed-executor-backend --split-mode -sm "
+    "--tensor-split -ts --main-gpu -mg",
+    "requests share batches without it; remove it": "--parallel -np --cont-batching --no-cont-batching -cb "
+    "--async-scheduling",
+    "its part is always served; remove it": "--metrics --props --slots --no-slots --webui --no-webui --jinja",
+    "vectord decides this itself; remove it": "--enforce-eager --seed -s --swap-space --cpu-offload-gb --block-size "
+    "--enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill --kv-cache-dtype --compilation-config "
+    "-O --attention-backend --flash-attn -fa --mlock --no-mmap --numa --cache-type-k --cache-type-v -ctk -ctv "
+    "--disable-log-stats --disable-frontend-multiprocessing --no-warmup --check-tensors --cpu-mask -C --prio --poll "
+    "--swa-full -kvu -nkvo --cache-ram --no-perf",
+    "text is not generated, and images are not read; remove it": "--tool-call-parser --enable-auto-tool-choice "
+    "--response-role --guided-decoding-backend --max-logprobs --limit-mm-per-prompt --keep -n",
+    "a template in a request never runs; remove it": "--trust-request-chat-template",
+    "certificates of clients are not checked; use a proxy for that": "--ssl-ca-certs",
+    "the log goes to standard error; see --log-format": "--log-file --log-config-file --log-colors --log-prefix "
+    "--log-timestamps",
+    "name a hub id, a folder or a GGUF file after `serve`": "-m --hf-repo -hf -hfr --hf-file -hff --model-url -mu "
+    "--hf-config-path",
+    "use --access-log or --no-access-log": "--enable-log-requests --no-enable-log-requests --disable-log-requests "
+    "--disable-uvicorn-access-log",
+    "use --api-keys-file, whose format differs": "--api-key-file",
+    "use --cors-allow-origin": "--allowed-origins --allowed-methods --allowed-headers --allow-credentials",
+    "use --device": "-dev",
+    "use --device cuda": "--n-gpu-layers --gpu-layers --ngl -ngl",
+    "use --device-memory-mib": "--gpu-memory-utilization",
+    "use --dtype int8": "--quantization --quantize -q",
+    "use --front-ends": "--api-server-count --threads-http",
+    "use --hf-token": "-hft",
+    "use --hub-cache": "--download-dir",
+    "use --log-level": "--uvicorn-log-level --log-disable --verbose -v --verbosity -lv",
+    "use --lora NAME=FOLDER": "--enable-lora --lora-modules --max-loras --max-lora-rank --lora-scaled",
+    "use --max-batch-requests": "--max-num-seqs",
+    "use --max-batch-tokens": "--max-num-batched-tokens --ubatch-size -ub -b",
+    "use --model-path": "--models-dir",
+    "use --num-threads": "--threads -t --threads-batch -tb",
+    "use --otlp-endpoint": "--otlp-traces-endpoint --collect-detailed-traces",
+    "use --pooling": "--pooler-config --override-pooler-config",
+    "use --request-timeout-s": "--timeout -to",
+    "use --served-model-name": "--alias -a",
+    "use --tls-cert-file": "--ssl-certfile --ssl-cert-file",
+    "use --tls-key-file": "--ssl-keyfile --ssl-key-file",
+    "use --url-prefix": "--root-path --api-prefix",
 }
+OTHER_OPTIONS = {option: instead for instead, options in _OTHER_OPTIONS.items() for option in options.split()}
 # What the value of a variable means here, if it is not in our form.
 READERS: Mapping[str, ValueReader] = {
     **dict.fromkeys(("INFERENCE_ALLOWED_EMBEDDING_MODELS", "INFERENCE_ALLOWED_RERANK_MODELS"), named_models),
@@ -276,5 +316,15 @@ IGNORED: tuple[Ignored, ...] = (
         ("INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),
         "All requests share one limit; see max_concurrent_requests and max_queue_wait_s.",
     ),
+    Ignored(("OLLAMA_HOST",), "host and port set the address; this variable also sets a client's."),
+    Ignored(("OLLAMA_ORIGINS",), "cors_allow_origin lists the origins."),
+    Ignored(("OLLAMA_KEEP_ALIVE",), "model_idle_s unloads idle models, with model_loading = first-use."),
+    Ignored(("OLLAMA_MAX_LOADED_MODELS",), "model_memory_bytes limits the memory of all loaded models."),
+    Ignored(("OLLAMA_MAX_QUEUE",), "max_concurrent_requests and max_queue_wait_s limit waiting requests."),
+    Ignored(("OLLAMA_NUM_PARALLEL", "LLAMA_ARG_N_PARALLEL"), "Requests share batches."),
+    Ignored(("OLLAMA_CONTEXT_LENGTH", "LLAMA_ARG_CTX_SIZE"), "A model's own length applies."),
+    Ignored(("LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"), "max_batch_tokens limits a batch."),
+    Ignored(("LLAMA_ARG_N_GPU_LAYERS",), "device chooses the processor or a GPU for the whole model."),
+    Ignored(("LLAMA_ARG_EMBEDDINGS", "LLAMA_ARG_RERANKING"), "The model's files decide; see task.", switch=True),
 )
 IGNORED_NAMES = {name: ignored for ignored in IGNORED for name in ignored.names}

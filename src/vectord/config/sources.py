@@ -334,7 +334,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean ...?" with the known name closest to `word`, or nothing."""
     import difflib  # noqa: PLC0415 - needed for errors only
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)  # below it, they are seldom related
     return f"; did you mean {close[0]}?" if close else ""
 
 
