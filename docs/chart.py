@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from vectord.config.settings import SETTINGS, Setting
+from vectord.products.common.profiles import profiles
 
 VALUES = Path(__file__).parents[1] / "deploy" / "helm" / "vectord" / "values.yaml"
 
@@ -54,6 +55,7 @@ def values_schema() -> str:
     settings = {
         setting.name: _schema_of_setting(setting) for setting in SETTINGS if setting.name != "host"
     }  # the pod's
+    settings["profile"] = {"enum": [*profiles(), None]}
     top = _schema_of(own, "")
     reference = {"$ref": "#/definitions/settings"}
     top["properties"] |= {"settings": reference, "secretSettings": reference, "global": {"type": "object"}}

@@ -151,6 +151,15 @@ def test_values_reach_vectord_unchanged(tmp_path: Path) -> None:
 
 
 @helm
+def test_a_profile_keeps_the_port_of_the_chart(tmp_path: Path) -> None:
+    """Its other settings apply."""
+    (container,) = pod({"settings": {"profile": "tei"}})["containers"]
+    loaded = load([], {entry["name"]: entry["value"] for entry in container["env"]}, tmp_path)
+    assert (loaded.profile, loaded.config.server.port) == ("tei", container["ports"][0]["containerPort"])
+    assert loaded.config.engine.max_client_batch_size == 32
+
+
+@helm
 @pytest.mark.parametrize("tls", [False, True])
 def test_ports_and_tls_reach_probes_service_and_policy(tls: bool) -> None:
     """The port of the settings, gRPC's and the metrics' own."""
@@ -230,6 +239,7 @@ def test_keda_scales_by_saturation() -> None:
     "values",
     [
         {"settings": {"prot": 9000}},
+        {"settings": {"profile": "te1"}},
         {"settings": {"models": {"a": "b"}}},
         {"settings": {"batch_sizes": [33_554_432]}},
         {"settings": {"port": 0}},
