@@ -123,6 +123,14 @@ def test_an_option_without_effect_takes_its_value(tmp_path: Path, argv: list[str
     assert argv[0].partition("=")[0] in loaded.notes[0]
 
 
+def test_an_option_for_each_model_may_be_repeated(tmp_path: Path) -> None:
+    """As on infinity's command line: equal values are one, and the largest batch counts."""
+    words = "a b --dtype float16 --dtype float16 --revision r --revision r --batch-size 64 --batch-size 32 --device cpu"
+    config = load(words.split(), NOTHING, tmp_path).config
+    assert (config.device.dtype, config.model.revision, config.device.device) == ("float16", "r", "cpu")
+    assert config.device.max_batch_requests == 64
+
+
 def test_a_value_may_look_like_another_servers_option(tmp_path: Path) -> None:
     """Also after a switch that stands alone."""
     loaded = load(["--auto-truncate", "--default-prompt", "-c", "a"], NOTHING, tmp_path)
@@ -162,6 +170,11 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
         (["--port"], "--port (command line): expected a value"),
         (["--port", "--host", "x"], "--port (command line): expected a value"),
         (["--no-offline=yes"], "Option '--no-offline' does not take a value."),
+        (
+            ["--dtype", "float16", "--dtype", "float32"],
+            "--dtype (command line): expected one of auto, float32, bfloat16, "
+            "float16, int8, fp8, int8-weights, int4-weights, got 'float16;float32'",
+        ),
         (["--port=x"], "--port (command line): expected a whole number from 0 to 65535, got 'x'"),
         (["--offline=perhaps"], "--offline (command line): expected true or false, got 'perhaps'"),
         (["--config", "no.toml"], "config file 'no.toml': no such file"),

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from vectord.config.other_servers import FALSE, IGNORED, OTHER_OPTIONS, TRUE, Ignored
+from vectord.config.other_servers import FALSE, FOR_EACH_MODEL, IGNORED, OTHER_OPTIONS, TRUE, Ignored
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
 from vectord.config.sources import CommandLine, Origin, nearest, quoted
 from vectord.errors import ConfigError
@@ -252,7 +252,7 @@ def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
                 group=SECTION_TITLES[setting.section].partition(":")[0],
                 record=_help_record(setting) if flag == setting.flags[0] else None,
                 choices=("true", "false") if setting.type is bool else setting.choices,
-                multiple=setting.type is tuple,
+                multiple=setting.type is tuple or setting.reads.get(flag) in FOR_EACH_MODEL,
             )
     for flag, ignored in {option_name(name): one for one in IGNORED for name in one.names}.items():
         yield from _with_opposite(flag, partial(_skip, ignored), ignored.switch, group="")
@@ -278,6 +278,8 @@ def _set(setting: Setting, flag: str, name: str, line: CommandLine, texts: Seque
     """Put the setting into the layer. A list grows: `vectord serve A --model-id B` serves both."""
     origin = Origin("command line", name)
     if flag in setting.reads:
+        if setting.reads[flag] in FOR_EACH_MODEL:
+            texts = [";".join(texts)]
         meanings = [setting.reads[flag](text) for text in texts]
         if None in meanings:
             if flag in setting.switches:  # the position of a switch that sets nothing

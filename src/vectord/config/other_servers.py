@@ -62,6 +62,9 @@ def largest(text: str) -> str:
     return max(parts, key=int) if parts and all(re.fullmatch("[0-9]{1,18}", part) for part in parts) else text
 
 
+FOR_EACH_MODEL = (same_for_all, largest)  # a repeated option is such a list
+
+
 def cpu_if_none_visible(text: str) -> str | None:
     """-1 hides every GPU and means cpu. torch itself reads every other value."""
     return "cpu" if text == "-1" else None
