@@ -229,6 +229,12 @@ def test_docs_lists_vectord_openai_and_tei_first() -> None:
     assert BRIEF["tags"][-1]["name"] == "server"
 
 
+def test_docs_knows_the_place_of_every_product() -> None:
+    """Also of one whose paths all belong to other products; Swagger UI lists unknown ones last."""
+    used = {tag for methods in BRIEF["paths"].values() for operation in methods.values() for tag in operation["tags"]}
+    assert used == {tag["name"] for tag in BRIEF["tags"]}
+
+
 def test_docs_hides_aliases_and_the_products_own_prefixes() -> None:
     """One path an operation. A product's own prefix stays where a page of the server has the short path."""
     assert {"/v1/embeddings", "/vectord/embed", "/embed", "/v1/models/{model}"} <= BRIEF["paths"].keys()

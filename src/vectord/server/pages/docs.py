@@ -26,6 +26,22 @@ _HTML = b"""<!DOCTYPE html>
 <title>vectord</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="/docs/swagger-ui.css">
+<style>
+/* Swagger UI's own colours of these have a contrast below 4.5. */
+.swagger-ui { overflow-wrap: anywhere; }
+.swagger-ui .info .title small, .swagger-ui .download-contents { background: #595e65; }
+.swagger-ui .info .title small.version-stamp { background: #1a7f4b; }
+.swagger-ui .microlight span[style*="211, 99, 99"] { color: #ff9d94 !important; }
+.light .swagger-ui :is(.btn.authorize, .info a) { color: #1a7f4b; border-color: #1a7f4b; }
+.light .swagger-ui .btn.authorize svg { fill: #1a7f4b; }
+.light .swagger-ui .opblock.opblock-post .opblock-summary-method { background: #1a7f4b; }
+.light .swagger-ui :is(.opblock.opblock-get .opblock-summary-method, .btn.execute) { background: #1d5fbf; }
+.light .swagger-ui .opblock.opblock-delete .opblock-summary-method { background: #b3261e; }
+.light .swagger-ui .btn.cancel { color: #b3261e; border-color: #b3261e; }
+.light .swagger-ui .parameter__in { color: #595e65; }
+.dark-mode .swagger-ui :is(.header-col, .examples-select__section-label) { color: #e4e6e6; }
+.dark-mode .swagger-ui .btn.cancel { color: #ff9d94 !important; border-color: #ff9d94 !important; }
+</style>
 </head>
 <body>
 <div id="swagger-ui"></div>
@@ -40,7 +56,7 @@ _START = b"""const dark = matchMedia("(prefers-color-scheme: dark)");
 function applyTheme() {
   const chosen = localStorage.getItem("vectord-theme") ?? "auto"; // as chosen in the console
   const isDark = chosen === "auto" ? dark.matches : chosen === "dark";
-  document.documentElement.classList.toggle("dark-mode", isDark);
+  document.documentElement.className = isDark ? "dark-mode" : "light";
   document.documentElement.style.colorScheme = isDark ? "dark" : "light";
 }
 dark.addEventListener("change", applyTheme);

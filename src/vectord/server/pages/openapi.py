@@ -122,7 +122,7 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "vectord", "version": version, "description": "A self-hosted server for retrieval models."},
-        "tags": _ranked_tags(endpoints) if brief else [{"name": name} for name in dict.fromkeys(map(_tag, endpoints))],
+        "tags": _ranked_tags(described) if brief else [{"name": name} for name in dict.fromkeys(map(_tag, endpoints))],
         "paths": paths,
         "components": {
             "schemas": components,

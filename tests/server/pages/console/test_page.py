@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from tests.checkpoints.small_hub import MODEL
-from tests.server.pages.console.visit import ADMIN_KEY, HOSTILE, KEY, Visit, run, use_tool
+from tests.server.pages.console.visit import ADMIN_KEY, AXE, HOSTILE, KEY, Visit, run, use_tool
 
 from vectord.observability.activity import Activity
 
-AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
 SHOW = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
@@ -292,12 +290,11 @@ def test_the_theme_follows_the_system_or_the_choice(chromium: Browser, server: s
         assert visit.page.evaluate(background) == light != dark
 
 
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: make test does that where there is npm")
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(chromium: Browser, server: str, scheme: str, width: int) -> None:
     """On the whole page with every tool's result; and nothing is wider than the screen."""
-    if not AXE.is_file():
-        pytest.skip("axe-core is not installed: make test does that where there is npm")
     size = {"width": width, "height": 844}
     with Visit.begun(chromium, server, color_scheme=scheme, viewport=size, bypass_csp=True) as visit:
         visit.open()

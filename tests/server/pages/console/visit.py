@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
 KEY = "console-test-key"
 ADMIN_KEY = "console-admin-key"
+AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = "<img src=x onerror=\"document.title='struck'\">"
 PATIENCE_MS = 60_000  # with a machine that does much else
 
