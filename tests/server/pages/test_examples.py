@@ -29,6 +29,13 @@ def test_every_product_has_examples() -> None:
     assert not [name(entry) for entry in CALLS if "{" in entry["path"] or "load" in entry["path"].split("/")]
 
 
+def test_vectord_openai_and_tei_come_first() -> None:
+    """As in /docs; the other products follow by title."""
+    titles = list(dict.fromkeys(entry["title"] for entry in CALLS))
+    assert titles[:3] == ["vectord", "OpenAI", "text-embeddings-inference"]
+    assert titles[3:] == sorted(titles[3:], key=str.lower)
+
+
 def test_each_path_is_answered_by_its_product() -> None:
     """With the example's body."""
     for entry in CALLS:

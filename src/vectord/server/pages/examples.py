@@ -21,10 +21,11 @@ Path: TypeAlias = list[str]  # the keys that lead to a value in a body
 
 
 def examples(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
-    """One entry per example, without aliases of a path, and one per GET route."""
+    """One entry per example, without aliases of a path, and one per GET route. The products as /docs orders them."""
+    ordered = sorted(dialects, key=lambda each: (each.rank is None, each.rank or 0, each.title.lower()))
     return [
         _entry(dialect, route, table)
-        for dialect in dialects
+        for dialect in ordered
         for route in distinct_routes(dialect)
         if not route.admin and "{" not in route.path and (route.method == "GET" or route.example is not None)
     ]

@@ -132,7 +132,7 @@ def test_requests_are_shown_by_model_and_with_their_outcome(page: Page, server: 
     expect(row.locator("td").nth(1)).to_contain_text("ms")
     expect(row.locator("td").nth(5)).to_contain_text("%")
     recent = page.locator("#requests-table")
-    expect(recent.get_by_role("row", name="404 ModelNotFound").first).to_be_visible()
+    expect(recent.get_by_role("row", name="404 Model not found").first).to_be_visible()
     page.get_by_label("errors only").check()
     expect(recent.locator("tbody tr")).to_have_count(recent.locator(".outcome:not(.good)").count())
     assert "secret" not in page.locator("main section:not(#playground)").first.inner_text() + recent.inner_text()
@@ -196,6 +196,25 @@ def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, serv
             assert box is not None and box["x"] + box["width"] <= 390 and box["y"] < 844
         expect(visit.page.locator("#load-note")).to_contain_text(re.compile("Version .+, up .+ of memory"))
         assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_an_unreachable_server_is_reported_until_it_returns(visit: Visit, server: str) -> None:
+    """The models and requests that the page has received stay."""
+    httpx.post(f"{server}/v1/embeddings", json={"input": "a happy person"}).raise_for_status()
+    visit.open()
+    page = visit.page
+    requests = page.locator("#requests-table tbody tr")
+    expect(requests).not_to_have_count(0)
+    page.route(re.compile("/console/|/vectord/"), lambda route: route.abort())
+    expect(page.locator("#state")).to_have_text("unreachable")
+    for note in ("#load-note", "#models-note", "#requests-note"):
+        expect(page.locator(note)).to_have_text("The server does not answer.")
+    expect(requests).not_to_have_count(0)
+    expect(page.locator("#models-table tbody tr")).not_to_have_count(0)
+    page.unroute_all()
+    expect(page.locator("#state")).to_have_text("ready")
+    for note, words in {"#load-note": "Version", "#models-note": "3 models", "#requests-note": "The last"}.items():
+        expect(page.locator(note)).to_contain_text(words)
 
 
 def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:

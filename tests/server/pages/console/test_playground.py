@@ -69,7 +69,7 @@ def test_colbert_matches_agree_with_the_score(page: Page, server: str) -> None:
     panel.get_by_role("textbox", name="Document").fill(passage)
     run(panel)
     wanted = ask(server, "rerank", model=BGE, query=query, passages=[passage], method="colbert")["results"][0]["score"]
-    assert number(panel.locator(".told b").last.inner_text()) == pytest.approx(wanted, abs=1e-3)
+    assert number(panel.locator(".facts b").last.inner_text()) == pytest.approx(wanted, abs=1e-3)
     vectors = [
         np.array(ask(server, "embed", model=BGE, inputs=[text], outputs=["colbert"], kind=kind)["data"][0]["colbert"])
         for text, kind in ((query, "query"), (passage, "document"))
@@ -98,7 +98,7 @@ def test_rerank_lists_passages_by_score(page: Page, server: str) -> None:
     assert [row[0] for row in rows] == [passages[result["index"]] for result in wanted["results"]]
     assert [number(row[1]) for row in rows] == pytest.approx([r["score"] for r in wanted["results"]], abs=1e-3)
     panel = use_tool(page, "Rerank", BGE)
-    panel.get_by_role("combobox", name="By").select_option("weighted")
+    panel.get_by_role("combobox", name="Method").select_option("weighted")
     run(panel)
     expect(panel).to_contain_text("Kind of score: weighted")
 
@@ -139,6 +139,7 @@ def test_a_map_shows_near_texts_near_each_other(page: Page) -> None:
     bread, loaf, rise, bank = np.array(places)
     assert np.linalg.norm(bread - loaf) < np.linalg.norm(bread - bank)
     assert np.linalg.norm(rise - bank) < np.linalg.norm(rise - loaf)
+    assert panel.locator(".map .name").all_text_contents() == texts
     panel.get_by_role("button", name=texts[0]).click()
     expect(panel.locator(".found tbody tr").first.locator("td").first).to_have_text(texts[1])
 
@@ -222,17 +223,17 @@ def test_truncation_is_reported(page: Page) -> None:
     """Tokens seen and read, and the text; refused texts have a reason."""
     panel = use_tool(page, "Dense", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill("rain " * 400)
-    panel.get_by_role("combobox", name="Over-long texts").select_option("cut")
+    panel.get_by_role("combobox", name="Over-long texts").select_option("truncate")
     run(panel)
-    expect(note(panel)).to_contain_text("402 tokens, 256 read: text 1 cut")
-    panel.get_by_role("combobox", name="Over-long texts").select_option("refuse")
+    expect(note(panel)).to_contain_text("402 tokens, 256 used; truncated: text 1")
+    panel.get_by_role("combobox", name="Over-long texts").select_option("reject")
     panel.get_by_role("button", name="Run").click()
     expect(note(panel)).to_contain_text("256")
     expect(note(panel)).to_have_class("note bad")
 
 
 def code_of(page: Page, language: str) -> str:
-    page.get_by_role("combobox", name="As", exact=True).select_option(language)
+    page.get_by_role("combobox", name="Language").select_option(language)
     return page.locator("#code").inner_text()
 
 

@@ -47,9 +47,12 @@ export const any = {
   async run() {
     const entry = chosen();
     const answer = await call(entry.method, entry.path, label.hidden ? undefined : body.value);
-    const text = answer.json === null ? answer.text : JSON.stringify(answer.json, null, 1);
+    const text = answer.json === null ? answer.text : withShortLists(JSON.stringify(answer.json, null, 2));
     const shown = text.length > SHOWN ? `${text.slice(0, SHOWN)}\n... ${text.length - SHOWN} more characters` : text;
     const place = { class: "answer", tabindex: "0", role: "region", "aria-label": "Answer" };
     return { nodes: [el("pre", place, shown)], answers: [{ ...answer, json: null }] };
   },
 };
+
+/** Lists of numbers on one line each. */
+const withShortLists = (json) => json.replace(/\[[-\d.e+,\s]+\]/g, (list) => list.replace(/\s+/g, " "));

@@ -56,7 +56,7 @@ export class Chart {
     if (this.shown) for (const name of ["x1", "x2"]) this.marker.setAttribute(name, this.#x(this.shown.at));
   }
 
-  /** {name, now, mean, least, most} of each series. */
+  /** {name, now, mean, min, max} of each series. */
   summary() {
     return this.series.map((name, at) => {
       const known = this.points.map(({ values }) => values[at]).filter((value) => value != null);
@@ -65,8 +65,8 @@ export class Chart {
         name: name ? `${this.title}, ${name}` : this.title,
         now: this.format(this.now[at]),
         mean: this.format(mean),
-        least: this.format(known.length ? Math.min(...known) : null),
-        most: this.format(known.length ? Math.max(...known) : null),
+        min: this.format(known.length ? Math.min(...known) : null),
+        max: this.format(known.length ? Math.max(...known) : null),
       };
     });
   }

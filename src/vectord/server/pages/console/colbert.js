@@ -15,7 +15,7 @@ const body = ({ reading }, text, kind) => ({ ...reading, inputs: [text], outputs
 export const colbert = {
   id: "colbert",
   title: "ColBERT",
-  about: "A vector a token. Point at a token of the query, or go to it by keyboard, and see what answers it.",
+  about: "One vector per token. Select a token of the query to see its best match in the document.",
   fields: [el("label", {}, "Query", query), el("label", {}, "Document", passage)],
   cannot: (model) => (model.outputs.includes("colbert") ? null : `${model.name} makes no vectors per token (ColBERT).`),
   call: (asked) => ({
@@ -85,8 +85,8 @@ function matching(rows, columns, scores) {
   choose(0);
   const spaced = (nodes) => nodes.flatMap((node) => [node, " "]);
   return [
-    el("p", { class: "note told" }, el("span", {}, "Each query token\u2019s best match, summed: ", el("b", { class: "number" }, decimal(sum))),
-      el("span", {}, "averaged: ", el("b", { class: "number" }, decimal(sum / rows.length)))),
+    el("p", { class: "note facts" }, el("span", {}, "Sum of the best matches: ", el("b", { class: "number" }, decimal(sum))),
+      el("span", {}, "mean: ", el("b", { class: "number" }, decimal(sum / rows.length)))),
     el("div", {}, el("h3", {}, "Query"), el("p", { class: "words", role: "group", "aria-label": "Tokens of the query" }, spaced(buttons))),
     el("div", {}, el("h3", {}, "Document"), el("p", { class: "words" }, spaced(words))),
     readout,

@@ -11,7 +11,7 @@ const body = ({ reading }) => ({ ...reading, inputs: [text.value] });
 export const dense = {
   id: "dense",
   title: "Dense",
-  about: "The vector of a text. Each square is one number: coloured above zero, grey below, stronger with distance.",
+  about: "The vector of a text. Each square is one number: coloured if positive, grey if negative, stronger for larger values.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
   call: (asked) => ({
@@ -40,7 +40,8 @@ function heatMap(numbers) {
     readout.textContent = `number ${at + 1}: ${decimal(numbers[at], 6)}`;
     draw();
   };
-  const draw = () => paint(map, numbers, { columns, largest, at });
+  const colours = ["plus", "minus"].map((name) => el("i", { class: name }));
+  const draw = () => paint(map, numbers, { columns, largest, at, colours });
   map.addEventListener("pointermove", (event) => {
     const box = map.getBoundingClientRect();
     const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
@@ -54,17 +55,16 @@ function heatMap(numbers) {
   });
   document.addEventListener("theme", () => map.isConnected && draw());
   requestAnimationFrame(draw);
-  const scale = el("p", { class: "note scale" }, el("i", { class: "minus" }), "below zero", el("i", { class: "plus" }), "above zero");
+  const scale = el("p", { class: "note scale" }, colours[1], "negative", colours[0], "positive");
   return [
-    el("p", { class: "note told" }, el("span", {}, summary), scale),
+    el("p", { class: "note facts" }, el("span", {}, summary), scale),
     map, readout,
     el("details", {}, el("summary", {}, "All numbers"), el("pre", { tabindex: "0", class: "answer", role: "region", "aria-label": "All numbers" }, numbers.join(", "))),
   ];
 }
 
-function paint(map, numbers, { columns, largest, at }) {
-  const style = getComputedStyle(document.documentElement);
-  const [plus, minus] = ["--accent", "--text"].map((name) => style.getPropertyValue(name));
+function paint(map, numbers, { columns, largest, at, colours }) {
+  const [plus, minus] = colours.map((node) => getComputedStyle(node).backgroundColor);
   const pen = map.getContext("2d");
   pen.clearRect(0, 0, map.width, map.height);
   numbers.forEach((number, index) => {

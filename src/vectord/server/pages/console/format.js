@@ -2,23 +2,25 @@
 
 const NONE = "\u2013";
 
+/** With at most `digits` decimals, and commas between thousands. */
+const number = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
+
 export function count(value) {
   if (value == null) return NONE;
-  if (value >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
-  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k`;
-  return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
+  if (value >= 1e6) return `${number(value / 1e6, 1)} M`;
+  return value >= 1e4 ? `${number(value / 1e3, 1)} k` : number(value, value >= 100 ? 0 : 1);
 }
 
 export function milliseconds(value) {
   if (value == null) return NONE;
-  if (value >= 1e3) return `${(value / 1e3).toFixed(value >= 1e4 ? 1 : 2)} s`;
-  return `${value >= 100 ? Math.round(value) : value.toFixed(1)} ms`;
+  if (value >= 1e3) return `${number(value / 1e3, value >= 1e4 ? 1 : 2)} s`;
+  return `${number(value, value >= 10 ? 0 : 1)} ms`;
 }
 
 export function bytes(value) {
   if (value == null) return NONE;
-  if (value >= 1e9) return `${(value / 1e9).toFixed(2)} GB`;
-  return value >= 1e6 ? `${Math.round(value / 1e6)} MB` : `${Math.round(value / 1e3)} kB`;
+  if (value >= 1e9) return `${number(value / 1e9, 2)} GB`;
+  return value >= 1e6 ? `${number(value / 1e6, 0)} MB` : `${number(value / 1e3, 0)} kB`;
 }
 
 export function percent(value) {
@@ -29,8 +31,13 @@ export function decimal(value, digits = 4) {
   return value.toFixed(digits).replace("-", "\u2212");
 }
 
-export function plural(number, one) {
-  return `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
+export function plural(many, one) {
+  return `${many.toLocaleString("en")} ${one}${many === 1 ? "" : "s"}`;
+}
+
+/** The name of an error's class as words: "QueueTimedOut" is "Queue timed out". */
+export function errorWords(name) {
+  return name.replace(/([a-z])([A-Z])/g, (_, one, other) => `${one} ${other.toLowerCase()}`);
 }
 
 /** A time of day, of seconds since 1970. */

@@ -3,7 +3,7 @@
 import { get, whenAdmitted } from "./api.js";
 import { Chart } from "./chart.js";
 import { el, find, table, tableParts } from "./dom.js";
-import { bytes, count, duration, milliseconds, percent } from "./format.js";
+import { bytes, count, duration, errorWords, milliseconds, percent } from "./format.js";
 import { errorsIn, History, modelSums, percentileMs } from "./history.js";
 
 const PERIOD_MS = 1000;
@@ -11,7 +11,7 @@ const PATIENCE_MS = 5000; // after a failure
 const RANGES = [[120, "2 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
 const RANGE_KEPT_AS = "vectord-range";
 const YOUNG_S = 300; // a server for whose figures 2 minutes are enough, unless the visitor has chosen
-const REFUSED = /^(429|503) /;
+const REJECTED = /^(429|503) /;
 
 const history = new History();
 const number = "right number";
@@ -22,9 +22,9 @@ const CHARTS = [
     values: ({ seconds }, of) => [of.requests / seconds, of.errors / seconds] },
   { title: "Latency", series: ["p50", "p95", "p99"], format: milliseconds, top: 10, model: true,
     values: (step, of) => [0.5, 0.95, 0.99].map((part) => percentileMs(of.counts, history.bounds, part)) },
-  { title: "Tokens a second", series: ["answered", "run"], format: count, top: 100, model: true,
+  { title: "Tokens a second", series: ["answered", "computed"], format: count, top: 100, model: true,
     values: ({ seconds }, of) => [of.tokens / seconds, of.run_tokens === undefined ? null : of.run_tokens / seconds] },
-  { title: "Errors a second", series: ["client", "refused", "server"], format: count, top: 1, kinds: ["s1", "s2", "bad"],
+  { title: "Errors a second", series: ["client", "rejected", "server"], format: count, top: 1, kinds: ["s1", "s2", "bad"],
     values: (step) => errorRates(step) },
   { title: "Queued tokens", series: ["interactive", "bulk"], format: count, top: 100,
     values: ({ queued_tokens: queued }) => [queued.interactive, queued.bulk] },
@@ -125,7 +125,7 @@ function draw() {
 
 function errorRates({ errors_by: errors, seconds }) {
   const rates = [0, 0, 0];
-  for (const [name, many] of Object.entries(errors)) rates[REFUSED.test(name) ? 1 : name < "5" ? 0 : 2] += many / seconds;
+  for (const [name, many] of Object.entries(errors)) rates[REJECTED.test(name) ? 1 : name < "5" ? 0 : 2] += many / seconds;
   return rates;
 }
 
@@ -143,14 +143,11 @@ function drawDevices(steps, shown) {
 
 function drawErrors(steps) {
   const errors = errorsIn(steps);
-  const rows = errors.map(([name, many]) => [name.slice(0, 3), words(name.slice(4)), many.toLocaleString("en")]);
+  const rows = errors.map(([name, many]) => [name.slice(0, 3), errorWords(name.slice(4)) || "unknown", many.toLocaleString("en")]);
   find("errors").replaceChildren(rows.length
     ? table([["status", "number"], ["reason", ""], ["requests", number]], rows)
     : el("p", { class: "note empty" }, "No errors in this time."));
 }
-
-/** "QueueTimedOut" as words. */
-const words = (name) => (name || "without a reason").replace(/([a-z])([A-Z])/g, (_, one, other) => `${one} ${other.toLowerCase()}`);
 
 function drawModels(steps) {
   const names = Object.keys(history.now?.models ?? {});
@@ -158,7 +155,7 @@ function drawModels(steps) {
   const rows = names.map((name) => [name, modelSums(steps, name)]).filter(([, sums]) => sums.requests > 0)
     .sort((one, other) => other[1].requests - one[1].requests)
     .map(([name, { requests, errors, tokens, texts, truncated, counts }]) => [
-      name, requests.toLocaleString("en"), milliseconds(percentileMs(counts, history.bounds, 0.5)),
+      name, count(requests), milliseconds(percentileMs(counts, history.bounds, 0.5)),
       milliseconds(percentileMs(counts, history.bounds, 0.95)), count(texts), count(tokens),
       texts ? percent(truncated / texts) : percent(null), el("span", { class: errors ? "bad" : "" }, errors.toLocaleString("en")),
     ]);
@@ -181,8 +178,8 @@ function offer(names) {
 function fillTable() {
   if (!find("figures").open) return;
   const charts = [...CHARTS.map(({ chart }) => chart), ...(gpu ? [gpu] : [])];
-  const rows = charts.flatMap((chart) => chart.summary()).map((row) => [row.name, row.now, row.mean, row.least, row.most]);
-  const columns = [["figure", ""], ["now", number], ["mean", number], ["least", number], ["most", number]];
+  const rows = charts.flatMap((chart) => chart.summary()).map((row) => [row.name, row.now, row.mean, row.min, row.max]);
+  const columns = [["figure", ""], ["now", number], ["mean", number], ["min", number], ["max", number]];
   find("figures-table").replaceChildren(...tableParts(columns, rows));
 }
 

@@ -15,13 +15,13 @@ let models = [];
 let failure = null;
 startPlayground((whenChanged) => startModels((list) => {
   models = list;
-  tellState();
+  showState();
   whenChanged(list);
 }));
 startLive((figures, error) => {
   failure = error;
   if (figures !== null) allowManaging(figures.admin);
-  tellState();
+  showState();
 });
 startRequests();
 
@@ -68,7 +68,7 @@ function startKey() {
   });
 }
 
-function tellState() {
+function showState() {
   const [state, words] = stateOf();
   const place = find("state");
   if (place.textContent === words) return;
@@ -77,8 +77,8 @@ function tellState() {
 }
 
 function stateOf() {
-  if (failure?.status === 0) return ["bad", "no answer"];
-  if (failure?.status === 401) return ["bad", "key wanted"];
+  if (failure?.status === 0) return ["bad", "unreachable"];
+  if (failure?.status === 401) return ["bad", "key required"];
   const answering = models.filter((model) => model.state === "ready" || model.state === "unloaded").length;
   if (models.length === 0) return ["waiting", "connecting"];
   if (answering === models.length) return ["ready", "ready"];

@@ -12,7 +12,8 @@ const BATCH = 64; // texts a request
 const GROUPS = 6; // colours
 const NAMED = 40; // texts that are written next to their points
 const NEAREST = 10;
-const WIDTH = 720;
+const MAX_WIDTH = 720;
+const MIN_WIDTH = 300; // of a phone, whose labels would be too small to read in a wider drawing
 const HEIGHT = 440;
 const MARGIN = 24;
 const SHOWN_CHARACTERS = 34;
@@ -26,10 +27,10 @@ const texts = el("textarea", { rows: "8", maxlength: "200000" }, [
 ].join("\n"));
 const field = el("label", {}, "Texts, one per line", texts);
 const picker = el("input", { type: "file", accept: ".txt,.md,.csv,.tsv,.json,.jsonl,.ndjson,text/*", onchange: () => take(picker.files[0]) });
-const told = el("span", { class: "note", role: "status" });
+const fileNote = el("span", { class: "note", role: "status" });
 const remove = el("button", { type: "button", hidden: true, onclick: () => take(null) }, "Remove the file");
 const drop = el("div", { class: "drop" },
-  el("label", {}, "Or drop a file here: lines, CSV, JSON or JSON lines", picker), told, remove);
+  el("label", {}, "Or drop a file here: lines, CSV, JSON or JSON lines", picker), fileNote, remove);
 let dropped = null; // the texts of a file
 
 for (const name of ["dragover", "drop"]) {
@@ -42,14 +43,14 @@ for (const name of ["dragover", "drop"]) {
 drop.addEventListener("dragleave", () => drop.classList.remove("over"));
 
 async function take(file) {
-  told.classList.remove("bad");
+  fileNote.classList.remove("bad");
   try {
     dropped = file ? await textsOf(file, MAX_TEXTS) : null;
-    told.textContent = file ? `${file.name}: ${plural(dropped.length, "text")}` : "";
+    fileNote.textContent = file ? `${file.name}: ${plural(dropped.length, "text")}` : "";
   } catch (error) {
     dropped = null;
-    told.classList.add("bad");
-    told.textContent = error.message;
+    fileNote.classList.add("bad");
+    fileNote.textContent = error.message;
   }
   if (!file) picker.value = "";
   field.hidden = dropped !== null;
@@ -89,19 +90,20 @@ export const map = {
 };
 
 function drawn(asked, names, vectors) {
+  const width = Math.max(MIN_WIDTH, Math.min(MAX_WIDTH, drop.clientWidth));
   const plane = planeOf(vectors);
   const groups = groupsOf(vectors, GROUPS);
-  const place = placing(plane.points);
+  const place = placing(plane.points, width);
   const found = el("div", { class: "found" });
   const tip = el("output", { class: "note tip" }, "Point at a text, or select it to list its neighbours.");
   const places = plane.points.map(place);
-  const labels = names.length <= NAMED ? labelsOf(names, places) : [];
+  const labels = names.length <= NAMED ? labelsOf(names, places, width) : [];
   const dots = names.map((name, at) => svg("circle", {
     class: `point g${groups[at]}`, cx: places[at][0], cy: places[at][1], r: labels.length ? 5 : 3.5,
     tabindex: "0", role: "button", "aria-label": name,
   }));
   const sought = svg("g", { class: "sought", visibility: "hidden" }, svg("path", { d: "M-7 0H7M0 -7V7" }));
-  const drawing = svg("svg", { class: "map", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": `Map of ${plural(names.length, "text")}` }, 
+  const drawing = svg("svg", { class: "map", viewBox: `0 0 ${width} ${HEIGHT}`, role: "group", "aria-label": `Map of ${plural(names.length, "text")}` }, 
     svg("g", { "aria-hidden": "true" }, labels), dots, sought);
 
   const list = (vector, title, leave) => {
@@ -155,27 +157,27 @@ function searchOf(asked, show) {
 }
 
 /** From a point of the plane to the drawing, which shows all points of it. */
-function placing(points) {
+function placing(points, width) {
   const [left, right, low, high] = [0, 1].flatMap((axis) => {
     const values = points.map((point) => point[axis]);
     return [values.reduce((one, other) => Math.min(one, other)), values.reduce((one, other) => Math.max(one, other))];
   });
   const share = (value, least, most) => Math.min(1.02, Math.max(-0.02, (value - least) / (most - least || 1)));
   return ([x, y]) => [
-    MARGIN + share(x, left, right) * (WIDTH - 2 * MARGIN),
+    MARGIN + share(x, left, right) * (width - 2 * MARGIN),
     HEIGHT - MARGIN - share(y, low, high) * (HEIGHT - 2 * MARGIN),
   ].map((value) => Number(value.toFixed(1)));
 }
 
 /** The label of each point, to its right or its left; null where it would cover another. */
-function labelsOf(names, places) {
+function labelsOf(names, places, width) {
   const taken = places.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
   return names.map((name, at) => {
     const [x, y] = places[at];
     const text = name.length > SHOWN_CHARACTERS ? `${name.slice(0, SHOWN_CHARACTERS)}\u2026` : name;
-    const width = text.length * CHARACTER_WIDTH;
-    const boxes = [[x + 8, y - 7, x + 8 + width, y + 7], [x - 8 - width, y - 7, x - 8, y + 7]];
-    const side = boxes.findIndex((box) => box[0] >= 0 && box[2] <= WIDTH && !taken.some((other) => overlap(box, other)));
+    const long = text.length * CHARACTER_WIDTH;
+    const boxes = [[x + 8, y - 7, x + 8 + long, y + 7], [x - 8 - long, y - 7, x - 8, y + 7]];
+    const side = boxes.findIndex((box) => box[0] >= 0 && box[2] <= width && !taken.some((other) => overlap(box, other)));
     if (side < 0) return null;
     taken.push(boxes[side]);
     return svg("text", { class: "name", x: side === 0 ? x + 9 : x - 9, y: y + 4, "text-anchor": side === 0 ? "start" : "end" }, text);

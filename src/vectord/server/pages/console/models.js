@@ -47,8 +47,8 @@ function show({ models, limits }) {
   find("models-note").textContent =
     `${plural(models.length, "model")}. At most ${plural(limits.max_inputs_per_request, "input")} a request, ` +
     `${plural(limits.max_batch_tokens, "token")} a batch.`;
-  const columns = [["name", ""], ["state", ""], ["gives", ""], ["dimensions", "right number"], ["reads", "right number"],
-    ["architecture", ""], ["runs on", ""], ["vector space", "number"], ...(manages ? [["", "right"]] : [])];
+  const columns = [["name", ""], ["state", ""], ["outputs", ""], ["dimensions", "right number"], ["max tokens", "right number"],
+    ["architecture", ""], ["backend", ""], ["fingerprint", "number"], ...(manages ? [["", "right"]] : [])];
   find("models-table").replaceChildren(...tableParts(columns, models.map(rowOf)));
   for (const listener of listeners) listener(models);
 }
@@ -56,7 +56,7 @@ function show({ models, limits }) {
 function rowOf(model) {
   const state = el("span", { class: "model-state", "data-state": model.state }, model.state);
   const runs = model.backend === "unknown" ? "\u2013" : `${model.backend}, ${model.device}, ${model.dtype}`;
-  return [model.name, state, gives(model).join(", "), model.dimensions || "\u2013",
+  return [model.name, state, outputsOf(model).join(", "), model.dimensions || "\u2013",
     model.max_input_tokens.toLocaleString("en"), model.architecture, runs, model.fingerprint,
     ...(manages ? [buttonOf(model)] : [])];
 }
@@ -121,7 +121,7 @@ async function run(name, doing, work) {
   refresh();
 }
 
-function gives(model) {
+function outputsOf(model) {
   const kinds = model.outputs.filter((kind) => kind !== "tokens");
-  return [...kinds, ...(model.reranks ? ["scores of pairs"] : []), ...(model.labels.length ? ["labels"] : [])];
+  return [...kinds, ...(model.reranks ? ["rerank scores"] : []), ...(model.labels.length ? ["labels"] : [])];
 }

@@ -27,9 +27,9 @@ const model = el("select", { onchange: () => { latest = model.value; chosen.set(
 const other = el("select", { onchange: changed });
 const otherPlace = el("label", { class: "grow" }, "Compare with", other);
 const overlong = el("select", { onchange: changed },
-  el("option", { value: "" }, "as the server is set"),
-  el("option", { value: "true" }, "cut"),
-  el("option", { value: "false" }, "refuse"));
+  el("option", { value: "" }, "server default"),
+  el("option", { value: "true" }, "truncate"),
+  el("option", { value: "false" }, "reject"));
 const shared = el("div", { class: "row" },
   el("label", { class: "grow" }, "Model", model), otherPlace, el("label", {}, "Over-long texts", overlong));
 
@@ -167,7 +167,7 @@ async function answer(tool) {
   try {
     const results = [];
     for (const name of names) results.push(await tool.run(context(name), report)); // one at a time, so that times compare
-    report(results.map(({ answers }, at) => (names[1] ? `${names[at]}: ` : "") + answers.map(toldOf).join("; ")).join(". "));
+    report(results.map(({ answers }, at) => (names[1] ? `${names[at]}: ` : "") + answers.map(reportOf).join("; ")).join(". "));
     view.result.replaceChildren(...(names[1] ? [sidesOf(names, results)] : results[0].nodes));
   } catch (error) {
     view.status.classList.add("bad");
@@ -182,18 +182,19 @@ function sidesOf(names, results) {
 }
 
 /** The tokens read and the time. */
-function toldOf({ json, lengths, name }) {
+function reportOf({ json, lengths, name }) {
   const parts = [];
-  if (lengths.seen !== null) parts.push(readOf(lengths));
+  if (lengths.seen !== null) parts.push(tokensOf(lengths));
   if (json?.timings) {
     const { total_ms: total, queue_ms: queue, inference_ms: inference } = json.timings;
-    parts.push(milliseconds(total) + (queue === undefined ? "" : ` (queue ${milliseconds(queue)}, model ${milliseconds(inference)})`));
+    const steps = inference === 0 ? " (cached)" : ` (queue ${milliseconds(queue)}, model ${milliseconds(inference)})`;
+    parts.push(milliseconds(total) + (queue === undefined ? "" : steps));
   }
   return `${name ? `${name}: ` : ""}${parts.join(", ")}`;
 }
 
-function readOf({ seen, kept, cut, cutInputs, queryCut }) {
-  if (cut === 0 && !queryCut) return `${plural(seen, "token")}, all read`;
+function tokensOf({ seen, kept, cut, cutInputs, queryCut }) {
+  if (cut === 0 && !queryCut) return plural(seen, "token");
   const which = cut > cutInputs.length && cut > 1 ? [plural(cut, "text")] : [...(queryCut ? ["the query"] : []), ...cutInputs.map((index) => `text ${index + 1}`)];
-  return `${plural(seen, "token")}, ${kept.toLocaleString("en")} read: ${which.join(", ") || plural(cut, "text")} cut`;
+  return `${plural(seen, "token")}, ${kept.toLocaleString("en")} used; truncated: ${which.join(", ") || plural(cut, "text")}`;
 }

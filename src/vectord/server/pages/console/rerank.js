@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
 import { decimal } from "./format.js";
 
-const METHODS = { scores: "its own scores", weighted: "weighted", dense: "dense", colbert: "ColBERT", sparse: "sparse" };
+const METHODS = { scores: "reranker scores", weighted: "weighted", dense: "dense", colbert: "ColBERT", sparse: "sparse" };
 
 const query = el("input", { value: "Why was the bridge closed?", maxlength: "20000" });
 const passages = el("textarea", { rows: "5", maxlength: "200000" }, [
@@ -12,7 +12,7 @@ const passages = el("textarea", { rows: "5", maxlength: "200000" }, [
   "Bread needs flour, water, salt and yeast.",
   "The crossing was shut because of the flood.",
 ].join("\n"));
-const method = el("select", {}, el("option", { value: "" }, "the model\u2019s best"));
+const method = el("select", {}, el("option", { value: "" }, "model default"));
 const lines = () => passages.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
 function body({ model, reading }) {
@@ -28,10 +28,10 @@ function methodsOf(model) {
 export const rerank = {
   id: "rerank",
   title: "Rerank",
-  about: "The passages, best first. Scores of two kinds cannot be compared.",
-  fields: [el("label", {}, "Query", query), el("label", {}, "Passages, one per line", passages), el("label", {}, "By", method)],
+  about: "The passages, best first. Scores of different kinds cannot be compared.",
+  fields: [el("label", {}, "Query", query), el("label", {}, "Passages, one per line", passages), el("label", {}, "Method", method)],
   prefers: (model) => model.reranks,
-  cannot: (model) => (methodsOf(model).length ? null : `${model.name} gives labels, and cannot rank.`),
+  cannot: (model) => (methodsOf(model).length ? null : `${model.name} only gives labels.`),
   follow({ model }) {
     const known = model === undefined ? [] : methodsOf(model);
     const chosen = method.value;
@@ -55,7 +55,7 @@ export const rerank = {
     return {
       nodes: [
         el("p", { class: "note" }, "Kind of score: ", el("b", {}, kind)),
-        scrolling("Passages by score", table([["place", "right number"], ["passage", "wrap"], ["score", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })),
+        scrolling("Passages by score", table([["rank", "right number"], ["passage", "wrap"], ["score", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })),
       ],
       answers: [answer],
     };

@@ -13,7 +13,7 @@ const body = ({ reading }) => ({ ...reading, inputs: [text.value], outputs: ["sp
 export const sparse = {
   id: "sparse",
   title: "Sparse",
-  about: "The words of the vector with their weights. A repeated token has one weight, its largest.",
+  about: "The words of the vector with their weights. A repeated token counts once, with its largest weight.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("sparse") ? null : `${model.name} makes no sparse vectors.`),
   call: (asked) => ({
@@ -44,8 +44,8 @@ function painter(weights, largest) {
 async function bars(maker, weights, tokens) {
   const written = new Set(tokens.map((token) => token.id));
   const added = [...weights.keys()].filter((id) => !written.has(id)).length;
-  const told = el("p", { class: "note" }, `${plural(weights.size, "token")} with a weight, ${added} of them not in the text.`);
-  if (weights.size === 0) return [told];
+  const summary = el("p", { class: "note" }, `${plural(weights.size, "token")} with a weight, ${added} of them not in the text.`);
+  if (weights.size === 0) return [summary];
   const heaviest = [...weights].sort((one, other) => other[1] - one[1]).slice(0, SHOWN);
   const { json } = await post("vectord/decode", { model: maker, ids: heaviest.map(([id]) => [id]), skip_special_tokens: false });
   const rows = heaviest.map(([id, weight], at) => [
@@ -55,5 +55,5 @@ async function bars(maker, weights, tokens) {
     decimal(weight, 3),
   ]);
   const columns = [["word", "word-of"], ["", "note"], ["", "track"], ["weight", "right number"]];
-  return [told, scrolling("Words by weight", table(columns, rows, { class: "bars" }))];
+  return [summary, scrolling("Words by weight", table(columns, rows, { class: "bars" }))];
 }

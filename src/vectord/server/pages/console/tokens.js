@@ -12,7 +12,7 @@ const body = ({ model }) => ({ model: model.name, inputs: [text.value], add_spec
 export const tokens = {
   id: "tokens",
   title: "Tokenize",
-  about: "The tokens of a text, also those beyond the model's limit. Offsets are bytes.",
+  about: "The tokens of a text, including those beyond the model's limit. Offsets are in bytes.",
   fields: [el("label", {}, "Text", text), el("label", { class: "inline" }, specials, "with special tokens")],
   cannot: () => null,
   call: (asked) => ({
@@ -22,7 +22,7 @@ export const tokens = {
     const answer = await post("vectord/tokenize", body(asked));
     const found = answer.json.data[0].tokens;
     const limit = asked.model.max_input_tokens;
-    const over = found.length > limit && `${plural(found.length, "token")}; the model reads ${limit.toLocaleString("en")} of them.`;
+    const over = found.length > limit && `${plural(found.length, "token")}; the limit of the model is ${limit.toLocaleString("en")}.`;
     const rows = found.map((token, at) => [at + 1, token.text, token.id, token.start ?? "\u2013", token.stop ?? "\u2013"]);
     const number = "right number";
     return {
@@ -30,7 +30,7 @@ export const tokens = {
         ...(over ? [el("p", { class: "note bad" }, over)] : []),
         wordsOf(text.value, found, asked.model, paint),
         el("details", {}, el("summary", {}, "As a table"), scrolling("Tokens",
-          table([["place", number], ["token", ""], ["id", number], ["start", number], ["stop", number]], rows))),
+          table([["number", number], ["token", ""], ["id", number], ["start", number], ["stop", number]], rows))),
       ],
       answers: [answer],
     };
