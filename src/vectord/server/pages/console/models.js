@@ -115,7 +115,7 @@ async function run(name, doing, work) {
     status.textContent = `${name}: ${await work()}`;
   } catch (error) {
     status.classList.add("bad");
-    status.textContent = `${name}: ${error.message}`;
+    status.textContent = error.message.includes(name) ? error.message : `${name}: ${error.message}`;
   }
   busy = "";
   refresh();
