@@ -70,7 +70,7 @@ function startKey() {
 
 function showState() {
   const [state, words] = stateOf();
-  find("main").hidden = failure?.status === 401; // only the form for the key is of use
+  find("main").classList.toggle("locked", failure?.status === 401); // only the form for the key is of use
   const place = find("state");
   if (place.textContent === words) return;
   place.dataset.state = state;

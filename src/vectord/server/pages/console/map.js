@@ -119,7 +119,7 @@ function drawn(asked, names, vectors) {
     drawing.classList.add("searched");
     const rows = order.map((at, rank) => [rank + 1, names[at], decimal(scores[at], 3), bar(scores[at] / (scores[order[0]] || 1))]);
     found.replaceChildren(el("h3", {}, title), scrolling(title, table(
-      [["rank", "right number"], ["text", "wrap"], ["cosine", "right number"], ["", "track"]], rows, { class: "ranks" })));
+      [["rank", "right number"], ["text", "wrap"], ["cosine", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })));
   };
   dots.forEach((node, at) => {
     node.addEventListener("pointerenter", () => (tip.textContent = names[at]));

@@ -48,7 +48,7 @@ function show({ models, limits }) {
     `${plural(models.length, "model")}. At most ${plural(limits.max_inputs_per_request, "input")} a request, ` +
     `${plural(limits.max_batch_tokens, "token")} a batch.`;
   const columns = [["name", ""], ["state", ""], ["outputs", ""], ["dimensions", "right number"], ["max tokens", "right number"],
-    ["architecture", ""], ["backend", ""], ["fingerprint", "number"], ...(manages ? [["", "right"]] : [])];
+    ["architecture", ""], ["backend", ""], ["fingerprint", "number"], ...(manages ? [["action", "right"]] : [])];
   find("models-table").replaceChildren(...tableParts(columns, models.map(rowOf)));
   for (const listener of listeners) listener(models);
 }

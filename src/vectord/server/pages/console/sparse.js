@@ -50,10 +50,10 @@ async function bars(maker, weights, tokens) {
   const { json } = await post("vectord/decode", { model: maker, ids: heaviest.map(([id]) => [id]), skip_special_tokens: false });
   const rows = heaviest.map(([id, weight], at) => [
     json.data[at].text || `token ${id}`,
-    written.has(id) ? "" : "added",
+    written.has(id) ? "text" : "added",
     bar(weight / heaviest[0][1]),
     decimal(weight, 3),
   ]);
-  const columns = [["word", "word-of"], ["", "note"], ["", "track"], ["weight", "right number"]];
+  const columns = [["word", "word-of"], ["origin", "note"], ["relative to the largest", "track"], ["weight", "right number"]];
   return [summary, scrolling("Words by weight", table(columns, rows, { class: "bars" }))];
 }
