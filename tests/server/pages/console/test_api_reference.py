@@ -34,7 +34,7 @@ def test_three_products_are_open_and_an_example_runs(chromium: Browser, server: 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: make test does that where there is npm")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_docs_is_readable_in_both_themes(chromium: Browser, server: str, scheme: str) -> None:
-    """The contrast of all text of an operation with its response is at least 4.5. A phone needs no scrolling sideways."""
+    """The contrast of all text of an operation with its response is at least 4.5; a phone shows its whole width."""
     with Visit.begun(chromium, server, color_scheme=scheme, bypass_csp=True) as visit:
         page = visit.page
         page.goto(f"{server}/docs")

@@ -144,6 +144,15 @@ def test_a_map_shows_near_texts_near_each_other(page: Page) -> None:
     expect(panel.locator(".found tbody tr").first.locator("td").first).to_have_text(texts[1])
 
 
+def test_the_labels_of_a_map_are_readable_on_a_phone(page: Page) -> None:
+    """They are not scaled down with the drawing."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    panel = use_tool(page, "Map", MINILM)
+    run(panel)
+    box = panel.locator(".map .name").first.bounding_box()
+    assert box is not None and box["height"] > 10
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -288,6 +297,7 @@ def test_any_route_sends_its_example(page: Page) -> None:
     panel.get_by_role("combobox", name="Call").select_option(label="POST /embed_all")
     run(panel)
     expect(panel.get_by_label("Answer")).to_contain_text("[")
+    assert re.search(r"\[(-?[\d.e-]+, ){9}", panel.get_by_label("Answer").inner_text())  # a vector is no column of lines
     panel.get_by_role("combobox", name="Call").select_option(label="GET /version")
     panel.get_by_role("button", name="Run").click()
     expect(panel.get_by_label("Answer")).to_contain_text('"version"')

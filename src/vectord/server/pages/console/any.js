@@ -55,4 +55,4 @@ export const any = {
 };
 
 /** Lists of numbers on one line each. */
-const withShortLists = (json) => json.replace(/\[[-\d.e+,\s]+\]/g, (list) => list.replace(/\s+/g, " "));
+const withShortLists = (json) => json.replace(/\[[-\d.e+,\s]+\]/g, (list) => list.replace(/\s+/g, " ").replace("[ ", "[").replace(" ]", "]"));
