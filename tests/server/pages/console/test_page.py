@@ -217,6 +217,19 @@ def test_an_unreachable_server_is_reported_until_it_returns(visit: Visit, server
         expect(page.locator(note)).to_contain_text(words)
 
 
+def test_a_server_without_metrics_shows_no_empty_charts(visit: Visit) -> None:
+    """But the reason, the models and the playground."""
+    reply = {"error": {"message": "This server collects no metrics."}}
+    visit.page.route(re.compile("/console/(live|history|requests)$"), lambda route: route.fulfill(status=404, json=reply))
+    visit.open()
+    page = visit.page
+    expect(page.locator("#load-note")).to_have_text(reply["error"]["message"])
+    for hidden in ("#charts", "#range", "#by-model", "#errors-only"):
+        expect(page.locator(hidden)).to_be_hidden()
+    expect(page.locator("#state")).to_have_text("ready")
+    run(use_tool(page, "Dense", "all-MiniLM-L6-v2"))
+
+
 def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:
     visit.page.clock.install()
     visit.open()

@@ -126,8 +126,8 @@ export class Chart {
   }
 }
 
-/** The next of 1, 2, 5, 10, 20, ... */
+/** The next of 1, 2, 3, 4, 5, 6, 8, 10, 20, ...: their halves are short, too. */
 function rounded(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+  return [1, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }

@@ -71,6 +71,7 @@ function startKey() {
 function showState() {
   const [state, words] = stateOf();
   find("main").classList.toggle("locked", failure?.status === 401); // only the form for the key is of use
+  find("main").classList.toggle("unmeasured", failure?.status === 404); // the server collects no metrics
   const place = find("state");
   if (place.textContent === words) return;
   place.dataset.state = state;
