@@ -220,7 +220,9 @@ def test_an_unreachable_server_is_reported_until_it_returns(visit: Visit, server
 def test_a_server_without_metrics_shows_no_empty_charts(visit: Visit) -> None:
     """But the reason, the models and the playground."""
     reply = {"error": {"message": "This server collects no metrics."}}
-    visit.page.route(re.compile("/console/(live|history|requests)$"), lambda route: route.fulfill(status=404, json=reply))
+    visit.page.route(
+        re.compile("/console/(live|history|requests)$"), lambda route: route.fulfill(status=404, json=reply)
+    )
     visit.open()
     page = visit.page
     expect(page.locator("#load-note")).to_have_text(reply["error"]["message"])

@@ -296,8 +296,7 @@ def test_any_route_sends_its_example(page: Page) -> None:
     panel = page.get_by_role("tabpanel")
     panel.get_by_role("combobox", name="Call").select_option(label="POST /embed_all")
     run(panel)
-    expect(panel.get_by_label("Answer")).to_contain_text("[")
-    assert re.search(r"\[(-?[\d.e-]+, ){9}", panel.get_by_label("Answer").inner_text())  # a vector is no column of lines
+    expect(panel.get_by_label("Answer")).to_contain_text(re.compile(r"\[(-?[\d.e-]+, ){9}"))  # many numbers on a line
     panel.get_by_role("combobox", name="Call").select_option(label="GET /version")
     panel.get_by_role("button", name="Run").click()
     expect(panel.get_by_label("Answer")).to_contain_text('"version"')
