@@ -155,6 +155,8 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
     await engine.start()
     try:
         await engine.loaded.wait()
+        for failure in _failures(engine):
+            log.error("%s", failure)
         yield engine
     finally:
         await engine.close()
@@ -233,9 +235,8 @@ async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) 
     await engine.loaded.wait()
     if engine.start_failed:
         only_failures = set(engine.readiness().values()) == {"failed"}
-        log.error(
-            "no model could be loaded: stopping" if only_failures else "not every model could be loaded: stopping"
-        )
+        line = "no model could be loaded: stopping" if only_failures else "not every model could be loaded: stopping"
+        log.error("%s", "; ".join((line, *_failures(engine))))
         app.state.shutdown.begin()
         return
     _log_ready(engine, config, getattr(app.state, "url", None))
@@ -244,20 +245,25 @@ async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) 
 def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
     """Logs what is served and where; in some profiles also the lines that scripts of another server wait for."""
     models = engine.models().models
-    failed = [f"{one.name} failed: {engine.failure(one.name)}" for one in models if one.state == "failed"]
-    served = ", ".join(one.name for one in models)
-    if len(models) > NAMED_MODELS:
-        served = f"{len(models)} models"
+    failed = _failures(engine)
+    names = [one.name for one in models if one.state != "failed"]
+    served = ", ".join(names) if len(names) <= NAMED_MODELS else f"{len(names)} models"
     where = "" if url is None else f" at {url} (console) and {url}/docs (API)"
+    line = f"vectord {__version__} serves {served}{where}"
     if failed:
         ready = f"{sum(one.state == 'ready' for one in models)} of {len(models)} models ready"
-        START.warning("%s", f"vectord {__version__} serves{where}: " + "; ".join((ready, *failed)))
+        START.warning("%s", "; ".join((line, ready, *failed)))
     else:
-        START.info("%s", f"vectord {__version__} serves {served}{where}")
+        START.info("%s", line)
     dialect = _log_dialect(config)
     if dialect is not None and dialect.ready_lines is not None:
         for line in dialect.ready_lines(models):
             START.info("%s", line)
+
+
+def _failures(engine: Engine) -> list[str]:
+    """The models that could not be loaded, each with the reason."""
+    return [f"{name} failed: {engine.failure(name)}" for name, state in engine.readiness().items() if state == "failed"]
 
 
 def _log_settings(config: Config) -> None:

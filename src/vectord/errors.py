@@ -318,6 +318,8 @@ def plain_reason(error: BaseException | None) -> str:
             return error.strerror
         if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
             return "timeout"
+        if isinstance(error, EOFError) or "ProtocolError" in type(error).__name__:
+            return "no complete HTTP response"
         if isinstance(error, UnicodeError):
             return "not UTF-8"
         error = error.__cause__ or error.__context__

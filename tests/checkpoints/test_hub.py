@@ -16,7 +16,7 @@ from tests.checkpoints.folders import write_sentence_model, write_transformer
 from vectord.checkpoints import hub
 from vectord.checkpoints.hub import cache_folder, resolve
 from vectord.checkpoints.lock import LockedModel
-from vectord.checkpoints.pulling import HubUnreachable, Pulled
+from vectord.checkpoints.pulling import Pulled, PullFailed
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
@@ -201,7 +201,7 @@ def test_an_incomplete_cache_is_used_when_the_hub_is_unreachable(
     """A model without modules.json of its own must start offline and without a network."""
 
     def unreachable(*_args: object, **_options: object) -> Pulled:
-        raise HubUnreachable("the hub could not be read") from OSError()
+        raise PullFailed("org/model", "the hub could not be reached")
 
     snapshot = write_cached(nowhere / "hf" / "hub", "org/model")
     (snapshot / "modules.json").unlink()
@@ -224,7 +224,10 @@ def hub_error(name: str) -> Exception:
         (hub_error("RepositoryNotFoundError"), "not on the hub"),
         (hub_error("RevisionNotFoundError"), "no revision v1"),
         (LocalEntryNotFoundError("no network"), "could not be reached"),
-        (OSError(28, "No space left on device"), "could not be reached (No space left on device)"),
+        (
+            OSError(28, "No space left on device"),
+            "cannot be written (No space left on device); make room, or set another",
+        ),
         (TimeoutError(), "could not be reached (timeout)"),
         (RuntimeError("from the depths of a library"), "could not be reached (unexpected error)"),
     ],

@@ -59,11 +59,13 @@ def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]], ids=" ".join)
 def test_help_lists_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """`serve` comes first, with an example to try."""
+    """`serve` comes first, with an example to try. Each command has a sentence of its own."""
     assert run(words) == 0
     printed = capsys.readouterr().out
     assert re.search(r"Commands:\n  serve +\S", printed)
     assert "\n  models " in printed
+    meanings = re.findall(r"(?m)^  [a-z]+ +(.+)", printed.partition("Commands:\n")[2].partition("\n\n")[0])
+    assert len(set(meanings)) == len(meanings)
     assert "vectord serve\n" in printed
 
 
@@ -193,6 +195,7 @@ def test_models_searches_the_folders_of_the_settings(
             ["--model-id", "x"],
             "vectord: unknown option '--model-id'; options of the server follow its command: vectord ",
         ),
+        (["bulk"], "vectord: Missing argument 'IN'. Usage: vectord bulk [OPTIONS] IN OUT [MODEL]..."),
         (["serve", "--prot", "80"], "vectord: unknown option '--prot'; did you mean --port?"),
         (["serve", "--print-confg"], "vectord: unknown option '--print-confg'; did you mean --print-config?"),
         (["serve", "--port", "x"], "vectord: --port (command line): expected a whole number from 0 to 65535, got 'x'"),

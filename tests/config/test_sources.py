@@ -63,16 +63,21 @@ def test_sources_are_merged_setting_by_setting(tmp_path: Path) -> None:
 
 
 def test_a_dotenv_of_another_program_is_not_obeyed_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The names are logged without their values; under a profile the file is meant for this server."""
+    """The names are logged without their values; under a profile, whose names are meant for this server, as a fact."""
     (tmp_path / ".env").write_text("API_KEY=sesame\nVECTORD_PORT=2500\nMODELS=a,b")
     found = load([], {"HOST": "10.0.0.1"}, tmp_path)
     with caplog.at_level("INFO"):
         found.log_notes()
-    assert ".env sets MODELS, API_KEY, names that other programs use too" in caplog.text
-    assert "settings from the environment: HOST" in caplog.text
+    assert "other programs use MODELS, API_KEY in .env too, and they apply here" in caplog.text
+    assert "settings from the environment: HOST\n" in caplog.text
+    assert "settings from .env: MODELS, VECTORD_PORT, API_KEY\n" in caplog.text
     assert "sesame" not in caplog.text
     assert "10.0.0.1" not in caplog.text
-    assert load(["--profile", "infinity"], {}, tmp_path).notes == ()
+    caplog.clear()
+    under_profile = load(["--profile", "infinity"], {}, tmp_path)
+    with caplog.at_level("INFO"):
+        under_profile.log_notes()
+    assert [record.message for record in caplog.records] == ["settings from .env: MODELS, VECTORD_PORT, API_KEY"]
 
 
 def test_an_alias_in_the_environment_beats_the_plain_name_in_dotenv(tmp_path: Path) -> None:

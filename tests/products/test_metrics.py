@@ -54,7 +54,7 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
         "NoSuchRoute",
         "MethodNotAllowed",
         "StartError",
-        "HubUnreachable",
+        "PullFailed",
         "ConfigError",
         "ModelUnavailable",
         "UnreadableModel",

@@ -27,10 +27,10 @@ from pathlib import Path
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.files import gguf_file
 from vectord.checkpoints.gguf import ollama
-from vectord.checkpoints.pulling import COMMIT, HubUnreachable, pull, repository_folder
+from vectord.checkpoints.pulling import COMMIT, PullFailed, pull, repository_folder
 from vectord.checkpoints.snapshot import is_complete
 from vectord.checkpoints.spec import Located
-from vectord.errors import ModelUnavailable, plain_reason
+from vectord.errors import ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
 progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
@@ -207,18 +207,16 @@ def _package_folder(package: str) -> Path | None:
 def _download(
     hub_id: str, revision: str | None, cache: Path, token: str | None, graphs: Sequence[str], *, cached: Path | None
 ) -> Path:
-    """The snapshot after fetching its missing files; `cached` if the hub cannot be reached."""
+    """The snapshot after fetching its missing files; `cached` if they cannot be fetched."""
     log.info("downloading %s to %s", hub_id, cache)
     try:
         return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs, progress=_show).folder
-    except HubUnreachable as error:
-        why = plain_reason(error.__cause__)
+    except PullFailed as error:
         if cached:
-            log.warning("%s could not be compared with the hub (%s): using the cached files", hub_id, why)
+            log.warning("%s: using the cached files, since %s", hub_id, error.failure)
             return cached
         raise ModelUnavailable(
-            f"model {hub_id} is neither a folder nor in {cache}, and the hub could not be reached ({why}); "
-            "check the network, or give the path of a folder"
+            f"model {hub_id} is neither a folder nor in {cache}, and {error.failure}, or give the path of a folder"
         ) from error
 
 

@@ -10,6 +10,7 @@ its redirects stay out of the private network (redirects.py), and content that d
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -35,11 +36,20 @@ CHUNK_BYTES = 2**20
 
 Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_DISK_ERRORS = frozenset(
+    {errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ENOTDIR, errno.EPERM}
+    | {errno.EROFS}
+)
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-class HubUnreachable(ModelUnavailable):
-    """The cause is the network's, the disk's or the library's exception."""
+class PullFailed(ModelUnavailable):
+    """The network or the disk failed; the cause is the exception."""
+
+    def __init__(self, hub_id: str, failure: str) -> None:
+        """failure: what failed, and the way out."""
+        super().__init__(f"model {hub_id}: {failure}; the same command resumes the download")
+        self.failure = failure
 
 
 class _WrongContent(Exception):
@@ -119,14 +129,27 @@ def pull(
 
     revision: branch, tag or commit; graphs: patterns of ONNX files that are needed too; held_to: the required commit
     and files; limit_bytes: of all needed files. Raises ModelUnavailable: not on the hub, not the announced bytes, too
-    large for the limit or the disk, or HubUnreachable.
+    large for the limit or the disk, or PullFailed.
     """
+    with _errors_of_hub_and_disk(hub_id, revision, cache):
+        return _pull(hub_id, revision, cache, token, progress, graphs, held_to, limit_bytes)
+
+
+def _pull(
+    hub_id: str,
+    revision: str | None,
+    cache: Path,
+    token: str | None,
+    progress: Progress,
+    graphs: Sequence[str],
+    held_to: LockedModel | None,
+    limit_bytes: int | None,
+) -> Pulled:
     from huggingface_hub import HfApi, constants  # noqa: PLC0415  0.15 s
 
     at = held_to.commit if held_to is not None else revision
-    with _network_errors(hub_id, at):
-        timeout_s = constants.HF_HUB_ETAG_TIMEOUT
-        info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
+    timeout_s = constants.HF_HUB_ETAG_TIMEOUT
+    info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
     if not COMMIT.fullmatch(str(info.sha)):
         raise ModelUnavailable(f"{hub_id}: the hub names a commit that is none")
     if held_to is not None and info.sha != held_to.commit:
@@ -193,15 +216,13 @@ class _Puller:
         self._limit_bytes = limit_bytes
         self._root = repository_folder(hub_id, cache)
         self.snapshot = self._root / "snapshots" / commit
-        try:
-            for folder in (self._root / "blobs", self._root / "refs", self.snapshot):
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ModelUnavailable(f"{self._root}: cannot be written ({error.strerror})") from error
+        for folder in (self._root / "blobs", self._root / "refs", self.snapshot):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def set_branch(self, revision: str, *, move: bool) -> None:
         ref = self._root / "refs" / revision
-        if revision != self.commit and (move or not ref.exists()):
+        known = ref.read_text() if ref.is_file() else None
+        if revision != self.commit and (known is None or (move and known != self.commit)):
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(self.commit)
 
@@ -213,15 +234,14 @@ class _Puller:
         for file in files:
             blob = self._root / "blobs" / file.digest
             if not _matches(blob, file):
-                with _network_errors(self._hub_id, self.commit), self._lock_of(blob):
+                with self._lock_of(blob):
                     if not _matches(blob, file):  # another process may have fetched it
                         self._download(file, blob)
             sha256 = file.sha256 or file_sha256(blob)
             locked = self._held_to.get(file.path)
             if locked is not None and (locked.sha256, locked.size_bytes) != (sha256, file.size_bytes):
                 raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
-            with _network_errors(self._hub_id, self.commit):
-                self._link(file.path, blob)
+            self._link(file.path, blob)
             self.files[file.path] = LockedFile(file.path, file.size_bytes, sha256)
 
     def _check_size(self, files: Sequence[_RemoteFile]) -> None:
@@ -264,7 +284,10 @@ class _Puller:
                 self._resume(file, part)
                 break
             except Exception as error:  # the exceptions of whatever HTTP client huggingface_hub uses
-                if attempt == ATTEMPTS - 1 or isinstance(error, (_WrongContent, RefusedRedirect)) or _is_refusal(error):
+                is_final = (
+                    isinstance(error, (_WrongContent, RefusedRedirect)) or _is_refusal(error) or _is_of_disk(error)
+                )
+                if attempt == ATTEMPTS - 1 or is_final:
                     raise
                 time.sleep(PAUSE_S * 2**attempt)
         if not _matches(part, file):
@@ -312,7 +335,7 @@ class _Puller:
             self.fetched_bytes += len(chunk)
             self._progress(file.path, done, file.size_bytes)
         if done < file.size_bytes:
-            raise OSError(f"{file.path}: the connection ended early")
+            raise EOFError(file.path)
 
 
 def _part(blob: Path) -> Path:
@@ -342,13 +365,21 @@ def _matches(path: Path, file: _RemoteFile) -> bool:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether the response has a status that a further attempt would not change."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    status = _status_of(error)
     return status is not None and 400 <= status < 500 and status not in (408, 429)
 
 
+def _status_of(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _is_of_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+
+
 @contextmanager
-def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Raise the hub's refusals and network errors as ModelUnavailable."""
+def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> Iterator[None]:
+    """Raise the hub's refusals, and the errors of network and disk, as ModelUnavailable."""
     from huggingface_hub import constants, errors, get_session  # noqa: PLC0415
 
     try:
@@ -366,7 +397,18 @@ def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
         raise ModelUnavailable(why) from error
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
-    except Exception as error:  # network and disk: the library's exceptions differ between versions
-        reason = plain_reason(error)
-        why = f"model {hub_id}: the hub could not be read ({reason}); run the same command again to resume"
-        raise HubUnreachable(why) from error
+    except Exception as error:  # the library's exceptions differ between versions
+        raise PullFailed(hub_id, _failure(error, cache, constants.ENDPOINT)) from error
+
+
+def _failure(error: Exception, cache: Path, endpoint: str) -> str:
+    """What failed, and the way out."""
+    reason, status = plain_reason(error), _status_of(error)
+    if _is_of_disk(error):
+        return f"{cache} cannot be written ({reason}); make room, or set another folder with --hf-home (HF_HOME)"
+    if status is not None:
+        return f"the hub at {endpoint} answers with status {status}; retry later, or set a mirror with --hf-endpoint"
+    return (
+        f"the hub at {endpoint} could not be reached ({reason}); check the network, or set a mirror with --hf-endpoint "
+        "(HF_ENDPOINT)"
+    )

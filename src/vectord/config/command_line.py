@@ -141,7 +141,11 @@ def usage_line(error: click.UsageError) -> str:
     """The error in one line, with the nearest known option."""
     if isinstance(error, click.NoSuchOption):
         return f"unknown option {quoted(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
-    return " ".join(error.format_message().split())[:400]
+    usage = (
+        isinstance(error, click.MissingParameter) or type(error) is click.UsageError
+    )  # too few or too many arguments
+    text = f"{error.format_message()} {error.ctx.get_usage()}" if usage and error.ctx else error.format_message()
+    return " ".join(text.split())[:400]
 
 
 class SettingOption(click.Option):

@@ -69,11 +69,12 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
     def log_notes(self) -> None:
-        """Also the variables that apply though other programs use their names, without the values."""
-        used = [origin.name for origin in self.origins.values() if origin.source == "environment"]
-        names = [name for name in used if not name.startswith((PREFIX, "HF_"))]
-        if names:
-            START.info("settings from the environment: %s", ", ".join(dict.fromkeys(names)))
+        """Also the names that .env sets, and the variables that other programs use too, without the values."""
+        ours = {"the environment": (PREFIX, "HF_"), ".env": ()}
+        for source, expected in ours.items():
+            used = [origin.name for origin in self.origins.values() if origin.source == source.removeprefix("the ")]
+            if names := [name for name in dict.fromkeys(used) if not name.startswith(expected)]:
+                START.info("settings from %s: %s", source, ", ".join(names))
         for note in self.notes:
             log.warning("%s", note)
 
@@ -122,8 +123,8 @@ def load(
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
     if shared and profile.name == "default":  # a profile's operator has written the file for that product
         notes.append(
-            f".env sets {', '.join(shared)}, names that other programs use too, and they apply here; put {PREFIX} in "
-            "front of those that are meant for vectord, and set the others elsewhere"
+            f"other programs use {', '.join(shared)} in .env too, and they apply here; put {PREFIX} in front of those "
+            "that are meant for vectord, and set the others elsewhere"
         )
     return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
 

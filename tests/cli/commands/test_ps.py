@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -71,4 +73,33 @@ def test_a_bad_command_line_is_one_line(words: list[str], line: str, capsys: pyt
 
 def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ps", "--url", url, "--token", "wrong"]) == 2
-    assert f"vectord: {url}: 401" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's.\n"
+
+
+@pytest.mark.parametrize("command", [["ps"], ["models"], ["stop", "a"], ["show", "a"], ["rm", "a"], ["pull", "a"]])
+def test_another_product_at_the_url_is_named_in_one_line(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its status and content type, and without its page."""
+
+    class Page(BaseHTTPRequestHandler):
+        server_version, sys_version = "nginx", ""
+
+        def answer(self) -> None:
+            self.send_error(404)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        code = run([*command, "--url", url, "--token", "boss"])
+        server.shutdown()
+        thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == (1 if "a" in command else 2)
+    assert line.endswith("not a vectord server: nginx answers with status 404 and text/html")

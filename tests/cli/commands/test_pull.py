@@ -363,3 +363,19 @@ def test_options_that_a_running_server_does_not_obey_are_refused(
     """Exit code 2, before any request."""
     assert main.run(["pull", *words]) == 2
     assert line in capsys.readouterr().err
+
+
+def test_a_hub_that_cannot_be_reached_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """The network, and the setting of a mirror. `vectord serve` also offers a folder."""
+    environ = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
+    for words in (["pull", MODEL], ["serve", MODEL]):
+        command = [sys.executable, "-m", "vectord", *words]
+        ended = subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert ended.returncode == 2
+        assert (
+            "the hub at http://127.0.0.1:1 could not be reached (Connection refused); check the network, or set a "
+            "mirror with --hf-endpoint (HF_ENDPOINT)"
+        ) in ended.stderr.splitlines()[-1]
+    assert ended.stderr.endswith(", or give the path of a folder\n")

@@ -135,10 +135,14 @@ def answers_about(
 
 def refusal(reply: ProbeReply) -> str:
     """Why a server refused a request to one of the operator's routes."""
+    if reply.status == 0:
+        return printable(reply.summary())
     answer = reply.json()
     error = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(error, dict):
-        return printable(reply.summary())
+    if not isinstance(error, dict) or "given" not in error:  # a key of every error of these routes
+        product = reply.headers.get("server", "another product")
+        content = reply.headers.get("content-type", "no content type").partition(";")[0]
+        return printable(f"not a vectord server: {product[:80]} answers with status {reply.status} and {content[:80]}")
     if error.get("type") == "no_such_route":
         return "the server has no admin key; start it with --admin-key"
     return printable(str(error.get("message")))

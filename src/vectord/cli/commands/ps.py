@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli.commands import JSON, TOKEN, URL, command_with_settings, running_server
+from vectord.cli.commands import JSON, TOKEN, URL, command_with_settings, refusal, running_server
 from vectord.cli.printing import print_json, print_table, printable
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine
@@ -50,7 +50,7 @@ def served_models(server: ProbedServer) -> list[dict[str, Any]]:
     reply = server.get("/vectord/models")
     answer = reply.json()
     if reply.status != 200 or not isinstance(answer, dict) or "models" not in answer:
-        raise ConfigError(f"{server.url}: {printable(reply.summary())}")
+        raise ConfigError(f"{server.url}: {refusal(reply)}")
     return list(answer["models"])
 
 

@@ -155,6 +155,8 @@ class Lifecycle:
         task = self._loads.pop(served)
         if not task.cancelled():
             task.exception()  # marks it as retrieved, or asyncio would log a warning
+        if served.state == "failed":  # at start, compose.py reports it
+            logger.error("%s failed to load: %s", served.name, served.failure)
 
     async def _load_at_start(self, models: Sequence[ServedModel]) -> None:
         for served in sorted(models, key=lambda served: not served.source.pinned):

@@ -1,6 +1,6 @@
 """Loads a model in a thread, tests it on the path of real requests, and sets its state.
 
-lifecycle.py runs this as a task on the event loop. A failure is logged and does not affect other models.
+lifecycle.py runs this as a task on the event loop. A failure does not affect other models.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def load(
     warmup_batches: int = 0,
     warmup_batch_size: int = 1,
 ) -> None:
-    """Load and test one model; `served.state` is ready or failed when this returns."""
+    """Load and test one model; `served.state` is ready or failed when this returns, and `served.failure` says why."""
     observer(ModelStateChanged(served.name, "loading"))
     started_s = time.monotonic()
     what = f"loading {served.name}, {served.source.memory_bytes / 1e9:.1f} GB"
@@ -153,10 +153,8 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
         await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
     served.state = "failed"  # after the close: a request that sees it may load the model again
     served.failure = cause
-    # A VectordError explains itself in one line; anything else is a bug and needs its traceback.
-    logger.error(
-        "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause
-    )
+    if not isinstance(cause, VectordError):  # a bug; the caller reports the others in one line
+        logger.error("%s failed to load", served.name, exc_info=cause)
 
 
 async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
