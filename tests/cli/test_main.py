@@ -195,7 +195,9 @@ def test_models_searches_the_folders_of_the_settings(
             ["--model-id", "x"],
             "vectord: unknown option '--model-id'; options of the server follow its command: vectord ",
         ),
-        (["bulk"], "vectord: Missing argument 'IN'. Usage: vectord bulk [OPTIONS] IN OUT [MODEL]..."),
+        (["bulk"], "vectord: Missing argument 'IN'; usage: vectord bulk [OPTIONS] IN OUT [MODEL]..."),
+        (["serve", "-ngl", "99"], "vectord: -ngl is another server's option: use --device cuda"),
+        (["serve", "--ctx-size=9"], "vectord: --ctx-size is another server's option: a model's own length applies"),
         (["serve", "--prot", "80"], "vectord: unknown option '--prot'; did you mean --port?"),
         (["serve", "--print-confg"], "vectord: unknown option '--print-confg'; did you mean --print-config?"),
         (["serve", "--port", "x"], "vectord: --port (command line): expected a whole number from 0 to 65535, got 'x'"),
@@ -291,8 +293,8 @@ def test_the_output_of_key_can_be_appended_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "Missing argument 'NAME'."),
-        (["a", "b"], "Got unexpected extra argument (b)"),
+        ([], "Missing argument 'NAME'; usage: vectord key [OPTIONS] NAME"),
+        (["a", "b"], "Got unexpected extra argument (b); usage: vectord key [OPTIONS] NAME"),
         (["--name"], "unknown option '--name'"),
         (["1st"], "name"),
         (["a b"], "name"),

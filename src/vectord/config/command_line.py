@@ -141,10 +141,9 @@ def usage_line(error: click.UsageError) -> str:
     """The error in one line, with the nearest known option."""
     if isinstance(error, click.NoSuchOption):
         return f"unknown option {quoted(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
-    usage = (
-        isinstance(error, click.MissingParameter) or type(error) is click.UsageError
-    )  # too few or too many arguments
-    text = f"{error.format_message()} {error.ctx.get_usage()}" if usage and error.ctx else error.format_message()
+    text = error.format_message()
+    if error.ctx and (isinstance(error, click.MissingParameter) or type(error) is click.UsageError):  # of arguments
+        text = f"{text.rstrip('.')}; usage: {error.ctx.get_usage().removeprefix('Usage:')}"
     return " ".join(text.split())[:400]
 
 
