@@ -226,7 +226,7 @@ def hub_error(name: str) -> Exception:
         (LocalEntryNotFoundError("no network"), "could not be reached"),
         (
             OSError(28, "No space left on device"),
-            "cannot be written (No space left on device); make room, or set another",
+            "cannot be written (No space left on device); make room there, or set another",
         ),
         (TimeoutError(), "could not be reached (timeout)"),
         (RuntimeError("from the depths of a library"), "could not be reached (unexpected error)"),

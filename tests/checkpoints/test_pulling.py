@@ -173,7 +173,7 @@ def test_a_full_disk_ends_in_one_line(hub: Hub, tmp_path: Path, monkeypatch: pyt
         full.setattr(pulling._Puller, "_write", fail)
         full.setattr(pulling, "PAUSE_S", 3600.0)  # a further attempt would not help
         with pytest.raises(
-            PullFailed, match=r"cannot be written \(No space left on device\); make room, or set another "
+            PullFailed, match=r"cannot be written \(No space left on device\); make room there, or set another "
         ):
             fetch(tmp_path)
     assert (fetch(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]

@@ -265,6 +265,34 @@ def test_a_closed_pipe_causes_no_traceback() -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.parametrize("words", ["models", "--help", "serve --print-config"])
+def test_a_closed_output_causes_no_traceback(words: str) -> None:
+    """`vectord models >&-`: nothing is printed."""
+    command = f"{sys.executable} -m vectord {words} >&-"
+    ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", ["models", "serve --help-all", "list --json"])
+def test_a_full_disk_is_one_line(words: str) -> None:
+    """The disk of the output; exit code 1."""
+    command = f"{sys.executable} -m vectord {words} > /dev/full"
+    ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
+    assert ended.stderr == "vectord: the output cannot be written: No space left on device\n"
+    assert ended.returncode == 1
+
+
+def test_names_beyond_ascii_are_printed_in_any_encoding(tmp_path: Path) -> None:
+    """Escaped, without a traceback, in an environment without UTF-8."""
+    (tmp_path / "mod\u00e8le").mkdir()
+    (tmp_path / "mod\u00e8le" / "config.json").write_text("{}")
+    environ = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    ended = vectord("models", "./mod\u00e8le", environ=environ)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert ended.stdout.startswith("model    ./mod\\udcc3\\udca8le\n")
+
+
 def test_help_imports_no_large_library() -> None:
     """Neither the server nor a vendor's library, so that help is fast."""
     script = "import sys; from vectord.cli.main import run; run(['serve', '--help']); print(*sys.modules)"

@@ -11,13 +11,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.checkpoints.folders import write_sentence_model
+from tests.checkpoints.small_hub import MODEL, small_hub
+
 ESCAPE = "\x1b["
 
 
-def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100) -> str:
+def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100, **variables: str) -> str:
     """The command's output on a terminal."""
     ours, theirs = pty.openpty()
-    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)} | variables
     environ.pop("NO_COLOR", None)
     with subprocess.Popen(
         [sys.executable, "-m", "vectord", *words], cwd=folder, env=environ, stdout=theirs, stderr=theirs
@@ -52,6 +55,28 @@ def test_a_job_has_a_progress_bar_only_on_a_terminal(tmp_path: Path) -> None:
     assert ESCAPE in seen
     (tmp_path / "in.jsonl").write_text("".join(rows[:100]))
     assert ESCAPE not in in_a_pipe(words, tmp_path)
+
+
+def test_a_bar_on_a_terminal_in_ascii_has_its_signs_only(tmp_path: Path) -> None:
+    """Also on a narrow one: no ellipsis, and no escaped sign such as those of spinners."""
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    words = ["bulk", "in.jsonl", "out.npy", "--backend", "fake"]
+    seen = on_a_terminal(words, tmp_path, columns=40, PYTHONIOENCODING="ascii")
+    assert re.search(r"100% 1 rows, [\d,]+ tokens/s", seen)
+    assert "\\u" not in seen
+
+
+def test_a_pull_on_a_terminal_has_a_line_for_each_file(tmp_path: Path) -> None:
+    """A narrow one shows its size, a wide one the remaining time too. No line of the table ends in spaces."""
+    with small_hub(write_sentence_model(tmp_path / "repository")) as hub:
+        for columns, has_time in ((40, False), (100, True)):
+            environ = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / str(columns)), "PYTHONIOENCODING": "ascii"}
+            seen = on_a_terminal(["pull", MODEL], tmp_path, columns, **environ)
+            assert re.search(r"modules\.json +[-m\x1b\[;\d ]*\d+/\d+ bytes", seen)
+            assert bool(re.search(r"\d\d:\d\d|--:--", seen)) is has_time
+            assert "\\u" not in seen
+            table = seen[seen.index("commit") :]
+            assert not re.search(r" (\x1b\[0m)?\r?$", table, re.MULTILINE)
 
 
 def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:

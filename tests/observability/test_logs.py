@@ -197,6 +197,16 @@ def test_uvicorns_own_lines_are_left_out() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+def test_requests_to_the_hub_are_left_out() -> None:
+    """The HTTP client of huggingface_hub logs each URL, which after a redirect contains a signature."""
+    from huggingface_hub import get_session
+
+    library = type(get_session()).__module__.partition(".")[0]
+    stream = written()
+    logging.getLogger(library).info("HTTP Request: GET https://hub.example/model?signature=secret")
+    assert stream.getvalue() == ""
+
+
 def test_configuring_twice_logs_once() -> None:
     """A second configuration replaces the first."""
     first, second = written(), written()

@@ -62,18 +62,17 @@ class ProgressBar(JobProgress):
 
     def __init__(self, total: int | None) -> None:
         from rich.console import Console  # noqa: PLC0415 - only on a terminal
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
 
         super().__init__(total)
         self._reasons: list[str] = []
-        self._bar = Progress(
-            SpinnerColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f}%" if total else ""),
-            TextColumn("{task.description}"),
-            console=Console(stderr=True),
-            expand=True,
+        # Cropped without an ellipsis, which a terminal in ASCII does not show. The bar shrinks first.
+        text = TextColumn(
+            ("{task.percentage:>3.0f}% " if total else "") + "{task.description}",
+            table_column=Column(no_wrap=True, overflow="crop"),
         )
+        self._bar = Progress(BarColumn(bar_width=None), text, console=Console(stderr=True), expand=True)
         self._done = "starting"
         self._task = self._bar.add_task(self._done, total=total)
 

@@ -36,10 +36,8 @@ CHUNK_BYTES = 2**20
 
 Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_DISK_ERRORS = frozenset(
-    {errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ENOTDIR, errno.EPERM}
-    | {errno.EROFS}
-)
+_FULL = frozenset({errno.EDQUOT, errno.EFBIG, errno.ENOSPC})
+_DISK_ERRORS = _FULL | {errno.EACCES, errno.EEXIST, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -405,7 +403,8 @@ def _failure(error: Exception, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
     reason, status = plain_reason(error), _status_of(error)
     if _is_of_disk(error):
-        return f"{cache} cannot be written ({reason}); make room, or set another folder with --hf-home (HF_HOME)"
+        way = "make room there" if isinstance(error, OSError) and error.errno in _FULL else "make it writable"
+        return f"{cache} cannot be written ({reason}); {way}, or set another folder with --hf-home (HF_HOME)"
     if status is not None:
         return f"the hub at {endpoint} answers with status {status}; retry later, or set a mirror with --hf-endpoint"
     return (

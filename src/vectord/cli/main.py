@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import pkgutil
@@ -9,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -21,6 +24,7 @@ from vectord.errors import ConfigError, ExitCode, StartError
 
 PROGRAM = "vectord"
 OTHER_COMMANDS = {"run": "serve", "start": "serve", "v2": "serve", "download": "pull"}  # of other servers
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota, or the limit of a file's size
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
 
@@ -71,6 +75,11 @@ vectord = Commands(
 
 def main() -> int:
     """Run this process's command line and return its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: vectord models >&-
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the process ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: names on a terminal without UTF-8
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415 - a shell asks for completions
 
@@ -98,7 +107,6 @@ def run(words: Sequence[str]) -> int:
         with vectord.make_context(PROGRAM, list(words)) as context:
             return int(vectord.invoke(context) or 0)
     except click.exceptions.Exit as done:
-        sys.stdout.flush()
         return done.exit_code
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
@@ -112,6 +120,10 @@ def run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"{PROGRAM}: interrupted\n")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `vectord models | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:
+        if problem.errno in FULL:
+            sys.stderr.write(f"{PROGRAM}: {problem.filename or 'the output'} cannot be written: {problem.strerror}\n")
+        elif not isinstance(problem, BrokenPipeError):  # `vectord models | head`
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
         return ExitCode.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -41,7 +42,8 @@ def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = 
         out.width = max(out.width, out.measure(shown, options=out.options.update(width=MAX_WIDTH)).maximum)
     with out.capture() as captured:
         out.print(shown)
-    return print_text("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    # Spaces at the end of a line, also before the code that ends a style, would wrap on a terminal.
+    return print_text(re.sub(r"[ ]+((?:\x1b\[0m)?)$", r"\1", captured.get(), flags=re.MULTILINE))
 
 
 def console(*, stderr: bool = False) -> Any:

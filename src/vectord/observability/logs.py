@@ -55,8 +55,9 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
     root.setLevel(_LEVELS[config.log_level])
     START.setLevel(min(logging.INFO, _LEVELS[config.log_level]))
     _requests.setLevel(logging.NOTSET if config.access_log else logging.CRITICAL)
-    # Debug and info lines of these libraries describe their internals: frames, files, retries.
-    for library in ("uvicorn", "asyncio", "httpx", "httpcore", "urllib3", "filelock", "huggingface_hub"):
+    # Debug and info lines of these libraries describe their internals: frames, files, URLs with signatures, retries.
+    http = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3")
+    for library in ("uvicorn", "asyncio", *http, "filelock", "huggingface_hub"):
         logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vectord.checkpoints.pulling import Progress
     from vectord.tools.probe import ProbedServer, ProbeReply
 
+WIDE = 72  # columns of a terminal that has room for a bar, the speed and the remaining time
 POLL_S = 0.5  # between two requests for the progress of a running server
 
 HELP = """\
@@ -202,10 +203,18 @@ def _progress(as_json: bool) -> Iterator[Progress]:
         yield write_line
     else:
         from rich import progress as rich  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
 
-        columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.DownloadColumn())
-        times = (rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
-        with rich.Progress(*columns, *times, console=console(stderr=True)) as bars:
+        screen = console(stderr=True)
+        one_line = Column(no_wrap=True, overflow="crop")  # without an ellipsis, which ASCII does not have
+        columns: list[rich.ProgressColumn] = [
+            rich.TextColumn("{task.description}", markup=False, table_column=one_line),
+            rich.DownloadColumn(table_column=one_line),
+        ]
+        if screen.width >= WIDE:
+            columns[1:1] = [rich.BarColumn(bar_width=None)]
+            columns += [rich.TransferSpeedColumn(table_column=one_line), rich.TimeRemainingColumn(compact=True)]
+        with rich.Progress(*columns, console=screen) as bars:
 
             def update(path: str, done: int, total: int | None) -> None:
                 if path not in tasks:
