@@ -155,8 +155,6 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
     await engine.start()
     try:
         await engine.loaded.wait()
-        for failure in _failures(engine):
-            log.error("%s", failure)
         yield engine
     finally:
         await engine.close()

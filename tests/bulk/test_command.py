@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.bulk.makers import read_output, rows_of, write_input
+from tests.opening import minilm_folder
 
 from vectord.bulk.options import parameters
+from vectord.bulk.progress import ProgressBar
 from vectord.cli.main import run
+from vectord.config import TelemetryConfig
 from vectord.config.settings import SETTINGS
+from vectord.observability.logs import configure
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +103,36 @@ def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> N
     assert run(["bulk", "in.jsonl", "out.jsonl", "--backend", "fake"]) == 1
     assert "Row 1, counted from 0: `text` is null" in capsys.readouterr().err
     assert Path("out.jsonl.parts").is_dir()
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_job_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, in the last line; exit code 1."""
+    folder = minilm_folder(Path("cut"))
+    os.truncate(folder / "model.safetensors", 1000)
+    assert run(["bulk", "in.jsonl", "out.jsonl", "./cut", "--backend", "openvino"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("vectord: cut could not be loaded: cut/model.safetensors: ") for line in lines][-1]
+    assert sum("model.safetensors" in line for line in lines) == 1
+
+
+def test_a_line_of_the_log_is_written_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a line of its own. After the bar, the log writes to standard error again."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    configure(TelemetryConfig())
+    with ProgressBar(total=10) as bar:
+        bar.advance(5, rows=5, tokens=50)
+        logging.getLogger("vectord").warning("a line with [brackets]")
+    logging.getLogger("vectord").warning("a last line")
+    assert re.search(
+        r"(?m)^\S*\d\d:\d\d:\d\d .*a line with \[brackets\]", terminal.getvalue().replace("\r\x1b[2K", "\n")
+    )
+    assert terminal.getvalue().endswith("a last line\n")
 
 
 def test_the_help_is_complete(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,10 @@ GPU = GpuFacts(name="a GPU", driver="1", memory_mib=80_000)
         ({"cache": replace(CACHE, writable=False)}, "hint: --hub-cache or --offline"),
         ({"cache": replace(CACHE, free_bytes=10**9)}, "hint: another --hub-cache"),
         ({"ports": [Port(setting="port", host="h", port=1, problem="taken")]}, "problem: choose another --port"),
-        ({"tested": [replace(TESTED, problem="no")]}, "problem: see the log of vectord serve --log-level debug"),
+        (
+            {"tested": [replace(TESTED, problem="no")]},
+            "problem: replace the model's files, or see the log of vectord serve",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -68,10 +68,16 @@ def model_description(job: BulkJob) -> str:
     return job.model or f"model that makes {' and '.join(job.kinds)} vectors"
 
 
+class LocalEngine(EngineClient, Protocol):
+    def failure(self, name: str) -> Exception | None:
+        """Why the model could not be loaded."""
+        ...
+
+
 class EngineEmbedder:
     """Embeds with the engine in this process, in its bulk lane."""
 
-    def __init__(self, engine: EngineClient, job: BulkJob) -> None:
+    def __init__(self, engine: LocalEngine, job: BulkJob) -> None:
         self._engine = engine
         self._job = job
         self._precision = precision_of(job)
@@ -89,7 +95,7 @@ class EngineEmbedder:
         if info is None:
             raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
         if info["state"] == "failed":
-            raise BulkFailed(f"{info['name']} could not be loaded; see the log")
+            raise BulkFailed(f"{info['name']} could not be loaded: {self._engine.failure(info['name'])}")
         return facts_of(info, found.limits.max_inputs_per_request)
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:

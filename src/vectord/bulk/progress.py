@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
+
+from vectord.observability.progress import TerminalHandler
 
 log = logging.getLogger("vectord.bulk")
 
@@ -78,10 +81,12 @@ class ProgressBar(JobProgress):
 
     def __enter__(self) -> Self:
         self._bar.start()
+        _write_log_to_stderr()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._bar.stop()
+        _write_log_to_stderr()
 
     def begin(self, position: int, rows: int) -> None:
         self._begin = position
@@ -105,6 +110,13 @@ class ProgressBar(JobProgress):
     def _draw(self, position: int | None = None) -> None:
         words = f"{self._done} (waiting: {self._reasons[-1]})" if self._reasons else self._done
         self._bar.update(self._task, completed=position, description=words.replace("[", r"\["))
+
+
+def _write_log_to_stderr() -> None:
+    """While a bar is drawn, rich has replaced sys.stderr by a stream that writes above the bar."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, TerminalHandler):
+            handler.setStream(sys.stderr)
 
 
 def _duration(seconds: float) -> str:

@@ -49,7 +49,7 @@ def test_a_model_that_cannot_load_is_exit_code_1(tmp_path: Path, capsys: pytest.
     found = json.loads(capsys.readouterr().out)
     assert code == 1
     assert found["advice"][0]["level"] == "problem"
-    assert "could not be loaded" in found["advice"][0]["reason"]
+    assert "could not be loaded: " in found["advice"][0]["reason"]
 
 
 def test_secrets_are_masked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,9 @@ from vectord.server.http.run import bind
 def front_end(engine_socket: str) -> Iterator[subprocess.Popen[bytes]]:
     """Given its message. engine_socket: where it will look for its engine."""
     with bind("127.0.0.1", 0) as port:
-        message = StartMessage(config=Config(), name="front-end-1", listener=port.fileno(), engine_socket=engine_socket)
+        message = StartMessage(
+            config=Config(), name="front-end-1", listener=port.fileno(), engine_socket=engine_socket, url="http://h"
+        )
         command = [sys.executable, "-P", "-m", "vectord.cluster.processes.front_end"]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[port.fileno()]

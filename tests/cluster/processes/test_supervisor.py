@@ -93,6 +93,13 @@ def ready(url: str) -> bool:
     return httpx.get(f"{url}/health/ready").status_code == 200
 
 
+def test_the_last_line_of_the_start_has_the_url_of_the_front_ends(tmp_path: Path) -> None:
+    """The engine's process writes it, when the models answer."""
+    log = tmp_path / "log"
+    with running(log, *SEVERAL) as (url, process):
+        wait_for(lambda: f"at {url} (console) and {url}/docs (API)" in log.read_text(), process)
+
+
 # --- answers --------------------------------------------------------------------------------------------------
 
 

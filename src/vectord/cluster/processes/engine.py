@@ -47,6 +47,7 @@ def main() -> int:
         return observe
 
     composed = compose.build(start.config, watching, compose.EXIT_CLOSE_TIMEOUT_S)
+    composed.app.state.url = start.url
     uvloop.run(_serve(composed, state_changed, start))
     return compose.exit_code(composed.engine)
 

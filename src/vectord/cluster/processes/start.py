@@ -32,6 +32,7 @@ class StartMessage:
     name: str  # of the process, for its log lines
     listener: int  # inherited file descriptor: the engine's Unix socket, or the front-ends' port
     engine_socket: str  # its path
+    url: str  # of the front-ends
 
     def encoded(self) -> bytes:
         content = msgspec.msgpack.encode(self)

@@ -28,7 +28,7 @@ from vectord.cluster.processes.start import StartMessage
 from vectord.config import Config
 from vectord.errors import ConfigError, ExitCode
 from vectord.server.http.hardening.acceptor import BACKLOG
-from vectord.server.http.listener import bind
+from vectord.server.http.listener import bind, certificate_of, url_of
 
 ENGINE = "engine"  # the name of its process
 FIRST_PAUSE_S = 0.1  # before a restart; doubles each time
@@ -78,6 +78,7 @@ class Supervisor:
         """port: bound. engine_socket: listening. Both are closed at the end."""
         self._config = config
         self._port = port
+        self._url = url_of(port, "http" if certificate_of(config.server) is None else "https")
         self._engine_socket = engine_socket
         self._stopping = asyncio.Event()
         self._code = 0
@@ -139,7 +140,8 @@ class Supervisor:
     async def _run(self, name: str, module: str, listener: socket.socket) -> int:
         """Run it to its end. Returns its exit code; a negative one is the signal that ended it."""
         path = self._engine_socket.getsockname()
-        message = StartMessage(config=self._config, name=name, listener=listener.fileno(), engine_socket=path)
+        number = listener.fileno()
+        message = StartMessage(config=self._config, name=name, listener=number, engine_socket=path, url=self._url)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

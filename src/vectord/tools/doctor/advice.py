@@ -44,7 +44,9 @@ def advice(
 def _models(tested: Sequence[SelfTest]) -> Iterator[Advice]:
     for one in tested:
         if one.problem is not None:
-            yield Advice("problem", f"{one.model}: {one.problem}", "see the log of vectord serve --log-level debug")
+            yield Advice(
+                "problem", f"{one.model}: {one.problem}", "replace the model's files, or see the log of vectord serve"
+            )
 
 
 def _threads(machine: Machine, config: Config) -> Iterator[Advice]:

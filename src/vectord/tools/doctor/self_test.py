@@ -42,7 +42,7 @@ async def self_tests(config: Config) -> list[SelfTest]:
 
 async def _test(engine: Engine, info: ModelInfo) -> SelfTest:
     lone_ms = texts_per_s = None
-    problem = "could not be loaded; see the log" if info.state == "failed" else None
+    problem = f"could not be loaded: {engine.failure(info.name)}" if info.state == "failed" else None
     if info.state == "ready" and ("dense" in info.outputs or info.reranks):
         try:
             await _latency_ms(engine, info, TEXTS)  # the first batch of a shape is slower
