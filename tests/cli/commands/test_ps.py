@@ -76,14 +76,20 @@ def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's.\n"
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [("text/html", "<h1>404</h1>"), ("application/json", '{"error": {"message": "Not Found", "code": 404}}')],
+    ids=["page", "json"],
+)
 @pytest.mark.parametrize("command", [["ps"], ["models"], ["stop", "a"], ["show", "a"], ["rm", "a"], ["pull", "a"]])
 def test_another_product_at_the_url_is_named_in_one_line(
-    command: list[str], capsys: pytest.CaptureFixture[str]
+    command: list[str], content_type: str, body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its status and content type, and without its page."""
+    """With its status and content type, and without its page or message."""
 
     class Page(BaseHTTPRequestHandler):
         server_version, sys_version = "nginx", ""
+        error_content_type, error_message_format = content_type, body
 
         def answer(self) -> None:
             self.send_error(404)
@@ -102,4 +108,4 @@ def test_another_product_at_the_url_is_named_in_one_line(
         thread.join()
     (line,) = capsys.readouterr().err.splitlines()
     assert code == (1 if "a" in command else 2)
-    assert line.endswith("not a vectord server: nginx answers with status 404 and text/html")
+    assert line.endswith(f"not a vectord server: nginx answers with status 404 and {content_type}")
