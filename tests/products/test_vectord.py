@@ -554,8 +554,8 @@ def test_similarity_returns_cosines():
 
 
 def test_a_failed_input_has_an_error_in_its_place():
-    """The error is complete, and the other inputs have vectors."""
-    failure = InputTooLong("Too long.", field="inputs", index=1, limit=4, given=9)
+    """The error is complete, with the ways out, and the other inputs have vectors."""
+    failure = InputTooLong("Too long", field="inputs", index=1, limit=4, given=9)
     shown = answer(
         "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), EmbedAnswer
     )
@@ -565,7 +565,8 @@ def test_a_failed_input_has_an_error_in_its_place():
             "index": 1,
             "error": {
                 "type": "input_too_long",
-                "message": "Too long.",
+                "message": 'Too long. Send "truncate": true to cut it, or split it with /vectord/documents; the option '
+                "--auto-truncate cuts every text",
                 "field": "inputs",
                 "index": 1,
                 "limit": 4,

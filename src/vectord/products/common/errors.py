@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from vectord import errors
 from vectord.errors import (
+    InputTooLong,
     InvalidRequest,
     MalformedBody,
     MethodNotAllowed,
@@ -163,6 +164,16 @@ TEI_ERROR_TYPES: Mapping[type[VectordError], str] = {
     errors.Overloaded: "Overloaded",
     errors.Unavailable: "Unhealthy",
 }
+
+
+def message_with_ways_out(error: VectordError) -> str:
+    """For APIs that know `truncate` and refuse long texts by default: a long text is often a client's first request."""
+    if type(error) is not InputTooLong or error.limit is None:
+        return error.message
+    return (
+        f'{error.message}. Send "truncate": true to cut it, or split it with /vectord/documents; the option '
+        "--auto-truncate cuts every text"
+    )
 
 
 def render_any(error: VectordError) -> Rendered:

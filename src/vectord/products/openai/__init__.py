@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord import errors
-from vectord.errors import InputTooLong, InvalidField, Overloaded, Unavailable, VectordError
+from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
-from vectord.products.common.errors import STATUSES, error_response, retry_after_s, row_of
+from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
 from vectord.products.common.inputs import (
     Switch,
     TextsIdsOrItems,
@@ -138,12 +138,6 @@ CODES: Mapping[type[VectordError], str | None] = {
 }
 
 
-# A long chunk is often the first request of a new client, and no client of OpenAI knows these.
-WAYS_OUT = (
-    '. Send "truncate": true to cut it, or split it with /vectord/documents; the option --auto-truncate cuts every text'
-)
-
-
 def render_error(error: VectordError) -> Rendered:
     """OpenAI's `error`, and the `detail` of Simple Inference Server, whose clients use the same routes."""
     headers = {}
@@ -156,7 +150,7 @@ def render_error(error: VectordError) -> Rendered:
 def error_object(error: VectordError) -> dict[str, str | None]:
     """A body of ErrorObject."""
     return {
-        "message": error.message + (WAYS_OUT if type(error) is InputTooLong and error.limit is not None else ""),
+        "message": message_with_ways_out(error),
         "type": row_of(TYPES, error),
         "param": error.field_name,
         "code": row_of(CODES, error),

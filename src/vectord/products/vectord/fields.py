@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from vectord.errors import InvalidField, MissingField, VectordError
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import Rendered
-from vectord.products.common.errors import STATUSES, error_response
+from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     ChunkOptions,
@@ -43,7 +43,7 @@ def error_object(error: VectordError) -> dict[str, Any]:
     """The same keys for every error; a key that does not apply is null."""
     return {
         "type": type_of(type(error)),
-        "message": error.message,
+        "message": message_with_ways_out(error),
         "field": error.field_name,
         "index": error.index,
         "limit": error.limit,
