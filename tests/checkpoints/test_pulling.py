@@ -162,6 +162,14 @@ def test_a_hub_that_stalls_does_not_hold_the_start(hub: Hub, tmp_path: Path, mon
         hub.stalls.set()
 
 
+def test_the_password_of_a_mirror_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages name the hub by its address."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://me:sesame@127.0.0.1:1/hub")
+    message = refusal(tmp_path)
+    assert "the hub at http://127.0.0.1:1/hub could not be reached" in message
+    assert "sesame" not in message
+
+
 def test_a_full_disk_ends_in_one_line(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next pull continues with what is there."""
 

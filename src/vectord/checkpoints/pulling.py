@@ -402,6 +402,7 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
 def _failure(error: Exception, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
     reason, status = plain_reason(error), _status_of(error)
+    endpoint = re.sub("//[^/]*@", "//", endpoint)  # without a password
     if _is_of_disk(error):
         way = "make room there" if isinstance(error, OSError) and error.errno in _FULL else "make it writable"
         return f"{cache} cannot be written ({reason}); {way}, or set another folder with --hf-home (HF_HOME)"

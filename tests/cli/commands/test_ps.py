@@ -73,7 +73,7 @@ def test_a_bad_command_line_is_one_line(words: list[str], line: str, capsys: pyt
 
 def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ps", "--url", url, "--token", "wrong"]) == 2
-    assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's.\n"
+    assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's. (--token KEY)\n"
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def refusal(reply: ProbeReply) -> str:
         return printable(f"not a vectord server: {product[:80]} answers with status {reply.status} and {content[:80]}")
     if error.get("type") == "no_such_route":
         return "the server has no admin key; start it with --admin-key"
-    return printable(str(error.get("message")))
+    return printable(str(error.get("message"))) + (" (--token KEY)" if reply.status == 401 else "")
 
 
 def own_url(config: ServerConfig) -> str:
