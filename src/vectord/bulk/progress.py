@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
 from vectord.observability.progress import TerminalHandler
 
 log = logging.getLogger("vectord.bulk")
+model_log = logging.getLogger("vectord.progress")
 
 LINE_EVERY_S = 30.0
 
@@ -76,17 +77,29 @@ class ProgressBar(JobProgress):
             table_column=Column(no_wrap=True, overflow="crop"),
         )
         self._bar = Progress(BarColumn(bar_width=None), text, console=Console(stderr=True), expand=True)
+        self._model_progress = _ModelProgress(self.start)
         self._done = "starting"
         self._task = self._bar.add_task(self._done, total=total)
 
     def __enter__(self) -> Self:
         self._bar.start()
         _write_log_to_stderr()
+        model_log.addHandler(self._model_progress)
+        model_log.setLevel(logging.INFO)  # the log itself shows warnings only
+        model_log.propagate = False  # two bars cannot share a terminal
         return self
 
     def __exit__(self, *failure: object) -> None:
+        model_log.propagate = True
+        model_log.setLevel(logging.NOTSET)
+        model_log.removeHandler(self._model_progress)
         self._bar.stop()
         _write_log_to_stderr()
+
+    def start(self, step: str) -> None:
+        """Show a step before the first row, such as a download."""
+        self._done = step
+        self._draw()
 
     def begin(self, position: int, rows: int) -> None:
         self._begin = position
@@ -110,6 +123,19 @@ class ProgressBar(JobProgress):
     def _draw(self, position: int | None = None) -> None:
         words = f"{self._done} (waiting: {self._reasons[-1]})" if self._reasons else self._done
         self._bar.update(self._task, completed=position, description=words.replace("[", r"\["))
+
+
+class _ModelProgress(logging.Handler):
+    """Reports downloads, loading and calibration: see observability/progress.py."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        done, total = getattr(record, "progress", (None, None))
+        share = f", {done / total:.0%}" if done is not None and total else ""
+        self._report("starting" if done is None else record.getMessage() + share)
 
 
 def _write_log_to_stderr() -> None:
