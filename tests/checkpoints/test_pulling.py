@@ -162,6 +162,14 @@ def test_a_hub_that_stalls_does_not_hold_the_start(hub: Hub, tmp_path: Path, mon
         hub.stalls.set()
 
 
+@pytest.mark.parametrize(("status", "way"), [(503, "retry later"), (403, r"set a token \(HF_TOKEN\)")])
+def test_a_refusal_of_the_hub_has_its_status(status: int, way: str, hub: Hub, tmp_path: Path) -> None:
+    """And the way out."""
+    hub.statuses["config.json"] = status
+    with pytest.raises(PullFailed, match=f"answers with status {status}; {way}, or set a mirror with --hf-endpoint"):
+        fetch(tmp_path)
+
+
 def test_the_password_of_a_mirror_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages name the hub by its address."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://me:sesame@127.0.0.1:1/hub")

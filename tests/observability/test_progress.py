@@ -53,6 +53,21 @@ def test_a_bar_is_shown_until_it_is_full() -> None:
     assert "\x1b[2K" in after  # the bar is erased
 
 
+def test_a_bar_on_a_narrow_terminal_in_ascii_is_one_line_of_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sign that the encoding lacks would be escaped, and the longer line could not be erased."""
+    monkeypatch.setenv("COLUMNS", "40")
+
+    class Ascii(Terminal):
+        encoding = "ascii"
+
+    terminal = Ascii()
+    configure(TelemetryConfig(), terminal)
+    report(0, 10, "sentence-transformers/config_sentence_transformers.json")
+    LOG.info("a line, after which the bar is drawn")
+    assert "sentence-transformers" in terminal.getvalue()
+    assert terminal.getvalue().isascii()
+
+
 def test_several_bars_end_one_by_one() -> None:
     """Of models, one of which fails: its report has no number."""
     terminal = Terminal()

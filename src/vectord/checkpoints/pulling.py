@@ -407,7 +407,8 @@ def _failure(error: Exception, cache: Path, endpoint: str) -> str:
         way = "make room there" if isinstance(error, OSError) and error.errno in _FULL else "make it writable"
         return f"{cache} cannot be written ({reason}); {way}, or set another folder with --hf-home (HF_HOME)"
     if status is not None:
-        return f"the hub at {endpoint} answers with status {status}; retry later, or set a mirror with --hf-endpoint"
+        way = "set a token (HF_TOKEN)" if status in (401, 403) else "retry later"
+        return f"the hub at {endpoint} answers with status {status}; {way}, or set a mirror with --hf-endpoint"
     return (
         f"the hub at {endpoint} could not be reached ({reason}); check the network, or set a mirror with --hf-endpoint "
         "(HF_ENDPOINT)"

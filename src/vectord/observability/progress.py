@@ -54,12 +54,14 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
     def _start(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - 60 ms, which a start without bars need not wait for
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
 
+        one_line = Column(no_wrap=True, overflow="crop")  # without an ellipsis, which ASCII does not have
         columns = (
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=one_line),
             BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
+            TaskProgressColumn(table_column=one_line),
+            TimeElapsedColumn(table_column=one_line),
         )
         console = Console(file=self.stream, force_terminal=True, highlight=False, markup=False)
         self._bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
