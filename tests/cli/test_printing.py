@@ -17,8 +17,8 @@ from tests.checkpoints.small_hub import MODEL, small_hub
 ESCAPE = "\x1b["
 
 
-def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100, **variables: str) -> str:
-    """The command's output on a terminal."""
+def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100, code: int = 0, **variables: str) -> str:
+    """The command's output on a terminal. code: the expected exit code."""
     ours, theirs = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)} | variables
     environ.pop("NO_COLOR", None)
@@ -33,7 +33,7 @@ def on_a_terminal(words: Sequence[str], folder: Path, columns: int = 100, **vari
         except OSError:  # on Linux: the other end is closed
             pass
         os.close(ours)
-    assert process.returncode == 0, seen.decode()
+    assert process.returncode == code, seen.decode()
     return seen.decode()
 
 
@@ -77,6 +77,15 @@ def test_a_pull_on_a_terminal_has_a_line_for_each_file(tmp_path: Path) -> None:
             assert "\\u" not in seen
             table = seen[seen.index("commit") :]
             assert not re.search(r" (\x1b\[0m)?\r?$", table, re.MULTILINE)
+
+
+def test_the_error_of_an_unfinished_download_has_a_line_of_its_own(tmp_path: Path) -> None:
+    """The bar is erased before it."""
+    with small_hub(write_sentence_model(tmp_path / "repository")) as hub:
+        hub.sizes["config.json"] = 3
+        seen = on_a_terminal(["serve", MODEL], tmp_path, code=2, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf"))
+    assert "config.json" in seen
+    assert f"\x1b[2Kvectord: {MODEL}: config.json: longer than the hub announced" in seen
 
 
 def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:

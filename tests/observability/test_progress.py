@@ -82,6 +82,20 @@ def test_several_bars_end_one_by_one() -> None:
     assert terminal.getvalue()[len(shown) :].endswith("the end\n")
 
 
+def test_an_empty_message_ends_all_bars() -> None:
+    """For an error that ends the process: its line does not continue a bar."""
+    terminal = Terminal()
+    configure(TelemetryConfig(), terminal)
+    report(1, 10)
+    report(1, 10, "config.json")
+    report(None, None, "")
+    shown = terminal.getvalue()
+    terminal.write("vectord: interrupted\n")
+    assert shown.endswith("\x1b[2K")
+    report(2, 10)
+    assert "model.safetensors" in terminal.getvalue()[len(shown) :]
+
+
 @pytest.mark.parametrize("log_format", ["text", "json", "console"])
 def test_a_pipe_gets_no_bar(log_format: str) -> None:
     """A collector reads lines only."""

@@ -109,6 +109,7 @@ def run(words: Sequence[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except StartError as problem:
+        _end_bars()
         sys.stderr.write(f"vectord: {problem.message}\n")
         return ExitCode.BAD_START
     except click.UsageError as problem:
@@ -118,6 +119,7 @@ def run(words: Sequence[str]) -> int:
         sys.stderr.write(f"vectord: {usage_line(problem)}{hint}\n")
         return ExitCode.BAD_START
     except KeyboardInterrupt:
+        _end_bars()
         sys.stderr.write(f"{PROGRAM}: interrupted\n")
         return ExitCode.INTERRUPTED
     except OSError as problem:
@@ -127,3 +129,8 @@ def run(words: Sequence[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
         return ExitCode.FAILED
+
+
+def _end_bars() -> None:
+    """Those of an unfinished download, whose line the error would continue."""
+    logging.getLogger("vectord.progress").info("", extra={"progress": (None, None)})

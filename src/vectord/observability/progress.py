@@ -5,7 +5,8 @@ Any module reports progress by a record of the logger `vectord.progress`, on any
     progress.info("calibrating int8", extra={"progress": (done, total)})
 
 total: None if it is unknown. A bar with the message appears with the first record, and disappears when `done` reaches
-`total`, or when `done` is None. Other forms of the log leave these records out.
+`total`, or when `done` is None; an empty message without `done` ends all bars. Other forms of the log leave these
+records out.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _draw(self, what: str, done: int | None, total: int | None) -> None:
+        if done is None and not what:
+            self._tasks.clear()
+            self._stop()
+            return
         if done is None or done == total:
             if what in self._tasks:
                 self._bars.remove_task(self._tasks.pop(what))
