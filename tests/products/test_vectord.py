@@ -554,8 +554,8 @@ def test_similarity_returns_cosines():
 
 
 def test_a_failed_input_has_an_error_in_its_place():
-    """The error is complete, with the ways out, and the other inputs have vectors."""
-    failure = InputTooLong("Too long", field="inputs", index=1, limit=4, given=9)
+    """The error is complete, and the other inputs have vectors."""
+    failure = InputTooLong("Too long.", field="inputs", index=1, limit=4, given=9)
     shown = answer(
         "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), EmbedAnswer
     )
@@ -565,8 +565,7 @@ def test_a_failed_input_has_an_error_in_its_place():
             "index": 1,
             "error": {
                 "type": "input_too_long",
-                "message": 'Too long. Send "truncate": true to cut it, or split it with /vectord/documents; the option '
-                "--auto-truncate cuts every text",
+                "message": "Too long.",
                 "field": "inputs",
                 "index": 1,
                 "limit": 4,
@@ -574,6 +573,13 @@ def test_a_failed_input_has_an_error_in_its_place():
             },
         },
     ]
+
+
+def test_the_refusal_of_a_long_text_has_the_ways_out():
+    """As in OpenAI's API."""
+    shown = json.loads(render_error(InputTooLong("Too long", field="inputs", index=1, limit=4, given=9)).body)["error"]
+    assert (shown["type"], shown["limit"], shown["given"]) == ("input_too_long", 4, 9)
+    assert all(way in shown["message"] for way in ('"truncate": true', "/vectord/documents", "--auto-truncate"))
 
 
 # --- tokens and models ----------------------------------------------------------------------------------------

@@ -295,6 +295,15 @@ async def test_a_failed_model_does_not_affect_the_others(caplog):
     assert "m1 failed to load" in caplog.text
 
 
+async def test_a_model_that_fails_on_its_first_use_is_logged_with_the_reason(caplog):
+    """At start, the last line has it instead."""
+    async with keeping(1) as house:
+        house.loaders[0].error = ModelUnavailable("weights are missing")
+        with pytest.raises(Unavailable):
+            await house.use(0)
+    assert "m0 failed to load: weights are missing" in caplog.text
+
+
 # --- room -----------------------------------------------------------------------------------------------------
 
 

@@ -36,14 +36,14 @@ _word_ends = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def render_error(error: VectordError) -> Rendered:
-    return error_response(error, {"error": error_object(error)}, ERRORS)
+    return error_response(error, {"error": {**error_object(error), "message": message_with_ways_out(error)}}, ERRORS)
 
 
 def error_object(error: VectordError) -> dict[str, Any]:
     """The same keys for every error; a key that does not apply is null."""
     return {
         "type": type_of(type(error)),
-        "message": message_with_ways_out(error),
+        "message": error.message,
         "field": error.field_name,
         "index": error.index,
         "limit": error.limit,

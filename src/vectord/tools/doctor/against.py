@@ -265,7 +265,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
     with socket.socket() as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
-    # A rate limit would distort the measured speed. The last lines of the log are the reason of a failed start.
+    # A rate limit would distort the measured speed. The last line of the log has the reason of a failed start.
     own = ("--host", host, "--port", str(port), "--rate-limit-requests-per-minute", "0", "--log-level", "warning")
     command = [sys.executable, "-m", "vectord", "serve", *words, *own]
     with TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603
@@ -274,7 +274,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
                 if not _becomes_ready(server, process):
                     log.seek(0)
                     lines = log.read()[-4000:].decode(errors="replace").splitlines()
-                    reason = "; ".join(lines[-2:]) if lines else f"no answer within {START_TIMEOUT_S:g} s"
+                    reason = lines[-1] if lines else f"no answer within {START_TIMEOUT_S:g} s"
                     raise ConfigError(f"the models of this machine could not be served: {reason}")
                 yield server
         finally:
