@@ -91,10 +91,10 @@ def test_a_job_that_cannot_start_is_one_line_and_exit_code_2(
 
 
 def test_options_of_bulk_hide_no_setting() -> None:
-    """Except --api-key, here the key for the server of --url."""
+    """Except --api-key, here the key for the server of --url, and --model, which names one model in both."""
     own = {flag for parameter in parameters() for flag in parameter.opts if flag.startswith("-")}
     settings = {flag for setting in SETTINGS for flag in setting.flags}
-    assert own & settings == {"--api-key"}
+    assert own & settings == {"--api-key", "--model"}
 
 
 def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

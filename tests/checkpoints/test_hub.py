@@ -201,7 +201,7 @@ def test_an_incomplete_cache_is_used_when_the_hub_is_unreachable(
     """A model without modules.json of its own must start offline and without a network."""
 
     def unreachable(*_args: object, **_options: object) -> Pulled:
-        raise PullFailed("org/model", "the hub could not be reached")
+        raise PullFailed("org/model", failure="the hub could not be reached")
 
     snapshot = write_cached(nowhere / "hf" / "hub", "org/model")
     (snapshot / "modules.json").unlink()

@@ -327,7 +327,7 @@ def test_any_iterable_of_strings_is_accepted(call):
 def test_an_error_has_the_index_in_the_callers_list(call):
     """In `index` and in the message."""
     texts = [*SOME, "x" * 1001, "y" * 1001]
-    with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 1000 tokens; got 1001$") as bad:
+    with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 1000 tokens; got 1001\. ") as bad:
         call(FakeServer(), "embed", texts, client=SMALL)
     assert (bad.value.field, bad.value.index, bad.value.limit, bad.value.given) == ("inputs", 30, 1000, 1001)
     assert bad.value.type == "input_too_long"

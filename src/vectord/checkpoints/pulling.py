@@ -44,9 +44,9 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 class PullFailed(ModelUnavailable):
     """The network or the disk failed; the cause is the exception."""
 
-    def __init__(self, hub_id: str, failure: str) -> None:
-        """failure: what failed, and the way out."""
-        super().__init__(f"model {hub_id}: {failure}; the same command resumes the download")
+    def __init__(self, message: str, *, failure: str = "") -> None:
+        """failure: the part of the message that says what failed, and the way out."""
+        super().__init__(message)
         self.failure = failure
 
 
@@ -396,7 +396,9 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
     except Exception as error:  # the library's exceptions differ between versions
-        raise PullFailed(hub_id, _failure(error, cache, constants.ENDPOINT)) from error
+        failure = _failure(error, cache, constants.ENDPOINT)
+        message = f"model {hub_id}: {failure}; the same command resumes the download"
+        raise PullFailed(message, failure=failure) from error
 
 
 def _failure(error: Exception, cache: Path, endpoint: str) -> str:
