@@ -54,6 +54,8 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, name)
     for key, value in {**_metadata(config), **(metadata or {})}.items():
         add_value(writer, f"{name}.{key}", value)
+    if "type_vocab_size" in config:
+        writer.add_token_type_count(config["type_vocab_size"])
     add(writer)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     stored: dict[str, np.ndarray] = {}
