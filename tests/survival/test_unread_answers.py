@@ -41,7 +41,9 @@ def test_unread_responses_are_bounded(tmp_path: Path, accepts: str) -> None:
 
         def all_are_answered() -> bool:
             lengths = [response_bytes(client) for client in sockets]
-            if time.monotonic() - began_s < PRESSED_STALL_S:  # later, the server disconnects some, which is not seen here
+            if (
+                time.monotonic() - began_s < PRESSED_STALL_S
+            ):  # later, the server disconnects some, which is not seen here
                 held_bytes.append(sum(length or 0 for length in lengths))
             return None not in lengths
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import numpy as np
@@ -34,6 +35,7 @@ from vectord.schema import (
 )
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc import server
 from vectord.server.grpc.server import serve_grpc
 from vectord.server.pipeline import RequestPipeline, Shutdown
 
@@ -152,15 +154,16 @@ _KINDS = {
 
 @asynccontextmanager
 async def live(engine: FakeEngine | None = None, tracer: Any = None, **settings: Any) -> AsyncIterator[Live]:
-    """settings: fields of ServerConfig. Fails after PATIENCE_S."""
+    """settings: fields of ServerConfig. Fails after PATIENCE_S. Its shutdown waits only for the engine."""
     config = ServerConfig(grpc_port=0, **settings)
     shutdown = Shutdown()
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        serve_grpc(engine or FakeEngine(), config, pipeline(config, shutdown, tracer=tracer)) as port,
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        yield Live(channel, port, shutdown)
+    with patch.object(server, "MIN_DRAIN_S", 0.0):
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            serve_grpc(engine or FakeEngine(), config, pipeline(config, shutdown, tracer=tracer)) as port,
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            yield Live(channel, port, shutdown)
 
 
 def pipeline(config: ServerConfig, shutdown: Shutdown | None = None, **reports: Any) -> RequestPipeline:
