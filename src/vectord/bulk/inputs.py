@@ -48,7 +48,7 @@ TEXT = "text"  # the default column, and the column of lines and files
 PATH = "path"  # the column of a file's name if each file is a text
 
 BinaryFile: TypeAlias = Any  # the type checker does not accept gzip's as IO[bytes]
-Row: TypeAlias = "tuple[str | InvalidText, Mapping[str, Any], int]"  # text, columns, size of all columns in bytes
+Row: TypeAlias = "tuple[str | InvalidText, Mapping[str, Any], int]"  # text, columns, about the bytes of all columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,9 @@ class RemoteEmbedder:
         try:
             return read_reply(reply, self._job, len(texts))
         except (ServerFailed, ValueError) as cause:
-            raise BulkFailed("docs/api.md does not describe the server's response") from cause
+            raise BulkFailed(
+                "the server's response is invalid; check that --url is a vectord server of this version"
+            ) from cause
 
     async def _request(self, texts: Sequence[str], accept: str) -> HttpReply:
         job = self._job
@@ -119,7 +121,7 @@ class RemoteEmbedder:
 
 
 def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:
-    """The vectors of a reply in Arrow or JSON. Raises ServerFailed if it is invalid."""
+    """The vectors of a reply in Arrow or JSON. Raises ServerFailed or ValueError if it is invalid."""
     found = read_vectors(reply, job.kinds, texts, layout=LAYOUTS[precision_of(job)], partial=True)
     return TextVectors(
         space=reply.fingerprint,

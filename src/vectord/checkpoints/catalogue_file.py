@@ -7,8 +7,8 @@
         pooling: "mean"                                  optional: mean, last_token or cls
 
 engine/models reads the file at start if MODEL_CONFIG names one, and imports this module only then, because yaml takes
-15 ms. A handler is the dotted path of a class, which is checked here but not imported. That server's own embedding
-classes stand for models that vectord serves itself; their handler becomes None.
+15 ms. A handler is the dotted path of a class, which is checked here but not imported. The classes in
+NATIVE_HANDLERS stand for models that vectord serves itself; their handler becomes None.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Loader(yaml.BaseLoader):
 def _load(path: Path) -> Any:
     """The one document of the file. The parser yields events lazily, so that a refusal ends the reading."""
     if not path.is_file():  # nor a pipe, which would block
-        raise ConfigError(f"{path}: no such file")
+        raise ConfigError(f"{path}: there is no such regular file")
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT_BYTES + 1)

@@ -1,4 +1,4 @@
-"""A model's folder with its JSON files, each read once: `open_folder(located)`.
+"""A model's folder with its JSON files: `open_folder(located)`.
 
 reader.py opens it at start; the modules of kinds/ read from it. modules.json lists the modules of a
 sentence-transformers folder. Only known modules are interpreted: an unknown one stops the start, because leaving it out

@@ -52,7 +52,7 @@ def find_graph(folder: Path, dtype: str, named: str | None = None, *, has_vnni: 
             return found
     for name in _FLOAT32:
         if found := _find(folder, name):
-            logger.warning("%s has no graph in %s (--onnx-file names one): running %s", folder, dtype, found.name)
+            logger.warning("no graph in %s in %s: using %s (--onnx-file chooses another)", dtype, folder, found.name)
             return found
     files = sorted(str(path.relative_to(folder)) for place in FOLDERS for path in (folder / place).glob("*.onnx"))
     raise ModelUnavailable(

@@ -1,6 +1,6 @@
-"""Download a model into the Hugging Face cache: only the needed files, resumed, and verified byte by byte.
+"""Download a model into the Hugging Face cache: only the needed files, resumed, and verified by digest.
 
-`vectord pull` and hub.py call it on the main thread. huggingface_hub lists the repository and defines the cache layout.
+`vectord pull`, hub.py and pulls.py, in a thread of a running server, call it. huggingface_hub lists the repository and defines the cache layout.
 Its own downloads restart after a killed process (2.4: a new temporary file for each call) and name files after response
 headers, so the bytes are fetched here, into a `.part` file next to the blobs that the next call resumes.
 
@@ -42,7 +42,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class PullFailed(ModelUnavailable):
-    """The network or the disk failed; the cause is the exception."""
+    """Raised if the network or the disk fails; `__cause__` is the original error."""
 
     def __init__(self, message: str, *, failure: str = "") -> None:
         """failure: the part of the message that says what failed, and the way out."""
@@ -246,7 +246,7 @@ class _Puller:
         model_bytes = sum(file.size_bytes for file in files) + sum(file.size_bytes for file in self.files.values())
         if self._limit_bytes is not None and model_bytes > self._limit_bytes:
             raise ModelUnavailable(
-                f"{self._hub_id}: {model_bytes:,} bytes to fetch, and pull_limit is {self._limit_bytes:,} bytes"
+                f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is {self._limit_bytes:,} bytes"
             )
         blobs = self._root / "blobs"
         missing_bytes = sum(file.size_bytes for file in files if not (blobs / file.digest).is_file())

@@ -119,7 +119,7 @@ _CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
 
 
 def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
-    """Raise ModelUnavailable if a folder with modules.json names another class or task than its modules are of.
+    """Raise ModelUnavailable if the settings name a class, task or output that this kind of model does not have.
 
     sentence-transformers replaces the modules of another class by its own.
     """

@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["public", "private", "link-local", "loopback"]
 
 
 class RefusedRedirect(Exception):
-    """It leads to an address that the hub must not reach through this server."""
+    """The redirect leads to an address that the hub must not reach through this server."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def _kind(address: str) -> Kind:
     parsed: IPv4Address | IPv6Address = ip_address(address)
     if isinstance(parsed, IPv6Address):
         parsed = parsed.ipv4_mapped or parsed
-    if parsed.is_loopback or parsed.is_unspecified:  # connections to 0.0.0.0 reach the own machine
+    if parsed.is_loopback or parsed.is_unspecified:  # connections to 0.0.0.0 reach this machine
         return "loopback"
     if parsed.is_link_local:
         return "link-local"

@@ -174,7 +174,7 @@ def _run_task(subject: VerifiedModel, name: str) -> ReferenceResult:
         task = mteb.get_task(name)
         task.load_data()
     except Exception as cause:  # datasets and huggingface_hub have many errors for missing data
-        why = f"its data is neither on this machine nor can it be downloaded ({plain_reason(cause)})"
+        why = f"its data is not on this machine and cannot be downloaded ({plain_reason(cause)})"
         return ReferenceResult(shown, why, "", "skipped")
     from mteb.models import ModelMeta  # noqa: PLC0415
 

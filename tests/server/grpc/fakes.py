@@ -34,8 +34,8 @@ from vectord.schema import (
     TokenizeResult,
 )
 from vectord.server.admission.gate import Gate
-from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc import server
+from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
 from vectord.server.pipeline import RequestPipeline, Shutdown
 

@@ -1,6 +1,7 @@
 """Read untrusted files within limits: bytes, memory maps, and JSON of bounded size and depth without repeated keys.
 
-Called while a model loads, in the loading thread. Every error is a ModelUnavailable that names the file.
+Called while a model is opened and loaded. Each error names the file; it is a ModelUnavailable, and for files of the
+operator a ConfigError.
 """
 
 from __future__ import annotations

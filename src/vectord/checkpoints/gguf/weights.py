@@ -90,11 +90,12 @@ class _TensorReader:
         return tensor.shape, None
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
-        """Reorder rows in which the two halves of a head alternate: transformers has one half after the other."""
+        """Return a function that reorders rows in which the two halves of a head alternate: transformers has one half after
+        the other."""
         heads = self.file.metadata.get(f"{self._name}.{key}")
         if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
             raise ModelUnavailable(
-                f"{self._path}: {self._name}.{key} does not divide the {tensor.shape[0]:,} rows of "
+                f"{self._path}: {self._name}.{key} is missing or does not divide the {tensor.shape[0]:,} rows of "
                 f"{tensor.name[:100]!r}"
             )
         return lambda array: (
@@ -112,7 +113,7 @@ def _computed(tensor: GgufTensor, change: Inverse | None) -> Iterable[Float32]:
 def _parts(tensor: GgufTensor) -> Iterator[Float32]:
     """The tensor's rows in float32, a few thousand at a time.
 
-    Not finite where a block's scale is not: the model's self-test reports it.
+    A block with a non-finite scale gives non-finite numbers; the model's self-test reports them.
     """
     dtype = tensor.type.name
     for start in range(0, len(tensor.blocks), ROWS_AT_ONCE):

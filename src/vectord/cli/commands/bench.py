@@ -36,10 +36,10 @@ format follows the server: OpenAI, text-embeddings-inference, Smart Embedder and
   rerank       a query and --batch-size passages
 
 Units/s counts sentences or passages per second. Avg to Max are milliseconds from a request's first byte to the
-response's last byte, for requests that succeeded. Wall is seconds. A scenario that the server does not support is left
-out, unless --scenarios names it.
+response's last byte, for requests that succeeded. Wall is seconds. Unsupported scenarios are left
+out; if --scenarios names one of them, the exit code is 1.
 
-Every text is new, so no cache answers it. A last line reports the server's cache of vectors, and how many texts it
+Without --repeat, every text is new, so no cache answers it. A last line reports the server's cache of vectors, and how many texts it
 answered, for a server of vectord.
 
 \b

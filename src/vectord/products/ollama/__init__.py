@@ -1,6 +1,6 @@
 """Ollama's routes for embeddings and for the models that make them.
 
-null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides which models are in
+In optional fields, null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides which models are in
 memory. Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page of the server, and
 Ollama's own is under /dialects/ollama/.
 """
@@ -32,7 +32,7 @@ _NUM_CTX = {"max_tokens": "options.num_ctx"}
 
 
 class Options(msgspec.Struct):
-    """The one option about reading; the others are for chat, or the machine."""
+    """Only `num_ctx` affects embeddings; the other options are ignored."""
 
     num_ctx: Annotated[
         Count | None, msgspec.Meta(description="most tokens of an input; 0 and null: the model's limit")
@@ -40,7 +40,7 @@ class Options(msgspec.Struct):
 
 
 class EmbedBody(msgspec.Struct):
-    """Without `input`, the response has no vectors. Ollama's clients send such a request to load a model."""
+    """A null or empty `input` has a response without vectors. Ollama's clients send it to load a model."""
 
     input: str | list[str] | None
     model: str | None = None
@@ -99,7 +99,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 
 def render_no_embeddings(result: ModelList) -> Rendered:
-    """The answer to no input, with the requested or the first model."""
+    """Return the response to an empty input. Without `model`, it names the first served model."""
     return json_answer(model=first_model(result).name, embeddings=[])
 
 

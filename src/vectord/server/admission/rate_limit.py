@@ -1,5 +1,5 @@
-"""Limits how often clients may send requests. gate.py calls this on the event loop, before the key is checked and
-before the body is read.
+"""Limits how often clients may send requests. Called on the event loop: `check` before the key is checked and the body
+is read, `check_dialect` after it on shared paths, and `spend` with the result.
 
     every route         requests per address, with --rate-limit-requests-per-minute
     a dialect's routes  requests per address or key, as in that product (`Dialect.rate`)
@@ -127,7 +127,7 @@ def _per_minute(amount: int) -> Rate:
 
 
 class Buckets:
-    """Redis's buckets while Redis answers, otherwise this process's own: limits never fail a request."""
+    """Redis's buckets while Redis answers, otherwise this process's own: an outage of Redis fails no request."""
 
     def __init__(self, redis_url: str | None = None) -> None:
         self._redis_url = redis_url

@@ -225,7 +225,7 @@ def _example_title(choice: Choice, endpoint: Endpoint) -> str:
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     answers = [answer for route in routes for answer in route.answers]
     if not answers:
-        return {"2XX": {"description": "OK; any body repeats that"}}
+        return {"2XX": {"description": "OK; a body, if present, has no further content"}}
     forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
     headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if OCTETS in forms else ())]
     content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
@@ -287,7 +287,7 @@ def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
 
 
 def _path_parameters(endpoint: Endpoint) -> Iterator[Json]:
-    """The parameters of the path. They have an example if the body has one: both make a request."""
+    """Yield the parameters of the path, with an example if the body has one, so that /docs can send a request."""
     example = {"example": EXAMPLE_MODEL} if any(choice.route.body for choice in endpoint.choices) else {}
     for name in re.findall(r"\{(\w+)", endpoint.path):
         yield _parameter(name, "path", {"type": "string"}) | example

@@ -274,7 +274,9 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
                 if not _becomes_ready(server, process):
                     log.seek(0)
                     lines = log.read()[-4000:].decode(errors="replace").splitlines()
-                    reason = lines[-1] if lines else f"no answer within {START_TIMEOUT_S:g} s"
+                    reason = (
+                        lines[-1] if lines and process.poll() is not None else f"no answer within {START_TIMEOUT_S:g} s"
+                    )
                     raise ConfigError(f"the models of this machine could not be served: {reason}")
                 yield server
         finally:

@@ -1,6 +1,6 @@
 """Decompresses a body, never beyond its limit. Called by body.py; large bodies are decompressed in a thread.
 
-The caller reserves room for every part of the output before it is kept.
+The caller reserves room for the output of large bodies, part by part, before it is kept.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ INCOMPLETE = "The {encoding} body is incomplete."
 
 
 async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold, large: asyncio.Semaphore) -> Content:
-    """hold: called with the size of each part before it is kept, on any thread; may raise. large: bounds the
-    threads.
+    """Return the decompressed body.
+
+    hold: called with the size of each part before it is kept, on any thread; may raise. Not called for a body of up
+    to ON_LOOP_BYTES that has up to ON_LOOP_INFLATED_BYTES. large: bounds the threads.
 
     Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
     """
