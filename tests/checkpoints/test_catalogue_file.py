@@ -273,6 +273,6 @@ def test_a_file_over_the_limit_is_not_parsed(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A folder counts as missing."""
     for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(ConfigError, match="no such file") as caught:
+        with pytest.raises(ConfigError, match="no such regular file") as caught:
             read_catalogue_file(path)
         assert str(path) in caught.value.message

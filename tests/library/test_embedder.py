@@ -159,6 +159,19 @@ def test_encode_with_the_models_prompts(library: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(made.encode(sentences=TEXTS), made.encode(TEXTS))
 
 
+def test_the_prompt_names_query_and_document_are_those_of_every_model(library: Any, tmp_path: Path) -> None:
+    """Empty where the model has none of that name, although it has a prompt for queries under another name."""
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"search_query": "the query "}
+    model = SentenceTransformer(modules=[*library], prompts=prompts, default_prompt_name="search_query", device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
+        for name in ("query", "document", "search_query"):
+            want = model.encode(TEXTS, prompt_name=name)
+            np.testing.assert_allclose(made.encode(TEXTS, prompt_name=name), want, atol=1e-5)
+
+
 def test_encode_of_the_default_model_equals_sentence_transformers() -> None:
     """Published weights: all-MiniLM-L6-v2, with long, empty and unusual texts."""
     from sentence_transformers import SentenceTransformer
@@ -188,7 +201,7 @@ def test_encode_to_tensors(embedder: Embedder, library: Any) -> None:
 def test_encode_refuses_the_librarys_own_features(embedder: Embedder) -> None:
     """output_value=None gives the tensors of the library's modules, which vectord does not have. A precision of token
     embeddings and truncate_dim=0 have another meaning in each version."""
-    with pytest.raises(ValueError, match="truncate_dim=0"):
+    with pytest.raises(ValueError, match="truncate_dim must not be 0"):
         embedder.encode("a", truncate_dim=0)
     with pytest.raises(ValueError, match="output_value"):
         embedder.encode("a", output_value=None)

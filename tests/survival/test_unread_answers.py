@@ -35,8 +35,8 @@ def test_unread_responses_are_bounded(tmp_path: Path, accepts: str) -> None:
         answered = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).raise_for_status()
         assert len(answered.content) > 5_000_000
         idle_bytes = resident_bytes(process.pid)
-        began_s = time.monotonic()
         sockets = [clients.enter_context(closing(silent_client(url, accepts))) for _ in range(CLIENTS)]
+        began_s = time.monotonic()
         held_bytes: list[int] = []
 
         def all_are_answered() -> bool:

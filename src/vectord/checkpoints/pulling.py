@@ -1,8 +1,9 @@
 """Download a model into the Hugging Face cache: only the needed files, resumed, and verified by digest.
 
-`vectord pull`, hub.py and pulls.py, in a thread of a running server, call it. huggingface_hub lists the repository and defines the cache layout.
-Its own downloads restart after a killed process (2.4: a new temporary file for each call) and name files after response
-headers, so the bytes are fetched here, into a `.part` file next to the blobs that the next call resumes.
+`vectord pull`, hub.py and pulls.py, in a thread of a running server, call it. huggingface_hub lists the repository
+and defines the cache layout. Its own downloads restart after a killed process (2.4: a new temporary file for each
+call) and name files after response headers, so the bytes are fetched here, into a `.part` file next to the blobs that
+the next call resumes.
 
 The hub is not trusted: names, sizes and digests of its listing are checked first, its response headers name no file,
 its redirects stay out of the private network (redirects.py), and content that differs from the listing is deleted.
@@ -246,7 +247,8 @@ class _Puller:
         model_bytes = sum(file.size_bytes for file in files) + sum(file.size_bytes for file in self.files.values())
         if self._limit_bytes is not None and model_bytes > self._limit_bytes:
             raise ModelUnavailable(
-                f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is {self._limit_bytes:,} bytes"
+                f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is "
+                f"{self._limit_bytes:,} bytes"
             )
         blobs = self._root / "blobs"
         missing_bytes = sum(file.size_bytes for file in files if not (blobs / file.digest).is_file())

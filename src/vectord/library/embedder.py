@@ -157,6 +157,7 @@ class Embedder:
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
+        self._prompts = {source.name: source.spec.prompts for source in sources}
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
@@ -255,13 +256,14 @@ class Embedder:
             raise ValueError("encode converts the precision of sentence embeddings only, not of token_embeddings")
         if truncate_dim == 0:
             raise ValueError(
-                "encode has no meaning for truncate_dim=0: versions of the library keep all numbers, or none"
+                "truncate_dim must not be 0: its meaning differs between versions of sentence-transformers"
             )
-        if prompt_name in ("query", "document"):  # every model of the library has these, if only empty
-            task, prompt_name = cast("InputKind", prompt_name), None
         given = inputs if sentences is None else sentences
         texts = [given] if isinstance(given, str) else _strings(given, "inputs")
         name = next(iter(self._normalizes))
+        if prompt_name in ("query", "document") and prompt_name not in self._prompts[name] and prompt is None:
+            # Every model of the library has these two prompts, if only empty.
+            task, prompt, prompt_name = task or cast("InputKind", prompt_name), "", None
         found = self.embed(
             texts,
             outputs=("dense",) if output_value == "sentence_embedding" else ("tokens",),

@@ -90,8 +90,7 @@ class _TensorReader:
         return tensor.shape, None
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
-        """Return a function that reorders rows in which the two halves of a head alternate: transformers has one half after
-        the other."""
+        """Return a function that reorders rows in which the halves of a head alternate, as transformers has them."""
         heads = self.file.metadata.get(f"{self._name}.{key}")
         if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
             raise ModelUnavailable(

@@ -1,8 +1,8 @@
 """Ollama's routes for embeddings and for the models that make them.
 
-In optional fields, null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides which models are in
-memory. Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page of the server, and
-Ollama's own is under /dialects/ollama/.
+In optional fields, null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides
+which models are in memory. Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page
+of the server, and Ollama's own is under /dialects/ollama/.
 """
 
 from __future__ import annotations
