@@ -54,5 +54,5 @@ export const any = {
   },
 };
 
-/** Lists of numbers on one line each. */
-const withShortLists = (json) => json.replace(/\[[-\d.e+,\s]+\]/g, (list) => list.replace(/\s+/g, " ").replace("[ ", "[").replace(" ]", "]"));
+/** Lists of numbers on one line each. A string of JSON has no line feed, so no string is changed. */
+const withShortLists = (json) => json.replace(/\[\n[-\d.e+,\s]+\]/g, (list) => list.replace(/\s+/g, " ").replace("[ ", "[").replace(" ]", "]"));
