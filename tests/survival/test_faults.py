@@ -105,9 +105,9 @@ def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.Monk
 
 # --- clocks -----------------------------------------------------------------------------------------------------
 
-# Permitted uses of the wall clock: dates shown to a client or in a log. Everything else uses time.monotonic,
-# time.perf_counter or the event loop's clock.
-SHOWN_DATES = {
+# Permitted uses of the wall clock: dates that are shown, and the age of stored files and batches. Everything else uses
+# time.monotonic, time.perf_counter or the event loop's clock.
+WALL_CLOCK_USES = {
     "client/errors.py": "Retry-After as a date",
     "products/infinity/__init__.py": "`created` of a response",
     "products/openai/__init__.py": "`created` of a response",
@@ -125,11 +125,11 @@ SHOWN_DATES = {
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
 
 
-def test_the_wall_clock_is_used_for_shown_dates_only() -> None:
-    """No timeout, cache or limit of a request uses it; a new use needs an entry here."""
+def test_no_limit_of_a_request_uses_the_wall_clock() -> None:
+    """No timeout and no cache either; a new use needs an entry in WALL_CLOCK_USES."""
     source = Path(compose.__file__).parent
     users = {str(path.relative_to(source)) for path in source.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
-    assert users == set(SHOWN_DATES)
+    assert users == set(WALL_CLOCK_USES)
 
 
 @pytest.mark.parametrize("jump_s", [-10 * 365 * 86_400, 10 * 365 * 86_400], ids=["back", "ahead"])
