@@ -402,7 +402,7 @@ class ServerConfig:
     front_ends: int = setting(
         0,
         "HTTP processes in front of the engine's process, for loads above one event loop; 1: one process in all; 0: 2 "
-        "or 4 with an NVIDIA GPU and at least 4 cores, else 1.",
+        "or 4 with an NVIDIA GPU, torch and at least 4 cores, else 1.",
         limits=(0, 64),
     )
     grpc_port: int | None = setting(
