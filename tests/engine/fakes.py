@@ -90,7 +90,7 @@ class ByteEncoder:
         indexes = range(len(texts)) if part is None else part
         return [CutText(texts[i][:max_tokens], max(0, len(texts[i]) - max_tokens), 0) for i in indexes]
 
-    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], most: int | None = None) -> list[Chunk]:
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> list[Chunk]:
         self._called()
         if isinstance(how, ChunkOptions):
             starts = range(0, len(text), how.max_tokens)

@@ -52,9 +52,9 @@ class TokenizedDocument:
 
 
 def read_document(
-    plain: PlainTokenizer, text: str, index: int | None = None, *, most_tokens: int | None = None
+    plain: PlainTokenizer, text: str, index: int | None = None, *, max_tokens: int | None = None
 ) -> TokenizedDocument:
-    """The tokens of `text`; above `most_tokens`, only those of its beginning, which are more than `most_tokens`.
+    """The tokens of `text`; stops after more than `max_tokens` tokens.
 
     Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable.
     """
@@ -69,7 +69,7 @@ def read_document(
         begins_word = np.diff(np.array(words, np.int32), prepend=np.int32(-2)) != 0
         columns.append(np.stack((np.array(encoding.ids, np.int32), *offsets, begins_word.astype(np.int32))))
         tokens, characters = tokens + len(words), stop
-        if most_tokens is not None and tokens > most_tokens:
+        if max_tokens is not None and tokens > max_tokens:
             break
     ids, starts, stops, begins_word = np.concatenate(columns, axis=1)
     starts, stops = np.maximum.accumulate(starts), np.maximum.accumulate(stops)
@@ -115,18 +115,18 @@ def _ends(text: str, match: re.Match[str]) -> bool:
 
 
 def chunk_document(
-    plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int, most: int | None = None
+    plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int, max_chunks: int | None = None
 ) -> list[Chunk]:
-    """The document's chunks, at least one. room: the most tokens of content that the model reads. most: above this
-    number of chunks, only those of the document's beginning, which are more than `most`.
+    """The document's chunks, at least one. room: the most tokens of content that the model reads.
 
+    Stops after more than `max_chunks` chunks; the caller refuses them.
     Raises InvalidField (`chunk`), InputTooLong above DOCUMENT_LIMIT_CHARACTERS, or Untokenizable.
     """
     if not isinstance(how, ChunkOptions):
         document = read_document(plain, text)
         return [_client_chunk(document, text, span) for span in how]
     _check_options(how, room)
-    document = read_document(plain, text, most_tokens=None if most is None else most * how.max_tokens)
+    document = read_document(plain, text, max_tokens=None if max_chunks is None else max_chunks * how.max_tokens)
     return _cut(document, sentence_starts(text[: document.characters]) if how.by == "sentences" else (), how)
 
 

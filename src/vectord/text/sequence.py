@@ -107,9 +107,10 @@ class Encoder(Protocol):
         """Each text cut at its end to `max_tokens` of its own tokens, if that is less than the model reads."""
         ...
 
-    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], most: int | None = None) -> Sequence[Chunk]:
-        """The chunks of a document, in order. how: options to cut it by, or the chunks that the client has cut. most:
-        above this number, some of them, but more than `most`."""
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> Sequence[Chunk]:
+        """The chunks of a document, in order. how: options to cut it by, or the chunks that the client has cut.
+
+        Stops after more than `max_chunks` chunks; the caller refuses them."""
         ...
 
     def count(self, texts: Sequence[str], part: range | None = None) -> Sequence[int]:

@@ -213,10 +213,10 @@ class TextEncoder:
                 stops.pop()
         return CutText("", len(encoding.ids), source.characters_cut)
 
-    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], most: int | None = None) -> list[Chunk]:
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> list[Chunk]:
         """The document cut into chunks that the model can read; at least one. how: options, or the client's chunks, in
-        order and not overlapping. See chunk_document for `most`, and for errors, which have no index."""
-        return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials), most)
+        order and not overlapping. See chunk_document for `max_chunks`, and for errors, which have no index."""
+        return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials), max_chunks)
 
     # --- their own routes -------------------------------------------------------------------------------------
 
