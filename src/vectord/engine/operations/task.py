@@ -146,7 +146,8 @@ class Task:
                         raise
                     raise error.at(index=index) from error.__cause__
                 counts.append(len(chunked[-1]))
-                self.check_most(None, sum(counts), "chunk")
+                if sum(counts) > self.max_inputs:  # without `given`: the rest is not counted
+                    raise TooManyInputs("{field} may hold at most {limit} chunks; got more.", limit=self.max_inputs)
             return chunked
 
         return await self.encode(texts, chunk_part)
@@ -157,8 +158,8 @@ class Task:
             raise EmptyInput("{field} must hold at least one {what}.", field=field, what=what)
         self.check_most(field, count, what)
 
-    def check_most(self, field: str | None, count: int, what: str = "input") -> None:
-        """Raises TooManyInputs for more than one request may contain. field: None: placing_errors adds it."""
+    def check_most(self, field: str, count: int, what: str = "input") -> None:
+        """Raises TooManyInputs for more than one request may contain."""
         if count > self.max_inputs:
             template = "{field} may hold at most {limit} {what}s; got {given}."
             raise TooManyInputs(template, field=field, limit=self.max_inputs, given=count, what=what)
