@@ -222,6 +222,27 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
             assert threading.get_ident() not in [thread for _, thread in steps]
 
 
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+async def test_only_large_lines_are_parsed_one_at_a_time(tmp_path, monkeypatch, is_large):
+    """Small ones need not wait for each other, because they do not delay the event loop."""
+    both, met = threading.Barrier(2), []
+
+    def check(body: bytes, max_inputs: int | None) -> None:
+        try:
+            both.wait(0.2 if is_large else 10)
+            met.append(True)
+        except threading.BrokenBarrierError:
+            met.append(False)
+
+    monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
+    if is_large:
+        monkeypatch.setattr("vectord.server.batches.runner.LARGE_BYTES", 0)
+    async with running(tmp_path) as runner:
+        batch = await ended(runner, await create(runner, lines(2)))
+    assert batch.request_counts.completed == 2
+    assert met == [not is_large] * 2
+
+
 async def test_results_beyond_the_disk_limit_fail_the_batch(tmp_path):
     """The results so far are delivered; a new file is refused."""
     content = lines(100)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -53,6 +53,7 @@ from vectord.schema import Caller, EmbedRequest, Result
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Key
 from vectord.server.batches.store import BatchStore, DiskFull, Shelf, request_id
+from vectord.server.http.handler import LARGE_BYTES
 from vectord.server.http.hardening.body import check_shape
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.http.routing import Table
@@ -77,7 +78,7 @@ class BatchRunner:
         self._guards = guards
         self._storing = asyncio.Lock()  # one call of the store at a time
         self._places = asyncio.Semaphore(CONCURRENT_BATCHES)
-        self._parsing = asyncio.Lock()  # one line at a time: it may have 32 MiB, and its parser delays the event loop
+        self._parsing = asyncio.Lock()  # one large line at a time: it may have 32 MiB, and its parser delays the event loop
         self._workers: dict[str, asyncio.Task[None]] = {}  # by owner
         self._windows: dict[str, asyncio.Timeout] = {}  # of running batches
 
@@ -299,15 +300,19 @@ class BatchRunner:
         models = LazyModelList(self._engine, caller)
         models.load()
         call: Call | None = None
+
+        def parse() -> Call:
+            nonlocal render_error
+            check_shape(body, self._guards.max_inputs)
+            choice = endpoint.choose(body)
+            render_error = choice.render_error
+            return choice.route.parse(Incoming(body=body, path=found.values, models=models, guards=self._guards))
+
         try:
             if not endpoint.choices:
                 raise endpoint.error or VectordError(UNFORESEEN)
-            async with self._parsing:
-                await asyncio.to_thread(check_shape, body, self._guards.max_inputs)
-                choice = await asyncio.to_thread(endpoint.choose, body)
-                render_error = choice.render_error
-                incoming = Incoming(body=body, path=found.values, models=models, guards=self._guards)
-                call = await asyncio.to_thread(choice.route.parse, incoming)
+            async with self._parsing if len(body) > LARGE_BYTES else nullcontext():
+                call = await asyncio.to_thread(parse)
             result = await self._result(call, caller, key)
             return await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
         except Exception as cause:
