@@ -103,9 +103,10 @@ def _check_fit(chunks: Sequence[range], document: int, room: int, truncate: bool
     InvalidField for a chunk without tokens in a document with tokens."""
     longest = max(range(len(chunks)), key=lambda place: len(chunks[place]))
     if len(chunks[longest]) > room and (not truncate or room < 1):
+        way_out = "Make the prompt shorter" if room < 1 else "Make the chunk shorter, or set {body.truncate}"
         raise InputTooLong(
             "{field} has {given} tokens in its chunk {chunk}, counted from 0; {limit} are read at once, besides "
-            "special tokens and prompt",
+            f"special tokens and prompt. {way_out}",
             index=index,
             limit=max(room, 0),
             given=len(chunks[longest]),
