@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -12,9 +15,10 @@ import numpy as np
 import pytest
 import zstandard
 from tests.server.fakes import FINGERPRINT, MODEL
-from tests.server.live import connected, get, live, post, until
+from tests.server.live import Client, Live, connected, get, live, post, until
 
 from vectord.errors import Overloaded
+from vectord.products.common.batches import StoredContent
 from vectord.products.common.dialect import Call, Rendered, load_dialects
 from vectord.products.common.vectors import dump_json
 from vectord.schema import (
@@ -121,18 +125,26 @@ def open_files() -> str:
     return str([link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()])
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed in /proc")
-async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
-    """150 of them held all 256 descriptors of a server, and a fifth of the probes was not answered."""
-    content = bytes(range(256)) * 40_000
-    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', content))
+CONTENT = bytes(range(256)) * 40_000
+
+
+@asynccontextmanager
+async def stored(folder: Path) -> AsyncIterator[tuple[Live, Client, str]]:
+    """A server, a connection, and the id of a file with CONTENT."""
+    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', CONTENT))
     form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
     async with (
-        live(dialects=load_dialects(("openai",)), batch_dir=str(tmp_path)) as running,
+        live(dialects=load_dialects(("openai",)), batch_dir=str(folder)) as running,
         connected(running) as client,
     ):
         client.send(post(form, "/v1/files", {"content-type": "multipart/form-data; boundary=b"}))
-        id = (await client.reply()).json["id"]
+        yield running, client, (await client.reply()).json["id"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed in /proc")
+async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
+    """150 of them held all 256 descriptors of a server, and a fifth of the probes was not answered."""
+    async with stored(tmp_path) as (running, client, id):
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(get(f"/v1/files/{id}/content"))
         (protocol,) = running.server._connections()
@@ -141,4 +153,44 @@ async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
             while id in await asyncio.to_thread(open_files):
                 pass
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert (await client.reply()).body == content
+        assert (await client.reply()).body == CONTENT
+
+
+@pytest.mark.parametrize(("error", "status"), [(FileNotFoundError(), 404), (OSError(24, "Too many"), 500)])
+async def test_a_file_that_cannot_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, status: int
+) -> None:
+    """And not the beginning of a response with status 200. A deleted file is unknown."""
+
+    def read(content: StoredContent, start: int, size: int) -> bytes:
+        raise error
+
+    async with stored(tmp_path) as (_, client, id):
+        monkeypatch.setattr(StoredContent, "read", read)
+        client.send(get(f"/v1/files/{id}/content"))
+        assert (await client.reply()).status == status
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "shortened"])
+async def test_a_download_of_a_damaged_file_is_cut_off(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], object],
+) -> None:
+    """One log line has the file's id."""
+    real = StoredContent.read
+
+    def read(content: StoredContent, start: int, size: int) -> bytes:
+        if start:
+            damage(content.path)
+        return real(content, start, size)
+
+    monkeypatch.setattr(StoredContent, "read", read)
+    async with stored(tmp_path) as (_, client, id):
+        client.send(get(f"/v1/files/{id}/content"))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.reply()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.message == "download cut off"
+    assert record.fields["file"] == id  # type: ignore[attr-defined]

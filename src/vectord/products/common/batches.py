@@ -21,6 +21,7 @@ Ending: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
 ItemAction: TypeAlias = Literal["show file", "open file", "delete file", "show batch", "cancel batch"]
 Status: TypeAlias = Literal["validating", "in_progress", "cancelling", "finalizing"] | Ending
 
+NO_SUCH_FILE = "There is no file with this id."
 MAX_LINES = 50_000
 MAX_LISTED_FAULTS = 100
 

@@ -78,7 +78,7 @@ class BatchRunner:
         self._guards = guards
         self._storing = asyncio.Lock()  # one call of the store at a time
         self._places = asyncio.Semaphore(CONCURRENT_BATCHES)
-        self._parsing = asyncio.Lock()  # one large line at a time: it may have 32 MiB, and its parser delays the event loop
+        self._parsing = asyncio.Lock()  # one large line at a time: its parser delays the event loop
         self._workers: dict[str, asyncio.Task[None]] = {}  # by owner
         self._windows: dict[str, asyncio.Timeout] = {}  # of running batches
 

@@ -24,6 +24,7 @@ import msgspec
 
 from vectord.errors import ConfigError, InvalidField, InvalidRequest, NoSuchRoute, PayloadTooLarge
 from vectord.products.common.batches import (
+    NO_SUCH_FILE,
     Ending,
     Purpose,
     StoredBatch,
@@ -39,7 +40,6 @@ MAX_ACTIVE = 100  # unfinished batches of one owner
 SHARED = "shared"
 RECORD, RESULTS, PART = ".json", ".results", ".part"
 
-NO_SUCH_FILE = "There is no file with this id."
 NO_SUCH_BATCH = "There is no batch with this id."
 DISK_LIMIT = "The stored files would have {given} bytes; --batch-disk-limit leaves {limit}. Delete files first."
 TOO_MANY_FILES = "A client may store {limit} files; delete some first."

@@ -6,24 +6,27 @@ negotiation.py selects the format and the compression, server/results.py makes t
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import zstandard
 
-from vectord.errors import Overloaded, VectordError
+from vectord.errors import NoSuchRoute, Overloaded, VectordError
 from vectord.observability.tracing import TRACEPARENT
-from vectord.products.common.batches import BatchResult
+from vectord.products.common.batches import NO_SUCH_FILE, BatchResult
 from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.http.hardening.body import Body, Receive
+from vectord.server.http.hardening.connection_limits import SLOT
 from vectord.server.http.hardening.decompression import GZIP
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.negotiation import Coding, coding_for
@@ -51,6 +54,8 @@ LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
 FILE_PIECE_BYTES = 2**18
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
+
+log = logging.getLogger("vectord.server")
 
 
 @dataclass(slots=True)
@@ -125,7 +130,7 @@ class Responder:
         """
         numbers = count_numbers(result)
         if numbers <= SMALL_NUMBERS:
-            return call.answered(result)
+            return await _with_first_piece(call.answered(result))
         async with self._backpressure.room(numbers * BYTES_PER_NUMBER):
             if numbers <= RENDER_ON_LOOP_NUMBERS:
                 rendered = call.answered(result)
@@ -164,17 +169,27 @@ class Responder:
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
         content = b"" if record.exchange.method == "HEAD" else content
-        if lingers:
+        file = rendered.file if record.exchange.method != "HEAD" else None
+        if lingers or file is not None:
             await send({"type": "http.response.body", "body": content, "more_body": True})
+            content = b""
+        if lingers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):
                     await call.body.discard(LINGER_BODIES * self._body_limit_bytes)
-            content = b""
-        if rendered.file is not None and record.exchange.method != "HEAD":
-            sent_bytes = 0
-            while piece := await asyncio.to_thread(rendered.file.read, sent_bytes, FILE_PIECE_BYTES):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                sent_bytes += len(piece)
+        sent_bytes = len(rendered.body)
+        while file is not None and sent_bytes < file.n_bytes:
+            try:
+                piece = await asyncio.to_thread(file.read, sent_bytes, FILE_PIECE_BYTES)
+                if not piece:
+                    raise OSError(errno.EIO, "The file is shorter than its record.")
+            except OSError as error:
+                fields = {"id": record.exchange.request_id, "file": file.path.name, "cause": error.strerror}
+                log.warning("download cut off", extra={"fields": fields})
+                await _disconnect(call)
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
 
     async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
@@ -202,6 +217,29 @@ class Responder:
         if lingers or is_draining:
             headers["connection"] = "close"
         return lingers
+
+
+# --- stored files ----------------------------------------------------------------------------------------------
+
+
+async def _with_first_piece(rendered: Rendered) -> Rendered:
+    """With the beginning of its file as the body, so that an unreadable file is an error and not a broken response.
+
+    Raises NoSuchRoute for a file that was deleted meanwhile, OSError.
+    """
+    if rendered.file is None:
+        return rendered
+    try:
+        return replace(rendered, body=await asyncio.to_thread(rendered.file.read, 0, FILE_PIECE_BYTES))
+    except FileNotFoundError:
+        raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
+
+
+async def _disconnect(call: HttpCall) -> None:
+    """Ends a response that cannot be completed. uvicorn logs an error for it unless the connection is closed before."""
+    call.scope[SLOT].close()
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
 
 
 # --- compression -----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ MIN_TIMEOUT_FACTOR = 1 / 6  # when all connections are taken
 LOG_EVERY_S = 10.0
 RETRY_S = 1.0
 
+SLOT = "vectord.slot"  # in the ASGI scope: the ConnectionSlot
 OVER_LIMIT = "vectord.over_limit"  # in the ASGI scope: the error for any request but a probe
 TOO_MANY = "The server has reached its limit of {limit} connections; try again."
 TOO_MANY_OF_ADDRESS = "Your address has reached the limit of {limit} connections; close some, or try again."

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionSlot
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, SLOT, ConnectionSlot
 from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
 from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
@@ -323,6 +323,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._body_left = int(value)
             elif name == b"transfer-encoding":
                 self._phase = Phase.CHUNKS
+        cast(dict[str, Any], self.scope)[SLOT] = self._slot
         if self._slot.reserved or self._slot.proxied:
             error = self._slot.begin_request(self.headers)
             if error is not None:
