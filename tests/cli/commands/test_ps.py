@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -76,6 +77,38 @@ def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's. (--token KEY)\n"
 
 
+@contextmanager
+def answering(status: int, content_type: str, body: str) -> Iterator[str]:
+    """The URL of a server that gives every request this answer."""
+
+    class Page(BaseHTTPRequestHandler):
+        server_version, sys_version = "nginx", ""
+        error_content_type, error_message_format = content_type, body
+
+        def answer(self) -> None:
+            self.send_error(status)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [400, 431, 502, 504])
+def test_an_error_before_vectord_is_shown_with_its_status(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a proxy, or of the HTTP parser: the URL may be right."""
+    with answering(status, "text/plain", "Not now") as url:
+        assert run(["stop", "a", "--url", url, "--token", "boss"]) == 1
+    assert capsys.readouterr().err == f"vectord: a: {status} Not now\n"
+
+
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [("text/html", "<h1>404</h1>"), ("application/json", '{"error": {"message": "Not Found", "code": 404}}')],
@@ -87,25 +120,8 @@ def test_another_product_at_the_url_is_named_in_one_line(
 ) -> None:
     """With its status and content type, and without its page or message."""
 
-    class Page(BaseHTTPRequestHandler):
-        server_version, sys_version = "nginx", ""
-        error_content_type, error_message_format = content_type, body
-
-        def answer(self) -> None:
-            self.send_error(404)
-
-        do_GET = do_POST = do_DELETE = answer
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    with answering(404, content_type, body) as url:
         code = run([*command, "--url", url, "--token", "boss"])
-        server.shutdown()
-        thread.join()
     (line,) = capsys.readouterr().err.splitlines()
     assert code == (1 if "a" in command else 2)
-    assert line.endswith(f"not a vectord server: nginx answers with status 404 and {content_type}")
+    assert line.endswith(f"no vectord API at this URL: nginx answers with status 404 and {content_type}")

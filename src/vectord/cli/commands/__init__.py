@@ -140,9 +140,13 @@ def refusal(reply: ProbeReply) -> str:
     answer = reply.json()
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict) or "given" not in error:  # a key of every error of these routes
+        if reply.status >= 500 or reply.status in (400, 408, 431):  # a proxy before vectord, or vectord's HTTP parser
+            return printable(reply.summary())
         product = reply.headers.get("server", "another product")
         content = reply.headers.get("content-type", "no content type").partition(";")[0]
-        return printable(f"not a vectord server: {product[:80]} answers with status {reply.status} and {content[:80]}")
+        return printable(
+            f"no vectord API at this URL: {product[:80]} answers with status {reply.status} and {content[:80]}"
+        )
     if error.get("type") == "no_such_route":
         return "the server has no admin key; start it with --admin-key"
     return printable(str(error.get("message"))) + (" (--token KEY)" if reply.status == 401 else "")
