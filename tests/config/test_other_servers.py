@@ -100,6 +100,9 @@ MEANT = [
     ("LLAMA_API_KEY", "hush", {"api_key": "hush"}),
     ("LLAMA_ARG_MODEL", "/models/a.gguf", {"models": ("/models/a.gguf",)}),
     ("LLAMA_ARG_HF_REPO", "a/b", {"models": ("a/b",)}),
+    ("LLAMA_ARG_MODEL_URL", "https://host/a.gguf", {"models": ("https://host/a.gguf",)}),
+    ("LLAMA_ARG_ALIAS", "mine", {"served_model_name": ("mine",)}),
+    ("LLAMA_ARG_TIMEOUT", "60", {"request_timeout_s": 60.0}),
     ("LLAMA_ARG_POOLING", "last", {"pooling": "last"}),
     ("LLAMA_ARG_POOLING", "rank", {}),
     ("LLAMA_ARG_THREADS", "4", {"num_threads": 4}),
@@ -189,7 +192,7 @@ WITHOUT_EFFECT = """
     OLLAMA_HOST OLLAMA_ORIGINS OLLAMA_KEEP_ALIVE OLLAMA_MAX_LOADED_MODELS OLLAMA_MAX_QUEUE OLLAMA_NUM_PARALLEL
     OLLAMA_CONTEXT_LENGTH
     LLAMA_ARG_N_PARALLEL LLAMA_ARG_CTX_SIZE LLAMA_ARG_BATCH LLAMA_ARG_UBATCH LLAMA_ARG_N_GPU_LAYERS
-    LLAMA_ARG_EMBEDDINGS LLAMA_ARG_RERANKING
+    LLAMA_ARG_EMBEDDINGS LLAMA_ARG_RERANKING LLAMA_ARG_HF_FILE
 """
 
 
@@ -211,6 +214,11 @@ def test_its_option_means_the_same(tmp_path: Path) -> None:
         assert values(load([f"{option_name(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect, (
             name
         )
+
+
+def test_the_default_of_llama_cpp_sets_no_threads(tmp_path: Path) -> None:
+    """It means that the server chooses, as without the variable."""
+    assert load((), {"LLAMA_ARG_THREADS": "-1"}, tmp_path).config == Config()
 
 
 def test_a_variable_without_effect_is_accepted_and_logged(tmp_path: Path) -> None:

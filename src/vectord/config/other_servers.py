@@ -104,6 +104,11 @@ def all_if_on(text: str) -> str | None:
     return None if text.lower() in FALSE else text
 
 
+def threads_if_set(text: str) -> str | None:
+    """A number. -1, llama.cpp's default, is ignored."""
+    return None if text == "-1" else text
+
+
 def milliseconds(text: str) -> str:
     """A whole number of milliseconds."""
     return str(int(text) / 1000) if re.fullmatch("[0-9]{1,12}", text) else text
@@ -112,10 +117,10 @@ def milliseconds(text: str) -> str:
 # Variables that set a setting, after the two of its own name, in the order in which they win.
 NAMES = {
     "models": "MODEL_ID MODEL_NAMES INFINITY_MODEL_ID INFERENCE_ALLOWED_EMBEDDING_MODELS LLAMA_ARG_MODEL "
-    "LLAMA_ARG_HF_REPO",
+    "LLAMA_ARG_HF_REPO LLAMA_ARG_MODEL_URL",
     "reranker_model": "DEFAULT_RERANKING_MODEL",
     "rerankers": "INFERENCE_ALLOWED_RERANK_MODELS",
-    "served_model_name": "INFINITY_SERVED_MODEL_NAME",
+    "served_model_name": "INFINITY_SERVED_MODEL_NAME LLAMA_ARG_ALIAS",
     "model_catalogue": "MODEL_CONFIG",
     "revision": "INFINITY_REVISION",
     "model_path": "INFERENCE_MODEL_PATH",
@@ -136,7 +141,7 @@ NAMES = {
     "max_running_requests": "MAX_CONCURRENT",
     "max_concurrent_reranks": "RERANK_MAX_QUEUE",
     "queue_timeout_s": "QUEUE_TIMEOUT_SEC INFERENCE_QUEUE_TIMEOUT_MS",
-    "request_timeout_s": "REQUEST_TIMEOUT",
+    "request_timeout_s": "REQUEST_TIMEOUT LLAMA_ARG_TIMEOUT",
     "rerank_timeout_s": "RERANK_GPU_TIMEOUT",
     "forward_timeout_s": "GPU_PROCESS_TIMEOUT",
     "join_requests": "ENABLE_BATCHING",
@@ -185,8 +190,6 @@ _OTHER_OPTIONS = {
     "certificates of clients are not checked; use a proxy for that": "--ssl-ca-certs",
     "the log goes to standard error; see --log-format": "--log-file --log-config-file --log-colors --log-prefix "
     "--log-timestamps",
-    "name a hub id, a folder or a GGUF file after `serve`": "-m --hf-repo -hf -hfr --hf-file -hff --model-url -mu "
-    "--hf-config-path",
     "use --access-log or --no-access-log": "--enable-log-requests --no-enable-log-requests --disable-log-requests "
     "--disable-uvicorn-access-log",
     "use --api-keys-file, whose format differs": "--api-key-file",
@@ -202,6 +205,8 @@ _OTHER_OPTIONS = {
     "use --lora NAME=FOLDER": "--enable-lora --lora-modules --max-loras --max-lora-rank --lora-scaled",
     "use --max-batch-requests": "--max-num-seqs",
     "use --max-batch-tokens": "--max-num-batched-tokens --ubatch-size -ub -b",
+    "use --model with a hub id, a folder or a GGUF file": "-m --hf-repo -hf -hfr --hf-file -hff --model-url -mu "
+    "--hf-config-path",
     "use --model-path": "--models-dir",
     "use --num-threads": "--threads -t --threads-batch -tb",
     "use --otlp-endpoint": "--otlp-traces-endpoint --collect-detailed-traces",
@@ -230,6 +235,7 @@ READERS: Mapping[str, ValueReader] = {
     "ENABLE_WARMUP": none_if_off,
     "INFINITY_BATCH_SIZE": largest,
     "INFERENCE_QUEUE_TIMEOUT_MS": milliseconds,
+    "LLAMA_ARG_THREADS": threads_if_set,
     "HOSTNAME": address_only,
     "INFINITY_PERMISSIVE_CORS": all_if_on,
     "RUST_LOG": first_bare_level,
@@ -328,6 +334,7 @@ IGNORED: tuple[Ignored, ...] = (
     Ignored(("OLLAMA_CONTEXT_LENGTH", "LLAMA_ARG_CTX_SIZE"), "A model's own length applies."),
     Ignored(("LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"), "max_batch_tokens limits a batch."),
     Ignored(("LLAMA_ARG_N_GPU_LAYERS",), "device chooses the processor or a GPU for the whole model."),
+    Ignored(("LLAMA_ARG_HF_FILE",), "models names a hub id, a folder or a GGUF file."),
     Ignored(("LLAMA_ARG_EMBEDDINGS", "LLAMA_ARG_RERANKING"), "The model's files decide; see task.", switch=True),
 )
 IGNORED_NAMES = {name: ignored for ignored in IGNORED for name in ignored.names}
