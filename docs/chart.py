@@ -52,9 +52,8 @@ FREE = {"resources", "affinity"}  # Kubernetes' own
 def values_schema() -> str:
     """Each value has the type of its default, and no other name is accepted; settings are those of vectord."""
     own = yaml.safe_load(VALUES.read_text("utf-8"))
-    settings = {
-        setting.name: _schema_of_setting(setting) for setting in SETTINGS if setting.name != "host"
-    }  # the pod's
+    # host is the pod's address.
+    settings = {setting.name: _schema_of_setting(setting) for setting in SETTINGS if setting.name != "host"}
     settings["profile"] = {"enum": [*profiles(), None]}
     top = _schema_of(own, "")
     reference = {"$ref": "#/definitions/settings"}
@@ -65,13 +64,15 @@ def values_schema() -> str:
 
 
 def _schema_of_setting(setting: Setting) -> dict[str, Any]:
-    """A number may be in quotes. A text may not be a number, which YAML could change: 12e4 is a commit, too."""
+    """YAML reads the commit 12e4 as a number, so texts must be quoted.
+
+    Numbers may not be: JSON Schema applies a range to numbers only.
+    """
     if setting.type in (int, float):
         low, high = setting.limits or (None, None)
         low = 1 if setting.name in ("port", "grpc_port", "prometheus_port") else low  # 0 is any port
-        kind, digits = ("integer", "^[0-9]*$") if setting.type is int else ("number", "^[0-9.]*$")
         limits = {} if low is None else {"minimum": low, "maximum": high}
-        return {"type": [kind, "string", "null"], "pattern": digits, **limits}
+        return {"type": ["integer" if setting.type is int else "number", "null"], **limits}
     return {bool: SWITCH, tuple: TEXTS, str: TEXT}[setting.type]
 
 

@@ -244,6 +244,8 @@ def test_keda_scales_by_saturation() -> None:
         {"settings": {"batch_sizes": [33_554_432]}},
         {"settings": {"port": 0}},
         {"settings": {"port": "http"}},
+        {"settings": {"port": "99999"}},
+        {"settings": {"batch_window_ms": ""}},
         {"settings": {"grpc_port": 70_000}},
         {"settings": {"model_memory_bytes": 1e20}},
         {"settings": {"shutdown_timeout_secs": "60s"}},
