@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -314,6 +316,19 @@ def test_the_server_exits_with_1_if_no_model_loads(tmp_path: Path) -> None:
     assert running.returncode == 1
     assert re.search(r"no model could be loaded: stopping; cut failed: .*model\.safetensors", output)
     assert "Traceback" not in output
+
+
+async def test_a_stop_while_models_load_logs_the_failures_so_far(caplog: pytest.LogCaptureFixture) -> None:
+    """The line after the last model, which has them otherwise, is not reached."""
+    broken = SimpleNamespace(
+        loaded=asyncio.Event(), readiness=lambda: {"a": "failed", "b": "loading"}, failure=lambda name: "no weights"
+    )
+    task = asyncio.create_task(compose._stop_if_start_failed(broken, SimpleNamespace(), Config()))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert caplog.messages == ["a failed: no weights"]
 
 
 def test_a_model_that_fails_to_load_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -230,7 +230,12 @@ async def _further_ports(
 
 
 async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) -> None:
-    await engine.loaded.wait()
+    try:
+        await engine.loaded.wait()
+    except asyncio.CancelledError:  # the server stops while models load
+        for failure in _failures(engine):
+            log.error("%s", failure)
+        raise
     if engine.start_failed:
         only_failures = set(engine.readiness().values()) == {"failed"}
         line = "no model could be loaded: stopping" if only_failures else "not every model could be loaded: stopping"

@@ -5,6 +5,7 @@ Called on the event loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -12,9 +13,11 @@ from typing import Any, Protocol
 
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
-from vectord.engine.client import EngineClient
+from vectord.engine.engine import Engine
 from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.schema import Caller, EmbedRequest, EmbedResult, Precision, TextOptions
+
+log = logging.getLogger("vectord.bulk")
 
 CALLER = Caller(client="bulk", lane="bulk", route="bulk")
 
@@ -68,16 +71,10 @@ def model_description(job: BulkJob) -> str:
     return job.model or f"model that makes {' and '.join(job.kinds)} vectors"
 
 
-class LocalEngine(EngineClient, Protocol):
-    def failure(self, name: str) -> Exception | None:
-        """Why the model could not be loaded."""
-        ...
-
-
 class EngineEmbedder:
     """Embeds with the engine in this process, in its bulk lane."""
 
-    def __init__(self, engine: LocalEngine, job: BulkJob) -> None:
+    def __init__(self, engine: Engine, job: BulkJob) -> None:
         self._engine = engine
         self._job = job
         self._precision = precision_of(job)
@@ -95,8 +92,14 @@ class EngineEmbedder:
         if info is None:
             raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
         if info["state"] == "failed":
-            raise BulkFailed(f"{info['name']} could not be loaded: {self._engine.failure(info['name'])}")
+            raise BulkFailed(self._failure(info["name"]))
+        for one in found.models:
+            if one.state == "failed":
+                log.warning("%s", self._failure(one.name))
         return facts_of(info, found.limits.max_inputs_per_request)
+
+    def _failure(self, name: str) -> str:
+        return f"{name} could not be loaded: {self._engine.failure(name) or 'the log has the reason'}"
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:
         job = self._job

@@ -304,6 +304,31 @@ async def test_a_model_that_fails_on_its_first_use_is_logged_with_the_reason(cap
     assert "m0 failed to load: weights are missing" in caplog.text
 
 
+async def test_a_bug_is_logged_once_with_its_traceback(caplog):
+    """On a first use, as at start."""
+    async with keeping(1) as house:
+        house.loaders[0].error = RuntimeError("a bug")
+        with pytest.raises(Unavailable):
+            await house.use(0)
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert record.getMessage() == "m0 failed to load: a bug"
+    assert record.exc_info
+
+
+async def test_a_retry_without_room_logs_no_old_failure(caplog):
+    """It has not tried to load the model."""
+    async with keeping(2, model_memory_bytes=MIB) as house:
+        house.loaders[0].error = ModelUnavailable("no such file")
+        with pytest.raises(Unavailable):
+            await house.use(0)
+        async with house.lifecycle.use(house.models[1]):
+            house.clock.now_s += RETRY_FAILED_S
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="no room"):
+                    await house.use(0)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+
+
 # --- room -----------------------------------------------------------------------------------------------------
 
 

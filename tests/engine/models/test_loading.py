@@ -85,7 +85,9 @@ async def test_a_model_that_cannot_load_does_not_affect_the_others(error, caplog
     assert "could not be loaded" in refused.value.message
     assert "weights" not in refused.value.message
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ([] if isinstance(error, ModelUnavailable) else ["broken failed to load"])
+    assert errors == (
+        [] if isinstance(error, ModelUnavailable) else [f"broken failed to load: {engine.failure('broken')}"]
+    )
     assert (engine.failure("broken") is error) is not isinstance(error, SystemExit)
     await engine.close()
 

@@ -23,7 +23,7 @@ from vectord.engine.models.loading import MakeRunner
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
-from vectord.errors import Unavailable
+from vectord.errors import Unavailable, VectordError
 
 logger = logging.getLogger("vectord.engine")
 
@@ -155,8 +155,6 @@ class Lifecycle:
         task = self._loads.pop(served)
         if not task.cancelled():
             task.exception()  # marks it as retrieved, or asyncio would log a warning
-        if served.state == "failed":  # at start, compose.py reports it
-            logger.error("%s failed to load: %s", served.name, served.failure)
 
     async def _load_at_start(self, models: Sequence[ServedModel]) -> None:
         for served in sorted(models, key=lambda served: not served.source.pinned):
@@ -179,6 +177,10 @@ class Lifecycle:
                 served.state = "unloaded"
                 raise
             served.used_s = self._tried_s[served] = self._now_s()
+            is_bug = not isinstance(served.failure, VectordError)
+            if served.state == "failed" and (is_bug or served in self._loads):  # at start, compose.py reports others
+                bug = served.failure if is_bug else None
+                logger.error("%s failed to load: %s", served.name, served.failure, exc_info=bug)
 
     # --- room -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
-from vectord.errors import InferenceFailed, VectordError
+from vectord.errors import InferenceFailed
 from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
@@ -153,8 +153,6 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
         await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
     served.state = "failed"  # after the close: a request that sees it may load the model again
     served.failure = cause
-    if not isinstance(cause, VectordError):  # a bug; the caller reports the others in one line
-        logger.error("%s failed to load", served.name, exc_info=cause)
 
 
 async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
