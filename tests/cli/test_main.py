@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,10 +14,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from vectord import __version__
+from vectord.cli import main
 from vectord.cli.main import run
 from vectord.config.command_line import COMMON
 from vectord.config.other_servers import IGNORED_NAMES
@@ -195,7 +198,12 @@ def test_models_searches_the_folders_of_the_settings(
             ["--model-id", "x"],
             "vectord: unknown option '--model-id'; options of the server follow its command: vectord ",
         ),
+        (  # click's nearest option, --version, is too different to be meant
+            ["--verbosity"],
+            "vectord: unknown option '--verbosity'; options of the server follow its command: vectord serve --",
+        ),
         (["bulk"], "vectord: Missing argument 'IN'; usage: vectord bulk [OPTIONS] IN OUT [MODEL]..."),
+        (["serve", "-m", "a.gguf"], "vectord: -m is another server's option: use --model with a hub id, a folder or a"),
         (["serve", "-ngl", "99"], "vectord: -ngl is another server's option: use --device cuda"),
         (["serve", "--ctx-size=9"], "vectord: --ctx-size is another server's option: a model's own length applies"),
         (["serve", "--prot", "80"], "vectord: unknown option '--prot'; did you mean --port?"),
@@ -224,6 +232,24 @@ def test_a_failed_start_is_one_line_and_exit_code_2(
 ) -> None:
     """The line names the problem; there is no traceback."""
     assert refused(words, capsys).startswith(line)
+
+
+def test_an_error_of_the_output_ends_the_bars(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its line would continue the bar of an unfinished download."""
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ended: list[bool] = []
+    handler = SimpleNamespace(end_bars=lambda: ended.append(True))
+    monkeypatch.setattr(main, "terminal_handler", lambda: handler)
+    monkeypatch.setattr(main.vectord, "invoke", fail)
+    monkeypatch.setattr(os, "dup2", lambda *_descriptors: None)
+    assert run(["profiles"]) == 1
+    assert capfd.readouterr().err == "vectord: the output cannot be written: No space left on device\n"
+    assert ended == [True]
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from vectord.config import TelemetryConfig
 from vectord.observability.logs import configure
+from vectord.observability.progress import terminal_handler
 
 LOG = logging.getLogger("vectord.engine")
 PROGRESS = logging.getLogger("vectord.progress")
@@ -82,13 +83,15 @@ def test_several_bars_end_one_by_one() -> None:
     assert terminal.getvalue()[len(shown) :].endswith("the end\n")
 
 
-def test_an_empty_message_ends_all_bars() -> None:
+def test_all_bars_may_be_ended() -> None:
     """For an error that ends the process: its line does not continue a bar."""
     terminal = Terminal()
     configure(TelemetryConfig(), terminal)
     report(1, 10)
     report(1, 10, "config.json")
-    report(None, None, "")
+    handler = terminal_handler()
+    assert handler is not None
+    handler.end_bars()
     shown = terminal.getvalue()
     terminal.write("vectord: interrupted\n")
     assert shown.endswith("\x1b[2K")

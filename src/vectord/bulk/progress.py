@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from vectord.observability.progress import TerminalHandler
+from vectord.observability.progress import one_line_column, terminal_handler
 
 log = logging.getLogger("vectord.bulk")
 model_log = logging.getLogger("vectord.progress")
@@ -67,14 +67,12 @@ class ProgressBar(JobProgress):
     def __init__(self, total: int | None) -> None:
         from rich.console import Console  # noqa: PLC0415 - only on a terminal
         from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
-        from rich.table import Column  # noqa: PLC0415
 
         super().__init__(total)
         self._reasons: list[str] = []
-        # Cropped without an ellipsis, which a terminal in ASCII does not show. The bar shrinks first.
-        text = TextColumn(
+        text = TextColumn(  # the bar shrinks first
             ("{task.percentage:>3.0f}% " if total else "") + "{task.description}",
-            table_column=Column(no_wrap=True, overflow="crop"),
+            table_column=one_line_column(),
         )
         self._bar = Progress(BarColumn(bar_width=None), text, console=Console(stderr=True), expand=True)
         self._model_progress = _ModelProgress(self.start)
@@ -140,9 +138,8 @@ class _ModelProgress(logging.Handler):
 
 def _write_log_to_stderr() -> None:
     """While a bar is drawn, rich has replaced sys.stderr by a stream that writes above the bar."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, TerminalHandler):
-            handler.setStream(sys.stderr)
+    if (handler := terminal_handler()) is not None:
+        handler.setStream(sys.stderr)
 
 
 def _duration(seconds: float) -> str:

@@ -21,6 +21,7 @@ from vectord.cli.printing import print_text
 from vectord.config.command_line import usage_line
 from vectord.config.sources import nearest, quoted
 from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.observability.progress import terminal_handler
 
 PROGRAM = "vectord"
 OTHER_COMMANDS = {"run": "serve", "start": "serve", "v2": "serve", "download": "pull"}  # of other servers
@@ -109,28 +110,32 @@ def run(words: Sequence[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except StartError as problem:
-        _end_bars()
-        sys.stderr.write(f"vectord: {problem.message}\n")
+        _write_error(problem.message)
         return ExitCode.BAD_START
     except click.UsageError as problem:
         hint = ""
-        if isinstance(problem, click.NoSuchOption) and words[0].startswith("-") and not problem.possibilities:
+        if (
+            isinstance(problem, click.NoSuchOption)
+            and words[0].startswith("-")
+            and not nearest(problem.option_name, problem.possibilities or ())
+        ):
             hint = f"; options of the server follow its command: {PROGRAM} serve {problem.option_name}"
-        sys.stderr.write(f"vectord: {usage_line(problem)}{hint}\n")
+        _write_error(f"{usage_line(problem)}{hint}")
         return ExitCode.BAD_START
     except KeyboardInterrupt:
-        _end_bars()
-        sys.stderr.write(f"{PROGRAM}: interrupted\n")
+        _write_error("interrupted")
         return ExitCode.INTERRUPTED
     except OSError as problem:
         if problem.errno in FULL:
-            sys.stderr.write(f"{PROGRAM}: {problem.filename or 'the output'} cannot be written: {problem.strerror}\n")
+            _write_error(f"{problem.filename or 'the output'} cannot be written: {problem.strerror}")
         elif not isinstance(problem, BrokenPipeError):  # `vectord models | head`
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
         return ExitCode.FAILED
 
 
-def _end_bars() -> None:
-    """Those of an unfinished download, whose line the error would continue."""
-    logging.getLogger("vectord.progress").info("", extra={"progress": (None, None)})
+def _write_error(line: str) -> None:
+    """Ends the bars of an unfinished download first, whose line the error would continue."""
+    if (handler := terminal_handler()) is not None:
+        handler.end_bars()
+    sys.stderr.write(f"{PROGRAM}: {line}\n")

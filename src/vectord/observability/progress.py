@@ -5,14 +5,17 @@ Any module reports progress by a record of the logger `vectord.progress`, on any
     progress.info("calibrating int8", extra={"progress": (done, total)})
 
 total: None if it is unknown. A bar with the message appears with the first record, and disappears when `done` reaches
-`total`, or when `done` is None; an empty message without `done` ends all bars. Other forms of the log leave these
-records out.
+`total`, or when `done` is None. Other forms of the log leave these records out.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, TextIO
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Column
 
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
@@ -39,11 +42,13 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
         self._stop()
         super().close()
 
-    def _draw(self, what: str, done: int | None, total: int | None) -> None:
-        if done is None and not what:
+    def end_bars(self) -> None:
+        """For an error that ends the process: its line does not continue a bar."""
+        with self.lock or nullcontext():
             self._tasks.clear()
             self._stop()
-            return
+
+    def _draw(self, what: str, done: int | None, total: int | None) -> None:
         if done is None or done == total:
             if what in self._tasks:
                 self._bars.remove_task(self._tasks.pop(what))
@@ -59,9 +64,8 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
     def _start(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - 60 ms, which a start without bars need not wait for
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-        from rich.table import Column  # noqa: PLC0415
 
-        one_line = Column(no_wrap=True, overflow="crop")  # without an ellipsis, which ASCII does not have
+        one_line = one_line_column()
         columns = (
             TextColumn("{task.description}", markup=False, table_column=one_line),
             BarColumn(),
@@ -76,3 +80,16 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+
+def terminal_handler() -> TerminalHandler | None:
+    """The handler that draws bars; None if the log does not go to a terminal."""
+    handlers = logging.getLogger().handlers
+    return next((handler for handler in handlers if isinstance(handler, TerminalHandler)), None)
+
+
+def one_line_column() -> Column:
+    """A column of a bar, cropped without an ellipsis, which a terminal in ASCII does not show."""
+    from rich.table import Column  # noqa: PLC0415 - only on a terminal
+
+    return Column(no_wrap=True, overflow="crop")

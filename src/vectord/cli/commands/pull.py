@@ -29,6 +29,7 @@ from vectord.config import ModelConfig
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode
+from vectord.observability.progress import one_line_column
 
 if TYPE_CHECKING:
     from vectord.checkpoints.pulling import Progress
@@ -203,10 +204,9 @@ def _progress(as_json: bool) -> Iterator[Progress]:
         yield write_line
     else:
         from rich import progress as rich  # noqa: PLC0415
-        from rich.table import Column  # noqa: PLC0415
 
         screen = console(stderr=True)
-        one_line = Column(no_wrap=True, overflow="crop")  # without an ellipsis, which ASCII does not have
+        one_line = one_line_column()
         columns: list[rich.ProgressColumn] = [
             rich.TextColumn("{task.description}", markup=False, table_column=one_line),
             rich.DownloadColumn(table_column=one_line),
