@@ -48,24 +48,27 @@ Examples:
   vectord models --url http://gpu-box:8000"""
 
 
-@command_with_settings(
-    help=HELP,
-    short_help="List models and their files.",
-    params=[
-        flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
-        INSTEAD_URL,
-        TOKEN,
-        JSON,
-    ],
+PARAMETERS = (
+    flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
+    INSTEAD_URL,
+    TOKEN,
+    JSON,
 )
+
+
 @pass_command_line
-def command(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
+def list_or_show(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
     names = names_for_server(line, url, token)
     if names is None:
         return list_models(line, show_all=show_all, as_json=as_json)
     if show_all:
         raise ConfigError("--all: lists the catalogue of this machine; leave it out with --url")
     return list_served(line, url, token, names, as_json=as_json)
+
+
+command = command_with_settings(help=HELP, short_help="List models and their files.", params=[*PARAMETERS])(
+    list_or_show
+)
 
 
 def list_served(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool) -> int:
