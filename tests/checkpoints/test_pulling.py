@@ -195,6 +195,29 @@ def test_a_full_disk_ends_in_one_line(hub: Hub, tmp_path: Path, monkeypatch: pyt
     assert (fetch(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 
 
+@pytest.mark.parametrize("number", [errno.EFBIG, errno.EIO], ids=errno.errorcode.get)
+def test_a_broken_disk_has_no_advice(number: int, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither free space nor permissions would help."""
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, "It failed")
+
+    monkeypatch.setattr(pulling._Puller, "_write", fail)
+    assert refusal(tmp_path).endswith("cannot be written (It failed); the same command resumes the download")
+
+
+def test_an_error_of_the_progress_display_is_not_blamed_on_the_cache(hub: Hub, tmp_path: Path) -> None:
+    """The output may be on another disk."""
+
+    def fail(*_arguments: object) -> None:
+        raise full
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left") as raised:
+        pull(MODEL, revision=None, cache=tmp_path, token=None, progress=fail)
+    assert raised.value is full
+
+
 def test_two_processes_may_fetch_at_once(hub: Hub, tmp_path: Path) -> None:
     """Replicas with one cache: each file is fetched once, and both have all of it."""
     hub.files[WEIGHTS] += bytes(3_000_000)

@@ -37,8 +37,13 @@ CHUNK_BYTES = 2**20
 
 Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_FULL = frozenset({errno.EDQUOT, errno.EFBIG, errno.ENOSPC})
-_DISK_ERRORS = _FULL | {errno.EACCES, errno.EEXIST, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS}
+_OTHER_FOLDER = "set another folder with --hf-home (HF_HOME)"
+_DISK_ADVICE: dict[int | None, str] = {
+    **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), f"; make room there, or {_OTHER_FOLDER}"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"; make it writable, or {_OTHER_FOLDER}"),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), f"; {_OTHER_FOLDER}"),
+    **dict.fromkeys((errno.EFBIG, errno.EIO), ""),  # a limit of the process, or a broken disk
+}
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -53,6 +58,13 @@ class PullFailed(ModelUnavailable):
 
 class _WrongContent(Exception):
     """The response differs from what the hub announced."""
+
+
+class _ProgressFailed(Exception):
+    """The caller's callback raised `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +296,8 @@ class _Puller:
                 self._resume(file, part)
                 break
             except Exception as error:  # the exceptions of whatever HTTP client huggingface_hub uses
-                is_final = (
-                    isinstance(error, (_WrongContent, RefusedRedirect)) or _is_refusal(error) or _is_of_disk(error)
-                )
+                is_final = isinstance(error, (_ProgressFailed, _WrongContent, RefusedRedirect))
+                is_final = is_final or _is_refusal(error) or _disk_advice(error) is not None
                 if attempt == ATTEMPTS - 1 or is_final:
                     raise
                 time.sleep(PAUSE_S * 2**attempt)
@@ -326,16 +337,22 @@ class _Puller:
                 self._write(file, target, response.iter_bytes(), start)
 
     def _write(self, file: _RemoteFile, target: Any, chunks: Iterable[bytes], done: int) -> None:
-        self._progress(file.path, done, file.size_bytes)
+        self._show(file, done)
         for chunk in chunks:
             done += len(chunk)
             if done > file.size_bytes:
                 raise _WrongContent(f"{file.path}: longer than the hub announced")
             target.write(chunk)
             self.fetched_bytes += len(chunk)
-            self._progress(file.path, done, file.size_bytes)
+            self._show(file, done)
         if done < file.size_bytes:
             raise EOFError(file.path)
+
+    def _show(self, file: _RemoteFile, done: int) -> None:
+        try:
+            self._progress(file.path, done, file.size_bytes)
+        except Exception as error:  # such as a full disk of the output: not an error of the cache
+            raise _ProgressFailed(error) from error
 
 
 def _part(blob: Path) -> Path:
@@ -373,8 +390,9 @@ def _status_of(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _is_of_disk(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+def _disk_advice(error: Exception) -> str | None:
+    """The way out, after a semicolon. None if the disk is not at fault."""
+    return _DISK_ADVICE.get(error.errno) if isinstance(error, OSError) else None
 
 
 @contextmanager
@@ -387,6 +405,8 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
             yield
     except ModelUnavailable:
         raise
+    except _ProgressFailed as error:
+        raise error.cause from None
     except (_WrongContent, RefusedRedirect) as error:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
     except errors.GatedRepoError as error:
@@ -407,9 +427,8 @@ def _failure(error: Exception, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
     reason, status = plain_reason(error), _status_of(error)
     endpoint = re.sub("//[^/]*@", "//", endpoint)  # without a password
-    if _is_of_disk(error):
-        way = "make room there" if isinstance(error, OSError) and error.errno in _FULL else "make it writable"
-        return f"{cache} cannot be written ({reason}); {way}, or set another folder with --hf-home (HF_HOME)"
+    if (advice := _disk_advice(error)) is not None:
+        return f"{cache} cannot be written ({reason}){advice}"
     if status is not None:
         way = "set a token (HF_TOKEN)" if status in (401, 403) else "retry later"
         return f"the hub at {endpoint} answers with status {status}; {way}, or set a mirror with --hf-endpoint"

@@ -378,4 +378,4 @@ def test_a_hub_that_cannot_be_reached_is_named_with_the_way_out(tmp_path: Path) 
             "the hub at http://127.0.0.1:1 could not be reached (Connection refused); check the network, or set a "
             "mirror with --hf-endpoint (HF_ENDPOINT)"
         ) in ended.stderr.splitlines()[-1]
-    assert ended.stderr.endswith(", or give the path of a folder\n")
+    assert ended.stderr.endswith("; a folder may also be given by its path\n")
