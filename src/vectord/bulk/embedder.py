@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
-from vectord.engine.engine import Engine
+from vectord.engine.client import EngineClient
 from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.schema import Caller, EmbedRequest, EmbedResult, Precision, TextOptions
 
@@ -71,10 +71,16 @@ def model_description(job: BulkJob) -> str:
     return job.model or f"model that makes {' and '.join(job.kinds)} vectors"
 
 
+class LocalEngine(EngineClient, Protocol):
+    def failure(self, name: str) -> Exception | None:
+        """Why the model could not be loaded."""
+        ...
+
+
 class EngineEmbedder:
     """Embeds with the engine in this process, in its bulk lane."""
 
-    def __init__(self, engine: Engine, job: BulkJob) -> None:
+    def __init__(self, engine: LocalEngine, job: BulkJob) -> None:
         self._engine = engine
         self._job = job
         self._precision = precision_of(job)
@@ -91,11 +97,11 @@ class EngineEmbedder:
         info = find_model(self._job, map(asdict, found.models))
         if info is None:
             raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
+        for one in found.models:
+            if one.state == "failed" and one.name != info["name"]:
+                log.warning("%s", self._failure(one.name))
         if info["state"] == "failed":
             raise BulkFailed(self._failure(info["name"]))
-        for one in found.models:
-            if one.state == "failed":
-                log.warning("%s", self._failure(one.name))
         return facts_of(info, found.limits.max_inputs_per_request)
 
     def _failure(self, name: str) -> str:

@@ -214,8 +214,8 @@ class Engine:
         return self._registry.readiness()
 
     def failure(self, name: str) -> Exception | None:
-        """Why the model could not be loaded; None if it could."""
-        return next(served.failure for served in self._registry.models if served.name == name)
+        """Why the model could not be loaded; None if it could, and for a composite."""
+        return next((served.failure for served in self._registry.models if served.name == name), None)
 
     @property
     def start_failed(self) -> bool:

@@ -177,10 +177,13 @@ class Lifecycle:
                 served.state = "unloaded"
                 raise
             served.used_s = self._tried_s[served] = self._now_s()
-            is_bug = not isinstance(served.failure, VectordError)
-            if served.state == "failed" and (is_bug or served in self._loads):  # at start, compose.py reports others
-                bug = served.failure if is_bug else None
-                logger.error("%s failed to load: %s", served.name, served.failure, exc_info=bug)
+            self._log_failure(served)
+
+    def _log_failure(self, served: ServedModel) -> None:
+        """A bug has its traceback. At start, compose.py reports the other failures."""
+        bug = None if isinstance(served.failure, VectordError) else served.failure
+        if served.state == "failed" and (bug or served in self._loads):
+            logger.error("%s failed to load: %s", served.name, served.failure, exc_info=bug)
 
     # --- room -------------------------------------------------------------------------------------------------
 
