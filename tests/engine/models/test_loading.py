@@ -14,7 +14,7 @@ from tests.engine.fakes import ByteEncoder, FakeBackend, Recorder, source, spec
 from vectord.compute.backends.base import Answers, TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
-from vectord.engine.models.registry import ModelSource
+from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, Float32
 
@@ -90,6 +90,12 @@ async def test_a_model_that_cannot_load_does_not_affect_the_others(error, caplog
     )
     assert (engine.failure("broken") is error) is not isinstance(error, SystemExit)
     await engine.close()
+
+
+def test_a_composite_has_no_failure_of_its_own():
+    """Its members have the reason."""
+    engine = Engine([source(FakeBackend(), "a")], composites=[CompositeSource("both", {"dense": "a"})])
+    assert engine.failure("both") is None
 
 
 @pytest.mark.parametrize(
