@@ -23,11 +23,19 @@ def running(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[by
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
             url = wait_for(lambda: re.search(r"https?://127\.0\.0\.1:\d+", log.read_text()), process)[0]
-            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
+            wait_for(lambda: is_ready(url), process)
             yield url, process
         finally:
             process.terminate()
         assert process.wait(timeout=30) == 0, log.read_text()
+
+
+def is_ready(url: str) -> bool:
+    """The log may have the address a moment before the server accepts connections."""
+    try:
+        return httpx.get(f"{url}/health/ready").status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def wait_for(probe: Callable[[], T], process: subprocess.Popen[bytes], timeout_s: float = 60) -> T:

@@ -48,6 +48,7 @@ def supervise(config: Config) -> int:
     folder = _private_folder()
     try:
         listener = bind(config.server.host, config.server.port)
+        listener.listen(BACKLOG)  # the engine may be ready, and log the address, before a front-end accepts
         compose.warn_if_open(config.server)
         return asyncio.run(Supervisor(config, listener, _engine_socket(folder / ENGINE)).run())
     finally:
