@@ -321,7 +321,7 @@ def test_the_pod_is_restricted() -> None:
 
 
 @helm
-@pytest.mark.parametrize(("timeout_s", "want"), [(None, 45), (120, 135), ("60.0", 75)])
+@pytest.mark.parametrize(("timeout_s", "want"), [(None, 45), (120, 135), (60.0, 75)])
 def test_the_grace_period_is_longer_than_the_drain(timeout_s: object, want: int) -> None:
     """It is the pause before SIGTERM plus shutdown_timeout_secs plus ten seconds."""
     values = {} if timeout_s is None else {"settings": {"shutdown_timeout_secs": timeout_s}}
