@@ -270,6 +270,11 @@ class Dialect:
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
     rank: int | None = None  # in /docs, which opens ranked products and collapses the others
 
+    @property
+    def place(self) -> tuple[bool, int]:
+        """The sort key of the products in /docs and the console: those without a rank are last."""
+        return self.rank is None, self.rank or 0
+
 
 # --- the products by name -------------------------------------------------------------------------------------
 

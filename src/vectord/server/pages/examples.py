@@ -22,7 +22,7 @@ Path: TypeAlias = list[str]  # the keys that lead to a value in a body
 
 def examples(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
     """One entry per example, without aliases of a path, and one per GET route. The products as /docs orders them."""
-    ordered = sorted(dialects, key=lambda each: (each.rank is None, each.rank or 0, each.title.lower()))
+    ordered = sorted(dialects, key=lambda dialect: (*dialect.place, dialect.title.lower()))
     return [
         _entry(dialect, route, table)
         for dialect in ordered

@@ -173,22 +173,17 @@ def _brief_tags(endpoints: Sequence[Endpoint]) -> Mapping[tuple[str, str], list[
     return tags
 
 
-def _place_of(rank: int | None) -> tuple[bool, int]:
-    """The sort key of a product: those without a rank are last."""
-    return rank is None, rank or 0
-
-
 def _ranked(endpoint: Endpoint) -> Endpoint:
     """The endpoint with the ranked products first: /docs shows the first product's example."""
-    ranked = sorted(endpoint.choices, key=lambda choice: _place_of(choice.dialect.rank))
+    ranked = sorted(endpoint.choices, key=lambda choice: choice.dialect.place)
     return replace(endpoint, choices=tuple(ranked))
 
 
 def _ranked_tags(endpoints: Sequence[Endpoint]) -> list[Json]:
     """x-open: for /docs, which shows the other products collapsed."""
-    dialects = {choice.dialect.title: choice.dialect.rank for each in endpoints for choice in each.choices}
-    ranked = sorted(dialects, key=lambda title: (*_place_of(dialects[title]), title.lower()))
-    return [{"name": title, "x-open": dialects[title] is not None} for title in ranked] + [{"name": "server"}]
+    dialects = {choice.dialect.title: choice.dialect for each in endpoints for choice in each.choices}
+    ranked = sorted(dialects.values(), key=lambda dialect: (*dialect.place, dialect.title.lower()))
+    return [{"name": each.title, "x-open": each.rank is not None} for each in ranked] + [{"name": "server"}]
 
 
 def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
