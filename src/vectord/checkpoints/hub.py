@@ -213,11 +213,11 @@ def _download(
         return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs, progress=_show).folder
     except PullFailed as error:
         if cached:
-            log.warning("%s: using the cached files, since %s", hub_id, error.failure or error.message)
+            log.warning("%s: using the cached files, since %s", hub_id, error.failure)
             return cached
         raise ModelUnavailable(
-            f"model {hub_id} is neither a folder nor in {cache}, and {error.failure or error.message}; a "
-            "folder may also be given by its path"
+            f"model {hub_id} is neither a folder nor in {cache}, and {error.failure}; a folder may also be given by "
+            "its path"
         ) from error
 
 

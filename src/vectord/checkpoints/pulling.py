@@ -51,9 +51,9 @@ class PullFailed(ModelUnavailable):
     """Raised if the network or the disk fails; `__cause__` is the original error."""
 
     def __init__(self, message: str, *, failure: str = "") -> None:
-        """failure: the part of the message that says what failed, and the way out."""
+        """failure: the part of the message that says what failed, and the way out; empty: all of it."""
         super().__init__(message)
-        self.failure = failure
+        self.failure = failure or message
 
 
 class _WrongContent(Exception):
@@ -142,42 +142,29 @@ def pull(
     and files; limit_bytes: of all needed files. Raises ModelUnavailable: not on the hub, not the announced bytes, too
     large for the limit or the disk, or PullFailed.
     """
-    with _errors_of_hub_and_disk(hub_id, revision, cache):
-        return _pull(hub_id, revision, cache, token, progress, graphs, held_to, limit_bytes)
-
-
-def _pull(
-    hub_id: str,
-    revision: str | None,
-    cache: Path,
-    token: str | None,
-    progress: Progress,
-    graphs: Sequence[str],
-    held_to: LockedModel | None,
-    limit_bytes: int | None,
-) -> Pulled:
     from huggingface_hub import HfApi, constants  # noqa: PLC0415  0.15 s
 
-    at = held_to.commit if held_to is not None else revision
-    timeout_s = constants.HF_HUB_ETAG_TIMEOUT
-    info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
-    if not COMMIT.fullmatch(str(info.sha)):
-        raise ModelUnavailable(f"{hub_id}: the hub names a commit that is none")
-    if held_to is not None and info.sha != held_to.commit:
-        raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
-    remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
-    puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to, limit_bytes)
-    if held_to is not None:
-        if missing := [file.path for file in held_to.files if file.path not in remote]:
-            raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
-        puller.fetch(remote[file.path] for file in held_to.files)
-    else:
-        puller.fetch(_matching(remote.values(), [*DOWNLOADED, *graphs]))
-        for needed_files in (needed_torch_files, needed_graph_files):
-            puller.fetch(_matching(remote.values(), needed_files(puller.snapshot)))
-    puller.set_branch(revision or "main", move=held_to is None)
-    locked = LockedModel(hub_id, puller.commit, tuple(puller.files.values()))
-    return Pulled(locked=locked, folder=puller.snapshot, fetched_bytes=puller.fetched_bytes)
+    with _errors_of_hub_and_disk(hub_id, revision, cache):
+        at = held_to.commit if held_to is not None else revision
+        timeout_s = constants.HF_HUB_ETAG_TIMEOUT
+        info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
+        if not COMMIT.fullmatch(str(info.sha)):
+            raise ModelUnavailable(f"{hub_id}: the hub names a commit that is none")
+        if held_to is not None and info.sha != held_to.commit:
+            raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
+        remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
+        puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to, limit_bytes)
+        if held_to is not None:
+            if missing := [file.path for file in held_to.files if file.path not in remote]:
+                raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
+            puller.fetch(remote[file.path] for file in held_to.files)
+        else:
+            puller.fetch(_matching(remote.values(), [*DOWNLOADED, *graphs]))
+            for needed_files in (needed_torch_files, needed_graph_files):
+                puller.fetch(_matching(remote.values(), needed_files(puller.snapshot)))
+        puller.set_branch(revision or "main", move=held_to is None)
+        locked = LockedModel(hub_id, puller.commit, tuple(puller.files.values()))
+        return Pulled(locked=locked, folder=puller.snapshot, fetched_bytes=puller.fetched_bytes)
 
 
 def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
