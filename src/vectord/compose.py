@@ -252,12 +252,12 @@ def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
     names = [one.name for one in models if one.state != "failed"]
     served = ", ".join(names) if len(names) <= NAMED_MODELS else f"{len(names)} models"
     where = "" if url is None else f" at {url} (console) and {url}/docs (API)"
-    line = f"vectord {__version__} serves {served}{where}"
+    summary = f"vectord {__version__} serves {served}{where}"
     if failed:
         ready = f"{sum(one.state == 'ready' for one in models)} of {len(models)} models ready"
-        START.warning("%s", "; ".join((line, ready, *failed)))
+        START.warning("%s", "; ".join((summary, ready, *failed)))
     else:
-        START.info("%s", line)
+        START.info("%s", summary)
     dialect = _log_dialect(config)
     if dialect is not None and dialect.ready_lines is not None:
         for line in dialect.ready_lines(models):

@@ -70,11 +70,10 @@ class Loaded:
 
     def log_notes(self) -> None:
         """Also the names that .env sets, and the variables that other programs use too, without the values."""
-        ours = {"the environment": (PREFIX, "HF_"), ".env": ()}
-        for source, expected in ours.items():
-            used = [origin.name for origin in self.origins.values() if origin.source == source.removeprefix("the ")]
-            if names := [name for name in dict.fromkeys(used) if not name.startswith(expected)]:
-                START.info("settings from %s: %s", source, ", ".join(names))
+        for source, title, ours in (("environment", "the environment", (PREFIX, "HF_")), (".env", ".env", ())):
+            used = [origin.name for origin in self.origins.values() if origin.source == source]
+            if names := [name for name in dict.fromkeys(used) if not name.startswith(ours)]:
+                START.info("settings from %s: %s", title, ", ".join(names))
         for note in self.notes:
             log.warning("%s", note)
 

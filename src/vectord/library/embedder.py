@@ -343,7 +343,7 @@ class Embedder:
         model: str | None = None,
         instruction: str | None = None,
     ) -> list[Ranked]:
-        (query,) = _strings([query], "query")
+        _check_string(query, "query")
         documents = _strings(documents, "documents")
         if top_k is not None and top_k < 0:
             raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
@@ -429,12 +429,14 @@ def _strings(texts: object, name: str) -> list[str]:
         raise InvalidField("{field} must be a list of strings, not {kind}.", field=name, kind=type(texts).__name__)
     listed = texts if isinstance(texts, list) else list(texts)
     for index, text in enumerate(listed):
-        if not isinstance(text, str):
-            place = None if name == "query" else index
-            raise InvalidField(
-                "{field} must be a string, not {kind}.", field=name, index=place, kind=type(text).__name__
-            )
+        _check_string(text, name, index)
     return listed
+
+
+def _check_string(text: object, name: str, index: int | None = None) -> None:
+    """Raises InvalidField if the text is no string."""
+    if not isinstance(text, str):
+        raise InvalidField("{field} must be a string, not {kind}.", field=name, index=index, kind=type(text).__name__)
 
 
 def _settings(**options: object) -> dict[str, Any]:
