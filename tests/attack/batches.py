@@ -46,7 +46,7 @@ async def hostile_lines(target: Target, attempt: Attempt) -> None:
 
     await attempt.crowd(one, min(attempt.connections, 4))
     for file in files:
-        await target.ask(target.get(f"/v1/files/{file}", target.authorization()).replace(b"GET", b"DELETE", 1))
+        await _delete(target, file)
 
 
 async def unread_downloads(target: Target, attempt: Attempt) -> None:
@@ -64,7 +64,7 @@ async def unread_downloads(target: Target, attempt: Attempt) -> None:
             attempt.saw("unread")
 
     await attempt.crowd(one, 4 * attempt.connections)
-    await target.ask(target.get(f"/v1/files/{file}", target.authorization()).replace(b"GET", b"DELETE", 1))
+    await _delete(target, file)
 
 
 async def _upload(target: Target, attempt: Attempt, content: bytes) -> str | None:
@@ -78,6 +78,10 @@ async def _upload(target: Target, attempt: Attempt, content: bytes) -> str | Non
         return id
     attempt.skipped = f"an upload was answered with {reply.status}; start the server with --batch-dir"
     return None
+
+
+async def _delete(target: Target, file: str | None) -> None:
+    await target.ask(target.get(f"/v1/files/{file}", target.authorization()).replace(b"GET", b"DELETE", 1))
 
 
 ATTACKS = (hostile_lines, unread_downloads)

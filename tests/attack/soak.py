@@ -128,16 +128,8 @@ async def attack_loaded(
 ) -> Soaked:
     """Rounds of all other attacks until the time is over; at least one, in which the last may be cut off."""
     port, grpc_port = free_port(), free_port()
-    options = (
-        "--cache-bytes",
-        "0",
-        "--grpc-port",
-        str(grpc_port),
-        "--auto-truncate",
-        "--batch-dir",
-        str(folder / "batches"),
-    )
-    options = *options, "--api-keys-file", str(write_keys(folder))
+    options = "--cache-bytes", "0", "--grpc-port", str(grpc_port), "--auto-truncate"
+    options = *options, "--batch-dir", str(folder / "batches"), "--api-keys-file", str(write_keys(folder))
     with Server([*SERVE, "--port", str(port), *options], port, folder / "vectord.log") as server:
         names = tuple(KEYS)
         target = Target(f"http://127.0.0.1:{port}", ATTACKERS, KEYS["witness"], names, grpc_port)

@@ -126,6 +126,19 @@ def get(path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
     return f"{method} {path} HTTP/1.1\r\n".encode() + _lines({"host": "test", **(headers or {})}) + b"\r\n"
 
 
+FORM_TYPE = {"content-type": "multipart/form-data; boundary=b"}
+
+
+def form_of(*parts: tuple[bytes, bytes]) -> bytes:
+    """A body of FORM_TYPE. parts: the parameters of each part, such as `name="purpose"`, and its content."""
+    return b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
+
+
+def file_form(content: bytes) -> bytes:
+    """An upload to /v1/files."""
+    return form_of((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', content))
+
+
 def _lines(headers: Mapping[str, str]) -> bytes:
     return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items() if value != "")
 

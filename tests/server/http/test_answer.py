@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zstandard
 from tests.server.fakes import FINGERPRINT, MODEL
-from tests.server.live import Client, Live, connected, get, live, post, until
+from tests.server.live import FORM_TYPE, Client, Live, connected, file_form, get, live, post, until
 
 from vectord.errors import Overloaded
 from vectord.products.common.batches import StoredContent
@@ -131,13 +131,11 @@ CONTENT = bytes(range(256)) * 40_000
 @asynccontextmanager
 async def stored(folder: Path) -> AsyncIterator[tuple[Live, Client, str]]:
     """A server, a connection, and the id of a file with CONTENT."""
-    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', CONTENT))
-    form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
     async with (
         live(dialects=load_dialects(("openai",)), batch_dir=str(folder)) as running,
         connected(running) as client,
     ):
-        client.send(post(form, "/v1/files", {"content-type": "multipart/form-data; boundary=b"}))
+        client.send(post(file_form(CONTENT), "/v1/files", FORM_TYPE))
         yield running, client, (await client.reply()).json["id"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.products.results import model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
-from tests.server.live import Live, Reply, connected, live, post, until
+from tests.server.live import FORM_TYPE, Live, Reply, connected, file_form, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
@@ -199,13 +199,12 @@ async def test_an_upload_is_in_memory_once_while_it_is_stored(tmp_path: Path, mo
 
     monkeypatch.setattr(handler, "Body", make)
     monkeypatch.setattr(BatchRunner, "answer", store)
-    parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', b"x" * LARGE_BYTES))
-    form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
+    form = file_form(b"x" * LARGE_BYTES)
     async with (
         live(dialects=load_dialects(("openai",)), batch_dir=str(tmp_path)) as running,
         connected(running) as client,
     ):
-        client.send(post(form, "/v1/files", {"content-type": "multipart/form-data; boundary=b"}))
+        client.send(post(form, "/v1/files", FORM_TYPE))
         assert (await client.reply()).status == 200
     assert stored == [(b"", len(form))]
 

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.live import connected, get, live, post
+from tests.server.live import FORM_TYPE, connected, form_of, get, live, post
 from uvicorn.server import ServerState
 
 from vectord import compose
@@ -40,10 +40,11 @@ TRAILERS = CHUNKED[:-2] + b"x-trailer: y\r\nupgrade: h2c\r\n\r\n"
 EXPECT = b"POST /e HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nab"
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: y\r\n\r\n"
-FORM = b"".join(
-    b"--b\r\ncontent-disposition: form-data; name=%b\r\n\r\n%b\r\n" % part
-    for part in ((b'"purpose"', b"batch"), (b'"file"; filename="a"', b"{}\r\n\r\n" + SMUGGLED), (b'"c"', b"0\r\n\r\n"))
-) + (b"--b--\r\n")
+FORM = form_of(
+    (b'name="purpose"', b"batch"),
+    (b'name="file"; filename="a"', b"{}\r\n\r\n" + SMUGGLED),
+    (b'name="c"', b"0\r\n\r\n"),
+)
 MULTIPART = b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\n"
 
 
@@ -341,7 +342,6 @@ def as_chunks(request: bytes) -> bytes:
 
 
 RERANK = {"query": "q", "documents": ["a", "b"]}
-FORM_TYPE = {"content-type": "multipart/form-data; boundary=b"}
 UPLOAD = post(
     FORM.replace(b'"c"', b'"expires_after[anchor]"').replace(b"0\r\n\r\n\r\n", b"created_at\r\n"),
     "/v1/files",
