@@ -1,8 +1,8 @@
 """Read the header of a GGUF file: `read_gguf(path, mapped) -> GgufFile`.
 
-It parses the metadata, and returns tensors as bytes that view the memory map. The
-`gguf` package has a reader too, but not for hostile files: it does not check counts, lengths and offsets, and makes
-several arrays for each word of a vocabulary.
+It parses the metadata, and returns tensors as bytes that view the memory map. The `gguf` package has a reader too, but
+not for hostile files: it does not check counts, lengths and offsets, and makes several arrays for each word of a
+vocabulary.
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 

@@ -1,9 +1,8 @@
 """Check an ONNX file before a runtime opens it: `read_onnx(path) -> OnnxFile`. Nothing is run.
 
-A graph can keep tensors in other files that it names itself, so a
-hostile one could make the runtime read any file. Such names are found in every message that can hold a tensor:
-weights, sparse weights, attributes of nodes, graphs inside attributes, functions and training. All are visited, and a
-name that leads out of the folder is refused.
+A graph can keep tensors in other files that it names itself, so a hostile one could make the runtime read any file.
+Such names are found in every message that can hold a tensor: weights, sparse weights, attributes of nodes, graphs
+inside attributes, functions and training. All are visited, and a name that leads out of the folder is refused.
 The format: onnx/onnx.proto of https://github.com/onnx/onnx, and protobuf's encoding.
 """
 

@@ -90,7 +90,7 @@ class _TensorReader:
         return tensor.shape, None
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
-        """Return a function that reorders rows in which the halves of a head alternate, as transformers has them."""
+        """Return a function that puts one half of each head after the other; in the file, their rows alternate."""
         heads = self.file.metadata.get(f"{self._name}.{key}")
         if type(heads) is not int or heads < 1 or tensor.shape[0] % (2 * heads):
             raise ModelUnavailable(

@@ -36,8 +36,8 @@ format follows the server: OpenAI, text-embeddings-inference, Smart Embedder and
   rerank       a query and --batch-size passages
 
 Units/s counts sentences or passages per second. Avg to Max are milliseconds from a request's first byte to the
-response's last byte, for requests that succeeded. Wall is seconds. Unsupported scenarios are left
-out; if --scenarios names one of them, the exit code is 1.
+response's last byte, for requests that succeeded. Wall is seconds. Unsupported scenarios are left out;
+if --scenarios names one of them, the exit code is 1.
 
 Without --repeat, every text is new, so no cache answers it. A last line reports the server's cache of vectors, and how
 many texts it answered, for a server of vectord.
