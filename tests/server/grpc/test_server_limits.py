@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from vectord.server.grpc.call import GrpcCall
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 
 EMBED = "/tei.v1.Embed/Embed"
+RECEIVER = "_async_message_receiver"  # the end of the name of the variables of grpc's generator of messages
 
 
 async def refusal(running: Live, text: str = "abc", **options: object) -> grpc.aio.AioRpcError:
@@ -142,3 +144,25 @@ async def test_an_ended_call_keeps_no_message(monkeypatch: pytest.MonkeyPatch) -
         await refusal(running, "a" * 100_000, metadata=[("x", "v")] * (MAX_HEADERS + 1))
     (error,) = errors
     assert error.__traceback__ is error.__context__ is error.__cause__ is None
+
+
+@pytest.mark.parametrize("ending", ["answered", "refused", "cancelled"])
+async def test_an_ended_call_frees_its_message_at_once(ending: str) -> None:
+    """grpc's generator is in a cycle with its call, and has its variables, such as the message, until it ends."""
+    engine = FakeEngine()
+    gc.collect()
+    gc.disable()
+    try:
+        async with live(engine) as running:
+            if ending == "answered":
+                await running.call(EMBED, pb.EmbedRequest(inputs="a" * 1000))
+            elif ending == "refused":
+                await refusal(running, "")
+            else:
+                engine.gate.clear()
+                await refusal(running, "a" * 1000, timeout=0.1)
+            async with asyncio.timeout(5):
+                while any(type(each).__name__.endswith(RECEIVER) for each in gc.get_objects()):
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -130,8 +130,9 @@ class Services:
                 call.code = code_of(call.error)
             finally:
                 self._pipeline.end(record, call.http_status, grpc_code=call.code.value[0])
+                # A generator in a cycle with its call, which has the last message until a full garbage collection.
+                await aiter(messages).aclose()
             assert call.error is not None
-            del messages  # their generator keeps the last one
             return await _abort(call, call.error)
 
         return answer
