@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from vectord.products.common.dialect import Guards, load_dialects
 from vectord.products.common.errors import render_any
 from vectord.schema import Caller
 from vectord.server.admission.gate import Gate
+from vectord.server.batches import runner as runner_module
 from vectord.server.batches import store as store_module
 from vectord.server.batches.runner import CONCURRENT_LINES, BatchRunner
 from vectord.server.batches.store import BatchStore
@@ -344,7 +347,7 @@ async def test_files_and_batches_are_deleted_by_age(tmp_path, monkeypatch):
 
 
 async def test_counts_are_limited(tmp_path, monkeypatch):
-    """Files, unfinished batches and records of each client, and lines of a batch."""
+    """Files, unfinished batches and records of each client."""
     monkeypatch.setattr(store_module, "MAX_FILES", 2)
     engine = FakeEngine()
     engine.gate.clear()
@@ -360,10 +363,33 @@ async def test_counts_are_limited(tmp_path, monkeypatch):
         input_file_id = (await ended(runner, id)).input_file_id
         with pytest.raises(InvalidRequest, match="1 batches"):
             await runner.answer(CreateBatch(input_file_id=input_file_id, endpoint=ENDPOINT, window_s=1), ANYONE)
-    monkeypatch.setattr("vectord.server.batches.runner.MAX_LINES", 3)
-    async with running(tmp_path / "other") as runner:
-        batch = await ended(runner, await create(runner, lines(4)))
-        assert [fault.code for fault in batch.errors] == ["too_many_requests"]
+
+
+async def test_the_lines_of_a_batch_are_limited(tmp_path, monkeypatch):
+    """And its requests: a file of empty lines costs as much as one of requests."""
+    monkeypatch.setattr(runner_module, "MAX_REQUESTS", 3)
+    for module in (runner_module, store_module):
+        monkeypatch.setattr(module, "MAX_LINES", 5)
+    async with running(tmp_path) as runner:
+        assert (await ended(runner, await create(runner, lines(3) + b"\n\n"))).status == "completed"
+        for content in (lines(4), lines(3) + b"\n\n\n"):
+            batch = await ended(runner, await create(runner, content))
+            assert [fault.code for fault in batch.errors] == ["too_many_requests"]
+
+
+async def test_a_refused_line_is_freed_at_once(tmp_path):
+    """The frames of its error would have the line until a full garbage collection."""
+    body = b'{"input": {"not": "a text"}}'
+    line = b'{"custom_id": "a", "method": "POST", "url": "%b", "body": %b}\n' % (ENDPOINT.encode(), body)
+    async with running(tmp_path) as runner:
+        gc.collect()
+        gc.disable()
+        try:
+            assert (await ended(runner, await create(runner, line))).request_counts.failed == 1
+            frames = [each for each in gc.get_objects() if isinstance(each, FrameType)]
+            assert not [frame for frame in frames if body in list(frame.f_locals.values())]
+        finally:
+            gc.enable()
 
 
 async def test_the_input_of_an_unfinished_batch_stays(tmp_path):

@@ -6,8 +6,9 @@ import asyncio
 import gzip
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +31,7 @@ from vectord.schema import (
 )
 from vectord.server.http.answer import (
     COMPRESS_ON_LOOP_BYTES,
+    FILE_THREADS,
     RENDER_ON_LOOP_NUMBERS,
     Responder,
     compressed,
@@ -152,6 +154,27 @@ async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
                 pass
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert (await client.reply()).body == CONTENT
+
+
+async def test_downloads_read_few_pieces_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """800 of them, each with a piece of 256 kB, stopped the event loop for more than a second."""
+    real, places, had_place = StoredContent.read, threading.Semaphore(FILE_THREADS), []
+
+    def read(content: StoredContent, start: int, size: int) -> bytes:
+        has_place = places.acquire(blocking=False)
+        had_place.append(has_place)
+        time.sleep(0.01)  # long enough for other threads to begin
+        if has_place:
+            places.release()
+        return real(content, start, size)
+
+    monkeypatch.setattr(StoredContent, "read", read)
+    async with stored(tmp_path) as (running, _, id), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(running)) for _ in range(3 * FILE_THREADS)]
+        for client in clients:
+            client.send(get(f"/v1/files/{id}/content"))
+        await until(lambda: len(had_place) > 50)
+    assert all(had_place)
 
 
 @pytest.mark.parametrize(("error", "status"), [(FileNotFoundError(), 404), (OSError(24, "Too many"), 500)])

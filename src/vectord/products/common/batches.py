@@ -22,7 +22,8 @@ ItemAction: TypeAlias = Literal["show file", "open file", "delete file", "show b
 Status: TypeAlias = Literal["validating", "in_progress", "cancelling", "finalizing"] | Ending
 
 NO_SUCH_FILE = "There is no file with this id."
-MAX_LINES = 50_000
+MAX_REQUESTS = 50_000  # of a batch
+MAX_LINES = 2 * MAX_REQUESTS  # of its input, empty ones included
 MAX_LISTED_FAULTS = 100
 
 
@@ -187,7 +188,7 @@ def read_request_line(line: bytes, endpoint: str) -> RequestLine:
         raise InvalidField("{field} must be POST.", field="method")
     if request.url != endpoint:
         raise InvalidField("{field} must be the endpoint of the batch.", field="url")
-    if not bytes(request.body).startswith(b"{"):
+    if memoryview(request.body)[:1] != b"{":
         raise InvalidField("{field} must be an object.", field="body")
     return request
 

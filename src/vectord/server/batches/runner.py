@@ -32,6 +32,7 @@ from vectord.observability.logs import log_failure
 from vectord.products.common.batches import (
     MAX_LINES,
     MAX_LISTED_FAULTS,
+    MAX_REQUESTS,
     BatchRequest,
     BatchResult,
     CreateBatch,
@@ -215,7 +216,7 @@ class BatchRunner:
         custom_ids: dict[str, None] = {}
         faults: list[Fault] = []
         for count, (number, line) in enumerate(self._store.input_lines(shelf, batch), 1):
-            if count > MAX_LINES or len(faults) == MAX_LISTED_FAULTS:
+            if count > MAX_REQUESTS or number > MAX_LINES or len(faults) == MAX_LISTED_FAULTS:
                 break
             try:
                 custom_id = read_request_line(line, batch.endpoint).custom_id
@@ -231,7 +232,8 @@ class BatchRunner:
                 faults.append(Fault("empty_file", "The input file has no requests."))
             return tuple(custom_ids), faults
         if len(faults) < MAX_LISTED_FAULTS:
-            faults.append(Fault("too_many_requests", f"The input file has more than {MAX_LINES} requests."))
+            message = f"The input file has more than {MAX_REQUESTS} requests or {MAX_LINES} lines."
+            faults.append(Fault("too_many_requests", message))
         return (), faults
 
     async def _end(self, shelf: Shelf, batch: StoredBatch, ending: str, custom_ids: Sequence[str]) -> None:
@@ -319,6 +321,7 @@ class BatchRunner:
             error = cause if isinstance(cause, VectordError) else VectordError(UNFORESEEN)
             if error is not cause or isinstance(error, InferenceFailed):
                 log_failure(cause, request_id=caller.request_id, method="POST", route=caller.route)
+            error = error.with_traceback(None)  # its frames would keep the line until a full garbage collection
             return render_error(error if call is None else call.named(error))
 
     async def _result(self, call: Call, caller: Caller, key: Key | None) -> Result:

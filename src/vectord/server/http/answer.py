@@ -20,7 +20,7 @@ import zstandard
 
 from vectord.errors import NoSuchRoute, Overloaded, VectordError
 from vectord.observability.tracing import TRACEPARENT
-from vectord.products.common.batches import NO_SUCH_FILE, BatchResult
+from vectord.products.common.batches import NO_SUCH_FILE, BatchResult, StoredContent
 from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
@@ -52,7 +52,8 @@ NO_BODY = (204, 304)  # statuses whose responses have neither body nor Content-L
 LINGER_BODIES = 4  # times the body limit
 LINGER_S = 2.0
 LEVEL = 1  # for JSON numbers: half the bytes at 6 us per kB; higher levels gain 3 % for three times the work
-FILE_PIECE_BYTES = 2**18
+FILE_PIECE_BYTES = 2**16  # of a download, in memory until its client has read it
+FILE_THREADS = 2  # that read pieces; each takes the GIL several times per piece, and more would delay the event loop
 COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
 
 log = logging.getLogger("vectord.server")
@@ -122,6 +123,7 @@ class Responder:
         self._shutdown = shutdown
         self._backpressure = backpressure
         self._threads = asyncio.Semaphore(RENDERING_THREADS)
+        self._file_threads = asyncio.Semaphore(FILE_THREADS)
 
     async def render(self, call: Call, result: Result | BatchResult) -> Rendered:
         """The response. The caller must call `send`, which releases its memory in WriteBackpressure.
@@ -130,7 +132,7 @@ class Responder:
         """
         numbers = count_numbers(result)
         if numbers <= SMALL_NUMBERS:
-            return await _with_first_piece(call.answered(result))
+            return await self._with_first_piece(call.answered(result))
         async with self._backpressure.room(numbers * BYTES_PER_NUMBER):
             if numbers <= RENDER_ON_LOOP_NUMBERS:
                 rendered = call.answered(result)
@@ -180,7 +182,7 @@ class Responder:
         sent_bytes = len(rendered.body)
         while file is not None and sent_bytes < file.n_bytes:
             try:
-                piece = await asyncio.to_thread(file.read, sent_bytes, FILE_PIECE_BYTES)
+                piece = await self._piece(file, sent_bytes)
                 if not piece:
                     raise OSError(errno.EIO, "The file is shorter than its record.")
             except OSError as error:
@@ -191,6 +193,22 @@ class Responder:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
+
+    async def _with_first_piece(self, rendered: Rendered) -> Rendered:
+        """With the beginning of its file as the body, so that an unreadable file is an error and not a broken response.
+
+        Raises NoSuchRoute for a file that was deleted meanwhile, OSError.
+        """
+        if rendered.file is None:
+            return rendered
+        try:
+            return replace(rendered, body=await self._piece(rendered.file, 0))
+        except FileNotFoundError:
+            raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
+
+    async def _piece(self, file: StoredContent, start: int) -> bytes:
+        async with self._file_threads:
+            return await asyncio.to_thread(file.read, start, FILE_PIECE_BYTES)
 
     async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
         """The body to send, compressed if that is worthwhile and accepted; adds the headers of its coding."""
@@ -217,22 +235,6 @@ class Responder:
         if lingers or is_draining:
             headers["connection"] = "close"
         return lingers
-
-
-# --- stored files ----------------------------------------------------------------------------------------------
-
-
-async def _with_first_piece(rendered: Rendered) -> Rendered:
-    """With the beginning of its file as the body, so that an unreadable file is an error and not a broken response.
-
-    Raises NoSuchRoute for a file that was deleted meanwhile, OSError.
-    """
-    if rendered.file is None:
-        return rendered
-    try:
-        return replace(rendered, body=await asyncio.to_thread(rendered.file.read, 0, FILE_PIECE_BYTES))
-    except FileNotFoundError:
-        raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
 
 
 async def _disconnect(call: HttpCall) -> None:
