@@ -188,7 +188,7 @@ def read_request_line(line: bytes, endpoint: str) -> RequestLine:
         raise InvalidField("{field} must be POST.", field="method")
     if request.url != endpoint:
         raise InvalidField("{field} must be the endpoint of the batch.", field="url")
-    if memoryview(request.body)[:1] != b"{":
+    if bytes(memoryview(request.body)[:1]) != b"{":
         raise InvalidField("{field} must be an object.", field="body")
     return request
 
