@@ -308,6 +308,26 @@ class ModelUnavailable(StartError):
     pass
 
 
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+def drop_frames(error: BaseException) -> None:
+    """Remove the tracebacks of an error and of those that led to it. Called once it has been logged.
+
+    A variable of a frame often refers to the error that passed through it, such as a failed task. This cycle keeps all
+    variables of these frames, such as a request of 32 MB, until a full garbage collection.
+    """
+    found = {id(error): error}
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        each.__traceback__ = None
+        for cause in (each.__cause__, each.__context__):
+            if cause is not None and id(cause) not in found:
+                found[id(cause)] = cause
+                waiting.append(cause)
+
+
 # --- words for messages ---------------------------------------------------------------------------------------
 
 

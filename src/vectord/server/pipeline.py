@@ -22,6 +22,7 @@ from vectord.errors import (
     RateLimited,
     ShuttingDown,
     VectordError,
+    drop_frames,
 )
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import RefusalLog, log_answer, log_failure
@@ -144,12 +145,16 @@ class RequestPipeline:
         await self.gate.limits.spend(record.key, result)
 
     def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
-        """The error to render. Logs failures of the server under the request id; clients get the message alone."""
+        """The error to render. Logs failures of the server under the request id; clients get the message alone.
+
+        Afterwards `cause` has no frames.
+        """
         exchange, error = record.exchange, cause
         if isinstance(cause, asyncio.CancelledError):
             error = ShuttingDown(CUT_SHORT)
         elif not isinstance(cause, VectordError) or isinstance(cause, InferenceFailed):
             log_failure(cause, request_id=exchange.request_id, method=exchange.method, route=exchange.route)
+        drop_frames(cause)
         if not isinstance(error, VectordError):
             error = VectordError(UNFORESEEN)
         exchange.error = type(error).__name__

@@ -92,7 +92,8 @@ class PlainTokenizer:
 
     def content(self, text: str) -> Int32:
         """The tokens (n,) without specials of one text that is our own or has been checked."""
-        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, np.int32)
 
     def check_known(self, ids: Int32, index: int | None) -> None:
         """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip.
@@ -181,7 +182,12 @@ class PlainTokenizer:
         if isinstance(value, str):
             return value
         _check_count(value, limit, index)
-        text: str = self.tokenizer.decode(self.check_ids(value, index).tolist(), skip_special_tokens=True)
+        return self._decoded(self.check_ids(value, index).tolist(), skip_special_tokens=True)
+
+    def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of one list of ids. `Tokenizer.decode` would hold the GIL for all of them."""
+        text: str
+        (text,) = self.tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return text
 
     def _are_own(self, ids: Sequence[int], limit: Limit, index: int) -> bool:
@@ -190,7 +196,7 @@ class PlainTokenizer:
         _check_count(ids, limit, index)
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
             return False
-        again: list[int] = self.content(self.tokenizer.decode(list(ids), skip_special_tokens=False)).tolist()
+        again: list[int] = self.content(self._decoded(list(ids), skip_special_tokens=False)).tolist()
         return again == list(ids)
 
     def _outside(self, index: int | None) -> Untokenizable:

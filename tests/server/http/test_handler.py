@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import logging
@@ -21,7 +22,7 @@ from tests.server.live import FORM_TYPE, Live, Reply, connected, file_form, live
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
-from vectord.errors import InputTooLong, Overloaded, VectordError
+from vectord.errors import EmptyInput, InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.batches import BatchResult
@@ -64,6 +65,28 @@ async def test_a_response_has_the_engines_result_in_the_products_form() -> None:
     assert reply.headers["x-vectord-tokens-seen"] == "3"
     assert reply.headers["content-type"] == "application/json"
     assert int(reply.headers["content-length"]) == len(reply.body)
+
+
+async def test_a_failed_request_is_freed_at_once() -> None:
+    """Also if frames refer to the error that passed through them, and if an error was raised because of another."""
+
+    class Keeping(FakeEngine):
+        async def answer(self, request: Request, caller: Caller) -> Any:
+            try:
+                failed = InputTooLong("")
+                raise failed
+            except VectordError as error:
+                kept = EmptyInput("", field="input")
+                raise kept from error.__cause__
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await ask({"input": "a text"}, engine=Keeping())).status == 400
+        left = [each for each in gc.get_objects() if isinstance(each, EmbedRequest) and each.inputs == ["a text"]]
+        assert not left
+    finally:
+        gc.enable()
 
 
 async def test_the_engine_receives_the_caller() -> None:

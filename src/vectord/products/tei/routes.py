@@ -226,8 +226,8 @@ RootAnswer = Annotated[
 
 def parse_root(incoming: Incoming) -> Call:
     """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
-    inputs = bytes(decode(_any_body, incoming.body).inputs)
-    return _parse_at("/similarity" if inputs.startswith(b"{") else _usual_path(incoming.models), incoming)
+    first = bytes(memoryview(decode(_any_body, incoming.body).inputs)[:1])
+    return _parse_at("/similarity" if first == b"{" else _usual_path(incoming.models), incoming)
 
 
 for _path in ("/", "/invocations"):

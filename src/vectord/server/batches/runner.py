@@ -27,6 +27,7 @@ from vectord.errors import (
     Unauthorized,
     Unavailable,
     VectordError,
+    drop_frames,
 )
 from vectord.observability.logs import log_failure
 from vectord.products.common.batches import (
@@ -321,7 +322,7 @@ class BatchRunner:
             error = cause if isinstance(cause, VectordError) else VectordError(UNFORESEEN)
             if error is not cause or isinstance(error, InferenceFailed):
                 log_failure(cause, request_id=caller.request_id, method="POST", route=caller.route)
-            error = error.with_traceback(None)  # its frames would keep the line until a full garbage collection
+            drop_frames(cause)
             return render_error(error if call is None else call.named(error))
 
     async def _result(self, call: Call, caller: Caller, key: Key | None) -> Result:

@@ -217,7 +217,7 @@ class BatchStore:
         """(number from 1, line) of the input, without empty lines. Ends with line MAX_LINES + 1, which may be empty."""
         with shelf.path(batch.input_file_id).open("rb", BUFFER_BYTES) as file:
             for number, line in enumerate(islice(file, MAX_LINES + 1), 1):
-                if line.strip() or number > MAX_LINES:
+                if not line.isspace() or number > MAX_LINES:
                     yield number, line
 
     def recover(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> int:

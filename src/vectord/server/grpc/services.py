@@ -124,9 +124,9 @@ class Services:
                 call.code = grpc.StatusCode.OK
                 return answered
             except asyncio.CancelledError as cause:
-                raise cause.with_traceback(None) from None  # see without_frames
+                raise cause.with_traceback(None) from None  # see errors.drop_frames
             except Exception as cause:
-                call.error = without_frames(self._pipeline.failed(record, cause))
+                call.error = self._pipeline.failed(record, cause)
                 call.code = code_of(call.error)
             finally:
                 self._pipeline.end(record, call.http_status, grpc_code=call.code.value[0])
@@ -221,15 +221,6 @@ async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
             return await work()
         except Overloaded as overloaded:
             await asyncio.sleep(retry_after_s(overloaded))
-
-
-def without_frames(error: VectordError) -> VectordError:
-    """The error without its traceback, whose frames have the call's message of up to 4 MiB.
-
-    grpc keeps the exception of an ended call in a cycle, until a full garbage collection.
-    """
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 async def _abort(call: GrpcCall, error: VectordError) -> NoReturn:
