@@ -378,7 +378,7 @@ async def test_the_lines_of_a_batch_are_limited(tmp_path, monkeypatch):
 
 
 def holds(each: object, body: bytes) -> bool:
-    return isinstance(each, FrameType) and body in list(each.f_locals.values())
+    return type(each) is FrameType and body in list(each.f_locals.values())
 
 
 async def test_a_refused_line_is_freed_at_once(tmp_path):

@@ -83,7 +83,7 @@ async def test_a_failed_request_is_freed_at_once() -> None:
     gc.disable()
     try:
         assert (await ask({"input": "a text"}, engine=Keeping())).status == 400
-        left = [each for each in gc.get_objects() if isinstance(each, EmbedRequest) and each.inputs == ["a text"]]
+        left = [each for each in gc.get_objects() if type(each) is EmbedRequest and each.inputs == ["a text"]]
         assert not left
     finally:
         gc.enable()
