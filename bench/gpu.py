@@ -56,16 +56,14 @@ def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[st
 
     yield "ceilings", section("gpu_ceilings")
     yield "weights", section("gpu_shapes", *MODELS)
-    for name in MODELS:
+    for name in MODELS[:2]:
         yield f"{name} in process", section("gpu_forward", name)
-        if name == "bge-base":
-            yield f"{name} over HTTP", section("gpu_http", name)
-        if name == "minilm":
-            yield f"{name} over HTTP", section("gpu_http", name)
-            peer = section("gpu_peers", "bge-base", name, words=["sentence-transformers"], python=peer_python)
-            yield "sentence-transformers", peer
-        if name == "bge-m3":
-            yield "FlagEmbedding", section("gpu_peers", name, words=["FlagEmbedding"], python=peer_python)
+        yield f"{name} over HTTP", section("gpu_http", name)
+    yield "bge-m3 in process", section("gpu_forward", "bge-m3")
+    for peer, *models in (("sentence-transformers", "bge-base", "minilm"), ("FlagEmbedding", "bge-m3")):
+        yield peer, section("gpu_peers", *models, words=[peer], python=peer_python)
+    for name in MODELS[3:]:
+        yield f"{name} in process", section("gpu_forward", name)
     for name in MODELS[2:]:
         yield f"{name} over HTTP", section("gpu_http", name)
 

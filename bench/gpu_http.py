@@ -21,6 +21,7 @@ MOST_TEXTS = 64
 DIFFERENT = 64  # different requests, in rotation
 MANY = 100_000  # more than a round can answer; time ends the round
 ALONE_REQUESTS = 300
+QUERIES = 16  # of one request
 QUICK_REQUESTS = 8  # in a quick round, which ends after them
 
 
@@ -43,14 +44,18 @@ def measure(options: Options, found: Say) -> None:
             measured = run_load(server.port, repeated, 1, _limit_s(options, ROUNDS * options.round_s))
             found("latency", model=name, how="over HTTP", tokens=QUERY_TOKENS,
                   p50_ms=measured.percentile_ms(50), p99_ms=measured.percentile_ms(99))  # fmt: skip
+        if name == "minilm":
+            with attempt(found, f"{name}, {QUERIES} queries per request over HTTP"):
+                _rate(server, shape, QUERY_TOKENS, QUERIES, options, found)
         for length in shape.lengths:
+            texts = min(MOST_TEXTS, max(1, (QUICK_TOKENS if options.quick else REQUEST_TOKENS) // length))
             with attempt(found, f"{name}, {length} tokens over HTTP"):
-                _rate(server, shape, length, options, found)
+                _rate(server, shape, length, texts, options, found)
 
 
-def _rate(server: Server, shape: Shape, length: int, options: Options, found: Say) -> None:
+def _rate(server: Server, shape: Shape, length: int, texts: int, options: Options, found: Say) -> None:
+    """Requests of `texts` texts of one length, all connections busy; the median of ROUNDS."""
     connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
-    texts = min(MOST_TEXTS, max(1, (QUICK_TOKENS if options.quick else REQUEST_TOKENS) // length))
     requests = [_request(shape, length, texts, seed) for seed in range(DIFFERENT)]
     many = requests[:QUICK_REQUESTS] if options.quick else requests * (MANY // DIFFERENT)
     run_load(server.port, many, connections, _limit_s(options, options.round_s / 2))

@@ -18,7 +18,7 @@ from bench.ceiling import Products
 from bench.gpu_options import read_options
 from bench.random_models import BERT, QWEN3, XLM_ROBERTA, Config
 
-LENGTHS = (512, 16, 64, 8192)  # the most important first
+LENGTHS = (512, 50, 16, 8192)  # the most important first
 QUERY_TOKENS = 12
 
 
@@ -95,12 +95,12 @@ TINY_SHARED = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 1
 
 
 def shape_named(name: str, *, quick: bool) -> Shape:
-    """quick: a tiny model of the same kind, with texts of at most 64 tokens."""
+    """quick: a tiny model of the same kind, with texts of at most 50 tokens."""
     shape = SHAPES[name]
     if not quick:
         return shape
     heads = TINY_SHARED if "head_dim" in shape.config else TINY_HEADS
-    return replace(shape, config={**shape.config, **TINY, **heads}, longest=64)
+    return replace(shape, config={**shape.config, **TINY, **heads}, longest=50)
 
 
 def model_folder(shape: Shape, folder: Path, *, quick: bool) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bench.child import REPOSITORY
 
-LENGTHS = [16, 64]
+LENGTHS = [16, 50]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
     }
     assert rates == {
         *((how, length) for how in ("in process", "over HTTP") for length in LENGTHS),
-        ("in process, three vectors", 64),
+        ("in process, three vectors", 50),
     }
     queries = [finding["how"] for findings in sections.values() for finding in findings if finding["kind"] == "latency"]
     assert queries == ["without graphs", "over HTTP"]
@@ -54,6 +54,6 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
 def test_the_table_has_a_line_for_each(out: Path) -> None:
     """Each result has a line in the printed table."""
     shown = (out / "shown.txt").read_text()
-    for what in ("matrix ceiling", "bge-m3, 64 tokens, in process", "of dense", "over HTTP"):
+    for what in ("matrix ceiling", "bge-m3, 50 tokens, in process", "of dense", "over HTTP"):
         assert what in shown
     assert "failed" not in shown
