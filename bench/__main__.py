@@ -154,7 +154,7 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
         return static.rows(tables), tables
     if options.measure == "scaling":
         scaled = scaling.measure(subject, options.texts)
-        return scaling.rows(scaled), {"scaling": scaled}
+        return scaling.rows(scaled), {"scaling": [scaled]}
     if options.measure == "bulk":
         jobs = bulk.measure(subject, options.rounds, options.texts)
         return bulk.rows(jobs), jobs

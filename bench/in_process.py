@@ -34,13 +34,13 @@ DENSE: tuple[Output, ...] = ("dense",)
 class InProcess:
     """Runs one round for each question. The constructor runs the first forwards, which compile and warm up."""
 
-    def __init__(self, backend: str, dtype: str, ids: Sequence[Sequence[int]]) -> None:
+    def __init__(self, backend: str, dtype: str, ids: Sequence[Sequence[int]], streams: int | None = None) -> None:
         self.ids = ids
         load = import_module(f"vectord.compute.backends.{backend}").load
         spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
         calibration = calibration_texts(DeviceConfig(dtype=dtype))
         sample = None if calibration is None else calibration_sample(calibration, TextEncoder(spec))
-        self.backend: Backend = load(spec, BackendOptions(dtype=dtype, sample=sample))
+        self.backend: Backend = load(spec, BackendOptions(dtype=dtype, sample=sample, streams=streams))
         self.throughput(len(ids) // 4)
         self.latency(range(4))
 
@@ -111,5 +111,5 @@ def pack(texts: Sequence[Sequence[int]], *, alone: bool, outputs: Collection[Out
 
 
 if __name__ == "__main__":
-    backend, dtype, corpus_file = sys.argv[1:]
-    answer(InProcess(backend, dtype, json.loads(Path(corpus_file).read_text())["ids"]))
+    backend, dtype, corpus_file, *streams = sys.argv[1:]
+    answer(InProcess(backend, dtype, json.loads(Path(corpus_file).read_text())["ids"], *map(int, streams)))

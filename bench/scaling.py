@@ -1,57 +1,39 @@
 """More cores than one: a model of the server's throughput from its measured parts, compared with this machine.
 
-The parts are processor seconds for a request, measured with the server on one core and the load generator on others:
-the event loop's and the other threads', and with front-ends those of a front-end and of the engine process. With n
-cores a server answers at most
-
-    n / (sum of all parts)       all cores are busy
-    1 / (the event loop's part)  the event loop's thread is busy; with f front-ends, f / (a front-end's part)
-    1 / (the engine's part)      with front-ends, the loop of the process with the models is busy
-
-requests a second. The model assumes that a part costs the same on n cores as on one. It has no term for memory: the
-rows contain an upper bound of the traffic, to be compared with the machine's bandwidth. On a machine with more cores
-than one, the same server runs on 2, 4, 8 and so on, and each row has the measured share of the model's rate.
+bench/scaling_model.py describes the model. Its parts are measured here: processor seconds for a request with the server
+on one core, the efficiency of a stream with several threads, and the memory bandwidth. On a machine with more cores
+than one, the same server runs on 2, 4, 8 and so on. Each row has the measured share of the model's rate, and the parts
+on that number of cores, because the model assumes that they cost the same as on one.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.http_load import Round, embedding_requests, run_load
+from bench import memory
+from bench.child import Child
+from bench.http_load import Request, Round, embedding_requests, run_load
 from bench.report import Row, load_row
+from bench.run import best_rate
+from bench.scaling_model import BGE_M3, MINILM, Hardware, Network, Parts, ServerModel, serial_share
 from bench.server_process import Server
 from bench.subject import Subject
 
 CONNECTIONS = 32
-CELL_S = 6.0
+WARM_S = 2.0
+CELL_S = 3.0
 COMPUTED = (4, 8, 16, 32, 64)  # cores of the rows that are only computed
 FRONT_ENDS = 4  # of these rows: at most so many
-
-# Upper bound of the memory traffic of a token in MiniLM's forward pass: every layer reads or writes eight rows of the
-# hidden size and two of the feed-forward size, in 4 bytes each; the weights are read once for 1,024 tokens.
-TOKEN_BYTES = 6 * (8 * 384 + 2 * 1536) * 4 + 22_700_000 * 4 // 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Processor seconds for a request, by place. engine_s: the loop of the engine process; 0 without front-ends."""
-
-    loop_s: float
-    engine_s: float
-    compute_s: float
-    client_s: float
-
-    def requests_per_s(self, cores: int, front_ends: int = 1, *, with_client: bool = False) -> float:
-        """The model. with_client: the load generator runs on the same cores."""
-        busy_s = self.loop_s + self.engine_s + self.compute_s + self.client_s * with_client
-        limits = [cores / busy_s, front_ends / self.loop_s]
-        return min(*limits, 1 / self.engine_s) if self.engine_s else min(limits)
+STREAM_THREADS = 4  # at most so many threads of a stream are measured; choose_streams gives a stream no more
+STREAM_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,48 +41,82 @@ class Scaling:
     """One server on some cores."""
 
     what: str
-    computes: bool
     texts: int  # of a request
-    tokens: float  # of a request
     front_ends: int  # 1: one process
-    parts: Parts  # measured on one core
-    measured: Sequence[tuple[int, Round]]  # with the number of cores
+    model: ServerModel
+    measured: Sequence[tuple[int, Round, Parts]]  # with the number of cores; empty: computed only
 
 
-def measure(subject: Subject, texts: int) -> list[Scaling]:
-    """The default model with 1 and 16 texts a request, and a backend that computes nothing, with 1 and 2 front-ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    hardware: Hardware
+    efficiency: tuple[int, float]  # of one stream, with its number of threads
+    servers: Sequence[Scaling]
+
+
+def measure(subject: Subject, texts: int) -> Found:
+    """The default model with 1 and 16 texts a request, and a backend that computes nothing, with 1 and 2 front-ends.
+
+    BGE-M3's shape is computed from the default model's parts.
+    """
     cores = sorted(os.sched_getaffinity(0))
+    threads = min(STREAM_THREADS, len(cores))
+    efficiency, dtype = _stream_efficiency(subject, texts // 2, cores[:threads])
+    cache_bytes = memory.last_level_cache_bytes(cores)
+    hardware = Hardware(
+        serial_share=serial_share(threads, efficiency),
+        core_bytes_per_s=memory.bytes_per_s(1, cache_bytes),
+        all_bytes_per_s=memory.bytes_per_s(len(cores), cache_bytes),
+        cache_bytes=cache_bytes,
+    )
+    minilm, bge_m3 = (replace(network, dtype=dtype) for network in (MINILM, BGE_M3))
     empty = replace(subject, backend="fake")
-    return [
-        _measure(subject, "the default model", texts, 1, 1, cores),
-        _measure(subject, "the default model", texts, 16, 1, cores),
-        _measure(empty, "no computation, one process", texts, 1, 1, cores),
-        _measure(empty, "no computation, 2 front-ends", texts, 1, 2, cores),
+
+    def server(subject: Subject, what: str, network: Network | None, a_request: int, front_ends: int) -> Scaling:
+        requests = embedding_requests(subject.corpus.first(texts), a_request)
+        measured = _measure(subject, requests, front_ends, cores)
+        _, first, parts = measured[0]
+        tokens = first.tokens / first.requests
+        model = ServerModel(parts=parts, hardware=hardware, network=network, tokens=tokens, requests=CONNECTIONS)
+        return Scaling(what=what, texts=a_request, front_ends=front_ends, model=model, measured=measured)
+
+    default = [server(subject, "the default model", minilm, a_request, 1) for a_request in (1, 16)]
+    large = [replace(one, what="BGE-M3's shape", model=one.model.with_network(bge_m3), measured=()) for one in default]
+    without = [
+        server(empty, "no computation, one process", None, 1, 1),
+        server(empty, "no computation, 2 front-ends", None, 1, 2),
     ]
+    return Found(hardware=hardware, efficiency=(threads, efficiency), servers=[*default, *large, *without])
 
 
-def _measure(subject: Subject, what: str, texts: int, a_request: int, front_ends: int, cores: Sequence[int]) -> Scaling:
-    requests = embedding_requests(subject.corpus.first(texts), a_request)
+def _stream_efficiency(subject: Subject, texts: int, cores: Sequence[int]) -> tuple[float, str]:
+    """The rate of one stream with a thread for each core, relative to a stream for each core, and the dtype.
 
-    def load(count: int) -> tuple[Round, Parts]:
+    The median of alternating rounds, in process.
+    """
+    arguments = (sys.executable, "bench.in_process", *subject.in_process_arguments)
+    with _only(cores), Child(*arguments, "1") as one, Child(*arguments, str(len(cores))) as many:
+        ratios = []
+        for _ in range(STREAM_ROUNDS):
+            rate, reference = (best_rate([child.ask(measure="throughput", texts=texts)]) for child in (one, many))
+            ratios.append(rate / reference)
+        return statistics.median(ratios), one.ask(measure="facts")["dtype"]
+
+
+def _measure(
+    subject: Subject, requests: Sequence[Request], front_ends: int, cores: Sequence[int]
+) -> list[tuple[int, Round, Parts]]:
+    """On 1, 2, 4 and so on of these cores."""
+
+    def load(count: int) -> tuple[int, Round, Parts]:
         with _only(cores[:count]):
             server = subject.start_server("--front-ends", str(front_ends))
         with server:
             server.wait_until_answering()
-            run_load(server.port, requests, CONNECTIONS, CELL_S / 2)
-            return _load_and_parts(server, lambda: run_load(server.port, requests, CONNECTIONS, CELL_S))
+            run_load(server.port, requests, CONNECTIONS, WARM_S)
+            return count, *_load_and_parts(server, lambda: run_load(server.port, requests, CONNECTIONS, CELL_S))
 
-    counts = [1, *(2**power for power in range(1, 12) if 2**power <= len(cores))]
-    rounds = [load(count) for count in counts]
-    return Scaling(
-        what=what,
-        computes=subject.backend != "fake",
-        texts=a_request,
-        tokens=rounds[0][0].tokens / rounds[0][0].requests,
-        front_ends=front_ends,
-        parts=rounds[0][1],
-        measured=[(count, measured) for count, (measured, _) in zip(counts, rounds, strict=True)],
-    )
+    return [load(2**power) for power in range(12) if 2**power <= len(cores)]
 
 
 @contextmanager
@@ -142,31 +158,60 @@ def _threads_s(process: psutil.Process) -> tuple[float, float]:
     return loop_s, sum(seconds.values())
 
 
-def rows(found: Sequence[Scaling]) -> list[Row]:
-    return [row for one in found for row in _rows(one)]
+def rows(found: Found) -> list[Row]:
+    hardware, (threads, efficiency) = found.hardware, found.efficiency
+    rates = f"{hardware.core_bytes_per_s / 1e9:.1f} and {hardware.all_bytes_per_s / 1e9:.1f} GB/s"
+    return [
+        Row(
+            what="memory bandwidth of one core and of all",
+            value=f"{rates}, cache {hardware.cache_bytes / 2**20:.0f} MiB",
+        ),
+        Row(
+            what=f"1 stream of {threads} thread{'s'[: threads > 1]} / {threads} stream{'s'[: threads > 1]} of 1",
+            value=f"{efficiency:.2f}",
+        ),
+        *(row for one in found.servers for row in server_rows(one)),
+    ]
 
 
-def _rows(one: Scaling) -> Iterator[Row]:
-    parts = one.parts
-    engine = f", engine {parts.engine_s * 1e6:.0f}" if parts.engine_s else ""
-    costs = f"loop {parts.loop_s * 1e6:.0f} us{engine}, other threads {parts.compute_s * 1e6:.0f} us a request"
-    name = f"{one.what}, {one.texts} text{'s'[: one.texts > 1]} a request"
-    yield Row(what=name, value=costs)
-    cores = max(count for count, _ in one.measured)
-    for count, measured in one.measured:
-        model = parts.requests_per_s(count, one.front_ends, with_client=count == cores and cores > 1)
-        share = measured.requests_per_s / model
-        yield load_row(f"  {_cores(count)}", measured, value=f"{share:.2f} of the model's {model:,.0f}")
+def server_rows(one: Scaling) -> Iterator[Row]:
+    yield Row(what=f"{one.what}, {one.texts} text{'s'[: one.texts > 1]} a request")
+    cores = max((count for count, _, _ in one.measured), default=1)
+    for count, measured, parts in one.measured:
+        limits = one.model.limits(count, one.front_ends, with_client=count == cores and cores > 1)
+        limit, rate = min(limits.items(), key=lambda item: item[1])
+        share = f"{measured.requests_per_s / rate:.2f} of the model's {rate:,.0f} ({limit})"
+        yield load_row(f"  {_cores(count)}", measured, value=f"{share}; {_costs(parts)}")
     before = 0.0
     for count in COMPUTED:
         front_ends = 1 if one.front_ends == 1 else min(FRONT_ENDS, count // 2)
-        model = parts.requests_per_s(count, front_ends)
-        if model < before * 1.01:
+        limits = one.model.limits(count, front_ends)
+        limit, rate = min(limits.items(), key=lambda item: item[1])
+        if limit != "memory" and rate < before * 1.01:
             break  # a loop limits this row and all later ones
-        before = model
-        traffic = f"memory at most {model * one.tokens * TOKEN_BYTES / 1e9:.0f} GB/s" if one.computes else ""
-        by = "" if front_ends == 1 else f", {front_ends} front-ends"
-        yield Row(what=f"  {_cores(count)}{by}, computed", value=traffic, requests_per_s=model)
+        before = rate
+        yield Row(
+            what=f"  {_cores(count)}{f', {front_ends} front-ends' * (front_ends > 1)}, computed",
+            value=f"limit: {limit}{_traffic(one.model, count, limits)}",
+            requests_per_s=rate,
+            tokens_per_s=rate * one.model.tokens,
+        )
+
+
+def _costs(parts: Parts) -> str:
+    engine = f", engine {parts.engine_s * 1e6:.0f}" if parts.engine_s else ""
+    return f"loop {parts.loop_s * 1e6:.0f}{engine}, other threads {parts.compute_s * 1e6:.0f} us"
+
+
+def _traffic(model: ServerModel, cores: int, limits: Mapping[str, float]) -> str:
+    """The streams, and the memory traffic at the rate that the other limits allow."""
+    if model.network is None:
+        return ""
+    streams, token_bytes = model.streams(cores), model.token_bytes(cores)
+    rate = min(rate for limit, rate in limits.items() if limit != "memory")
+    needed, available = rate * model.tokens * token_bytes, model.hardware.bytes_per_s(cores)
+    memory = f"{token_bytes / 1e3:.0f} kB a token, {needed / 1e9:.1f} of {available / 1e9:.1f} GB/s"
+    return f"; {streams} x {cores / streams:g} threads; {memory}"
 
 
 def _cores(count: int) -> str:
