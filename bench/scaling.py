@@ -180,7 +180,7 @@ def server_rows(one: Scaling) -> Iterator[Row]:
     for count, measured, parts in one.measured:
         limits = one.model.limits(count, one.front_ends, with_client=count == cores and cores > 1)
         limit, rate = min(limits.items(), key=lambda item: item[1])
-        share = f"{measured.requests_per_s / rate:.2f} of the model's {rate:,.0f} ({limit})"
+        share = f"{measured.requests_per_s / rate:.2f} of the model's {rate:,.1f} ({limit})"
         yield load_row(f"  {_cores(count)}", measured, value=f"{share}; {_costs(parts)}")
     before = 0.0
     for count in COMPUTED:

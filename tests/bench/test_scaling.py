@@ -90,8 +90,8 @@ def test_each_row_has_its_share_of_the_model() -> None:
     rounds = [(1, measured, PARTS), (2, measured, replace(PARTS, loop_s=0.002))]
     found = list(server_rows(Scaling(what="m", texts=1, front_ends=1, model=EMPTY, measured=rounds)))
     assert [row.what.strip() for row in found[1:]] == ["1 core", "2 cores", "4 cores, computed"]
-    assert found[1].value == "1.60 of the model's 250 (cores); loop 1000, other threads 3000 us"
-    assert found[2].value == "1.00 of the model's 400 (cores); loop 2000, other threads 3000 us"
+    assert found[1].value == "1.60 of the model's 250.0 (cores); loop 1000, other threads 3000 us"
+    assert found[2].value == "1.00 of the model's 400.0 (cores); loop 2000, other threads 3000 us"
     assert found[3].requests_per_s == pytest.approx(1000)
 
 
