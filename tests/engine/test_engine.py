@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collection import without_collection
 from tests.engine.fakes import (
     MAX_TOKENS,
     WIDTH,
@@ -866,10 +867,8 @@ async def test_a_request_leaves_no_reference_cycles():
     backend = FakeBackend(max_batch_tokens=8)
     async with serving(backend) as engine:
         backend.poison = ord("!")
-        gc.collect()
-        before = {id(one) for one in gc.get_objects() if type(one) in (Item, Job)}  # held by threads of other tests
-        gc.disable()
-        try:
+        with without_collection():
+            before = {id(one) for one in gc.get_objects() if type(one) in (Item, Job)}  # held by threads of other tests
             await engine.answer(embed("a", "b", "a"), ANYONE)
             with pytest.raises(InferenceFailed):
                 await engine.answer(embed("c", "!"), ANYONE)
@@ -880,8 +879,6 @@ async def test_a_request_leaves_no_reference_cycles():
             await settle()
             backend.gate.set()
             await engine.answer(embed("last"), ANYONE)  # the cancelled text has run by now
-        finally:
-            gc.enable()
     left = [one for one in gc.get_objects() if id(one) not in before]
     assert not [one for one in left if type(one) is Item]
     assert not [one for one in left if type(one) is Job and len(one._answers)]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collection import without_collection
 from tests.engine.fakes import (
     CROSS_ENCODER,
     FakeBackend,
@@ -579,10 +580,8 @@ async def test_refused_and_late_requests_leave_no_garbage():
         close_gate(backend)
         first = asyncio.create_task(engine.answer(embed("a"), Caller()))
         await entered(backend)
-        gc.collect()
-        known = {id(one) for one in gc.get_objects() if type(one) in (TimedOut, Overloaded)}  # of other tests
-        gc.disable()
-        try:
+        with without_collection():
+            known = {id(one) for one in gc.get_objects() if type(one) in (TimedOut, Overloaded)}  # of other tests
             with pytest.raises(TimedOut):
                 await engine.answer(embed("late"), Caller(deadline_s=time.monotonic() + SOON_S))
             second = asyncio.create_task(engine.answer(embed("b"), Caller()))
@@ -590,8 +589,6 @@ async def test_refused_and_late_requests_leave_no_garbage():
             with pytest.raises(Overloaded):
                 await engine.answer(embed("refused"), Caller())
             left = [one for one in gc.get_objects() if type(one) in (TimedOut, Overloaded) and id(one) not in known]
-        finally:
-            gc.enable()
         assert not left
         backend.gate.set()
         await asyncio.gather(first, second)

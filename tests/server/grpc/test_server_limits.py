@@ -14,6 +14,7 @@ pytest.importorskip("grpc")
 import grpc
 from grpc import StatusCode
 from tests.attack.grpc_frames import PING, PREFACE, SETTINGS, frame
+from tests.collection import without_collection
 from tests.server.grpc.fakes import FakeEngine, Live, live
 
 from vectord.errors import VectordError
@@ -143,16 +144,14 @@ async def test_an_ended_call_keeps_no_message(monkeypatch: pytest.MonkeyPatch) -
     async with live() as running:
         await refusal(running, "a" * 100_000, metadata=[("x", "v")] * (MAX_HEADERS + 1))
     (error,) = errors
-    assert error.__traceback__ is None
+    assert error.__traceback__ is error.__context__ is error.__cause__ is None
 
 
 @pytest.mark.parametrize("ending", ["answered", "refused", "cancelled"])
 async def test_an_ended_call_frees_its_message_at_once(ending: str) -> None:
     """grpc's generator is in a cycle with its call, and has its variables, such as the message, until it ends."""
     engine = FakeEngine()
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collection():
         async with live(engine) as running:
             if ending == "answered":
                 await running.call(EMBED, pb.EmbedRequest(inputs="a" * 1000))
@@ -164,5 +163,3 @@ async def test_an_ended_call_frees_its_message_at_once(ending: str) -> None:
             async with asyncio.timeout(5):
                 while any(type(each).__name__.endswith(RECEIVER) for each in gc.get_objects()):
                     await asyncio.sleep(0.01)
-    finally:
-        gc.enable()

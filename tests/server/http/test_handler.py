@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collection import without_collection
 from tests.products.results import model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
@@ -79,14 +80,10 @@ async def test_a_failed_request_is_freed_at_once() -> None:
                 kept = EmptyInput("", field="input")
                 raise kept from error.__cause__
 
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collection():
         assert (await ask({"input": "a text"}, engine=Keeping())).status == 400
         left = [each for each in gc.get_objects() if type(each) is EmbedRequest and each.inputs == ["a text"]]
         assert not left
-    finally:
-        gc.enable()
 
 
 async def test_the_engine_receives_the_caller() -> None:

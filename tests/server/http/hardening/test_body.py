@@ -6,7 +6,6 @@ And work is cancelled if its client disconnects, and only then.
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import tracemalloc
@@ -19,6 +18,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collection import without_collection
 
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
 from vectord.server.http.hardening import body as module
@@ -538,15 +538,12 @@ async def test_a_watch_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> Non
 
     connection = Connection()
     kept = weakref.ref(connection)
-    gc.disable()
-    try:
+    with without_collection():
         await asyncio.create_task(answer(connection))
         del connection
         for _ in range(3):
             await asyncio.sleep(0)
         assert kept() is None
-    finally:
-        gc.enable()
 
 
 async def test_an_error_of_the_work_is_raised() -> None:

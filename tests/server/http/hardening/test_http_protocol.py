@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import weakref
 from collections.abc import Iterator
 
 import pytest
+from tests.collection import without_collection
 from tests.server.fakes import FakeEngine
 from tests.server.live import ask, connected, get, live, post, until
 
@@ -361,8 +361,7 @@ async def test_a_slow_head_has_no_more_time_than_a_stalled_one() -> None:
 async def test_a_closed_connection_leaves_no_garbage(sent: bytes) -> None:
     """Its objects are freed at once: collecting those of a flood would stop the event loop for 30 ms each time."""
     async with live() as running:
-        gc.disable()
-        try:
+        with without_collection():
             async with connected(running) as client:
                 client.send(sent)
                 await until(lambda: bool(running.server._connections()))
@@ -373,5 +372,3 @@ async def test_a_closed_connection_leaves_no_garbage(sent: bytes) -> None:
             for _ in range(20):  # the callbacks of the closed transport
                 await asyncio.sleep(0)
             assert connection() is None
-        finally:
-            gc.enable()
