@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from vectord.errors import InvalidField, MalformedBody, MissingField, VectordError
-from vectord.products.common.body import decode
+from vectord.products.common.body import decode, is_object
 
 Purpose: TypeAlias = Literal["batch", "batch_output"]
 Ending: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
@@ -188,7 +188,7 @@ def read_request_line(line: bytes, endpoint: str) -> RequestLine:
         raise InvalidField("{field} must be POST.", field="method")
     if request.url != endpoint:
         raise InvalidField("{field} must be the endpoint of the batch.", field="url")
-    if bytes(memoryview(request.body)[:1]) != b"{":
+    if not is_object(request.body):
         raise InvalidField("{field} must be an object.", field="body")
     return request
 

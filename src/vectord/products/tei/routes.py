@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
-from vectord.products.common.body import Count, TokenId, decode
+from vectord.products.common.body import Count, TokenId, decode, is_object
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.inputs import (
     Direction,
@@ -226,8 +226,8 @@ RootAnswer = Annotated[
 
 def parse_root(incoming: Incoming) -> Call:
     """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
-    first = bytes(memoryview(decode(_any_body, incoming.body).inputs)[:1])
-    return _parse_at("/similarity" if first == b"{" else _usual_path(incoming.models), incoming)
+    inputs = decode(_any_body, incoming.body).inputs
+    return _parse_at("/similarity" if is_object(inputs) else _usual_path(incoming.models), incoming)
 
 
 for _path in ("/", "/invocations"):

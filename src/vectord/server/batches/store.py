@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -214,9 +213,9 @@ class BatchStore:
         shelf.batches[batch.id] = batch
 
     def input_lines(self, shelf: Shelf, batch: StoredBatch) -> Iterator[tuple[int, bytes]]:
-        """(number from 1, line) of the input, without empty lines. Ends with line MAX_LINES + 1, which may be empty."""
+        """(number from 1, line) of the input. Skips empty lines, but not those beyond MAX_LINES, for their refusal."""
         with shelf.path(batch.input_file_id).open("rb", BUFFER_BYTES) as file:
-            for number, line in enumerate(islice(file, MAX_LINES + 1), 1):
+            for number, line in enumerate(file, 1):
                 if not line.isspace() or number > MAX_LINES:
                     yield number, line
 
