@@ -22,7 +22,8 @@ from bench.gpu_section import Finding, Section, run_section
 from bench.machine import conditions
 from bench.report import Report, show
 
-MODELS = ("bge-base", "minilm", "bge-m3", "bge-large", "qwen3-embedding-0.6b")
+SMALL, MULTI, LARGE = ("bge-base", "minilm"), "bge-m3", ("bge-large", "qwen3-embedding-0.6b")
+MODELS = (*SMALL, MULTI, *LARGE)
 LEAST_S = 5.0  # with less time left no section starts
 
 
@@ -56,15 +57,15 @@ def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[st
 
     yield "ceilings", section("gpu_ceilings")
     yield "weights", section("gpu_shapes", *MODELS)
-    for name in MODELS[:2]:
+    for name in SMALL:
         yield f"{name} in process", section("gpu_forward", name)
         yield f"{name} over HTTP", section("gpu_http", name)
-    yield "bge-m3 in process", section("gpu_forward", "bge-m3")
-    for peer, *models in (("sentence-transformers", "bge-base", "minilm"), ("FlagEmbedding", "bge-m3")):
+    yield f"{MULTI} in process", section("gpu_forward", MULTI)
+    for peer, *models in (("sentence-transformers", *SMALL), ("FlagEmbedding", MULTI)):
         yield peer, section("gpu_peers", *models, words=[peer], python=peer_python)
-    for name in MODELS[3:]:
+    for name in LARGE:
         yield f"{name} in process", section("gpu_forward", name)
-    for name in MODELS[2:]:
+    for name in (MULTI, *LARGE):
         yield f"{name} over HTTP", section("gpu_http", name)
 
 
