@@ -14,6 +14,7 @@ from bench import (
     console,
     fairness,
     families,
+    int8,
     large,
     overload,
     peer_models,
@@ -76,6 +77,17 @@ def main() -> None:
         figures = {"figures": f"the best of {options.rounds} rounds"}
         report = Report(
             title="vectord large", conditions=machine | about | figures, rows=large.rows(found), rounds=found
+        )
+        show(report, options.json)
+        return
+    if options.measure == "int8":
+        with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
+            in_int8 = int8.measure(
+                options.command, options.backend, options.models, options.rounds, options.texts, Path(folder)
+            )
+        about = {"tokens/s": f"in process, the best of {options.rounds} alternating rounds of {options.texts} texts"}
+        report = Report(
+            title="vectord int8", conditions=machine | about, rows=int8.rows(in_int8), rounds={"int8": [in_int8]}
         )
         show(report, options.json)
         return
@@ -181,6 +193,7 @@ def _options() -> argparse.Namespace:
             "bulk",
             "console",
             "precision",
+            "int8",
             "static",
             "scaling",
         ),
@@ -191,7 +204,8 @@ def _options() -> argparse.Namespace:
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
-        "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec; "
+        "precision: vectors and search results of each dtype; int8: its speed next to the usual dtype; "
+        "static: a static model next to MiniLM and model2vec; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
@@ -214,7 +228,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         nargs="+",
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
-        help="folders that precision compares (default: the default model), and the table of static",
+        help="folders of precision and int8 (default: the default model), and the table of static",
     )
     parser.add_argument("--families", nargs="+", default=[], help="names in bench/families.py (default: all)")
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")

@@ -22,9 +22,7 @@ from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
-from vectord.config import DEFAULT_MODEL, DeviceConfig
-from vectord.engine.models.opening import calibration_sample, calibration_texts
-from vectord.text.tokenizer import TextEncoder
+from vectord.config import DEFAULT_MODEL
 
 LATENCY_RUNS = 300
 
@@ -38,9 +36,7 @@ class InProcess:
         self.ids = ids
         load = import_module(f"vectord.compute.backends.{backend}").load
         spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
-        calibration = calibration_texts(DeviceConfig(dtype=dtype))
-        sample = None if calibration is None else calibration_sample(calibration, TextEncoder(spec))
-        self.backend: Backend = load(spec, BackendOptions(dtype=dtype, sample=sample, streams=streams))
+        self.backend: Backend = load(spec, BackendOptions(dtype=dtype, streams=streams))
         self.throughput(len(ids) // 4)
         self.latency(range(4))
 

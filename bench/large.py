@@ -34,7 +34,7 @@ def measure(command: Path, backend: str, folder: Path, rounds: int) -> dict[str,
     reranker = random_models.bge_reranker(folder / "bge-reranker-v2-m3")
     qwen3 = random_models.qwen3(folder / "qwen3-embedding-0.6b")
     found: dict[str, list[Any]] = defaultdict(list)
-    found["start"] = _starts(command, m3, folder)
+    found["start"] = measure_first_answers(command, m3, folder)
     lengths = corpus_lengths(TEXTS)
     pairs = [QUERY + length for length in lengths[:PASSAGES]]
     _ask(found, rounds, backend, m3, "bge-m3", lambda child: {
@@ -77,13 +77,13 @@ def _ask(
         found[f"memory {folder.name}"].append(child.ask(measure="most_anonymous"))
 
 
-def _starts(command: Path, folder: Path, logs: Path) -> list[float]:
-    """Seconds from exec to the first answer, with the files in the page cache."""
+def measure_first_answers(command: Path, folder: Path, logs: Path, *options: str) -> list[float]:
+    """Seconds from exec to the first answer, with the files in the page cache. folder: the model's."""
     took = []
     for _ in range(STARTS + 1):
         port = free_port()
         named = ["--model-id", str(folder), "--served-model-name", DEFAULT_MODEL]  # the name in the question
-        argv = [str(command.absolute()), "serve", "--port", str(port), *named, "--cache-bytes", "0"]
+        argv = [str(command.absolute()), "serve", "--port", str(port), *named, "--cache-bytes", "0", *options]
         with Server(argv, port, logs / "server.log") as server:
             took.append(server.wait_until_answering())
     return took[1:]

@@ -45,11 +45,13 @@ def _anonymous_bytes() -> int:
 
 
 class Large:
-    def __init__(self, backend: str, folder: str) -> None:
+    def __init__(self, backend: str, folder: str, dtype: str = "auto") -> None:
         self._most = MostAnonymous()
         start = time.perf_counter()
         spec = read_spec(resolve(folder))
-        self.backend: Backend = import_module(f"vectord.compute.backends.{backend}").load(spec, BackendOptions())
+        self.backend: Backend = import_module(f"vectord.compute.backends.{backend}").load(
+            spec, BackendOptions(dtype=dtype)
+        )
         self.loaded_s = time.perf_counter() - start
 
     def __call__(self, measure: str, **arguments: Any) -> Any:

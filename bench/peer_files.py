@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from bench.child import REPOSITORY
 
-CALIBRATION_TEXTS = REPOSITORY / "src/vectord/compute/calibration/texts.txt"
+CALIBRATION_TEXTS = REPOSITORY / "bench/calibration_texts.txt"
 
 
 def onnx(source: Path, target: Path) -> None:
@@ -89,7 +89,7 @@ def static(source: Path, target: Path) -> None:
 
 
 def openvino_int8(source: Path, target: Path) -> None:
-    """sentence-transformers' static quantization, calibrated with vectord's texts instead of a data set of the hub."""
+    """sentence-transformers' static quantization, calibrated with our own texts instead of a data set of the hub."""
     from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model  # noqa: PLC0415
 
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.pt"))

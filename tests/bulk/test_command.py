@@ -151,7 +151,7 @@ def test_a_line_of_the_log_is_written_above_the_bar(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_bar_shows_how_far_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its download, loading and calibration, before the first row. Afterwards the log has its own bars again."""
+    """Its download and loading, before the first row. Afterwards the log has its own bars again."""
     terminal = on_a_terminal(monkeypatch)
     model = logging.getLogger("vectord.progress")
     with ProgressBar(total=10):

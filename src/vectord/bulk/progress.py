@@ -124,7 +124,7 @@ class ProgressBar(JobProgress):
 
 
 class _ModelProgress(logging.Handler):
-    """Reports downloads, loading and calibration: see observability/progress.py."""
+    """Reports downloads and loading: see observability/progress.py."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()

@@ -214,12 +214,6 @@ class DeviceConfig:
         "ONNX file in the model's folder for the backends onnx and onnxruntime, such as onnx/model_O4.onnx. Default: "
         "the file whose name matches dtype.",
     )
-    calibration_file: str | None = setting(
-        None, "Texts, one per line, that calibrate int8 on the CPU. Default: built-in texts."
-    )
-    calibration_folder: str | None = setting(
-        None, "Folder that keeps the calibration for the next start. Default: each start calibrates."
-    )
     tf32: bool = setting(False, "On CUDA: multiply float32 in TF32, which is faster and has 10 bits of fraction.")
     device_memory_mib: int | None = setting(
         None,

@@ -1,8 +1,8 @@
-"""Progress bars below the log lines of a terminal: downloads, loading of large models, calibration.
+"""Progress bars below the log lines of a terminal: downloads, and loading of large models.
 
 Any module reports progress by a record of the logger `vectord.progress`, on any thread:
 
-    progress.info("calibrating int8", extra={"progress": (done, total)})
+    progress.info("loading BAAI/bge-m3", extra={"progress": (done, total)})
 
 total: None if it is unknown. A bar with the message appears with the first record, and disappears when `done` reaches
 `total`, or when `done` is None. Other forms of the log leave these records out.

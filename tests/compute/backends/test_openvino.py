@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.child import REPOSITORY
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert
@@ -32,7 +33,6 @@ from vectord.compute.backends.openvino import (
     load,
 )
 from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
-from vectord.compute.calibration.texts import read_calibration_texts
 from vectord.compute.ops.openvino import OpenvinoOps, ov
 from vectord.compute.processor import multiplies_bfloat16
 from vectord.errors import ConfigError, ModelUnavailable
@@ -509,7 +509,8 @@ def test_vectors_in_bfloat16_differ_by_at_most_a_thousandth_between_batches() ->
     spec = read_minilm_spec()
     tokenizer = Tokenizer.from_file(str(spec.tokenizer))
     tokenizer.no_padding()
-    texts = [tokenizer.encode(text).ids for text in read_calibration_texts(None).texts]
+    passages = (REPOSITORY / "bench/calibration_texts.txt").read_text().splitlines()
+    texts = [tokenizer.encode(text).ids for text in passages]
     backend = load(spec, BackendOptions(device="cpu", dtype="bfloat16", threads=2))
     backend.wait()
 

@@ -135,7 +135,7 @@ def test_a_head_is_float32_and_its_body_is_not(tmp_path: Path, name: str) -> Non
     """As it is served, without an output of states: float32 from the first layer of the head on, and only there."""
     compiler = Compiler(HEADS[name](tmp_path), ov.Core(), "bf16", threads=1)
     ops = OpenvinoOps(bfloat16=True)
-    compiled = compiler.compile_graph(compiler.graph(ops, compiler.spec, groups=2), streams=1)
+    compiled = compiler.compile_model(compiler.graph(ops, groups=2).model, streams=1)
     facts = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
     kinds = [(info["layerType"].astype(str), info["primitiveType"].astype(str)) for info in facts]
     products = [i for i, (layer, kernel) in enumerate(kinds) if layer == "FullyConnected"]

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.compute.ops.openvino import op, ov
-from vectord.compute.ops.packed_weights import GROUP, Bits, PackedWeightsOps
+from vectord.compute.ops.packed_weights import GROUP, Bits, PackedWeightsOps, Packing
 
 KINDS: dict[Bits, Type] = {8: Type.Q8_0, 4: Type.Q4_0}
 INPUTS = 2 * GROUP
@@ -22,7 +22,7 @@ INPUTS = 2 * GROUP
 
 def compiled(bits: Bits, weight: Weight) -> tuple[ov.CompiledModel, PackedWeightsOps]:
     """A model of one linear layer, in float32. The op set owns the memory of its constants."""
-    ops = PackedWeightsOps(bits)
+    ops = PackedWeightsOps(Packing(bits))
     x = op.parameter([-1, weight.shape[1]], np.float32)
     model = ov.Model([ops.linear(x, ops.matrix(weight), None)], [x])
     facts = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}

@@ -13,7 +13,6 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
 from vectord.schema import DeviceMemory, Float32, Gpu
@@ -44,7 +43,6 @@ class BackendOptions:
     threads: int | None = None  # None: from cgroup quota and affinity, rounded down
     streams: int | None = None  # None: chosen by the backend from the threads
     max_batch_tokens: int | None = None  # None: the backend's measured optimum
-    sample: Sample | None = None  # texts to fit int8 by
     tf32: bool = False  # CUDA: float32 products in TF32
     device_memory_mib: int | None = None  # CUDA: limit for this process; None: all of it
     graph_memory_mib: int = 512  # CUDA: for the graphs of one model; 0: none
@@ -65,7 +63,7 @@ class BackendFacts:
     max_batch_texts: int | None = None  # None: no limit
     pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
     gpu: Gpu | None = None  # None: the device is no GPU, or an unknown one
-    int8_cosine: float | None = None  # mean cosine of the outputs with and without int8; None: the model has no int8
+    int8_cosine: float | None = None  # mean cosine of the outputs with and without 8 bits; None: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

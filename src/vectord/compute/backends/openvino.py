@@ -19,11 +19,11 @@ import numpy as np
 
 from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, ModelSpec
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
-from vectord.compute.backends.openvino_int8 import find_recipe
+from vectord.compute.backends.openvino_int8 import gains_from_int8
 from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.openvino import ov
-from vectord.compute.ops.packed_weights import Bits
+from vectord.compute.ops.packed_weights import PACKINGS
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 from vectord.errors import ConfigError
 
@@ -37,7 +37,6 @@ ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB
 NARROW_GROUPS = 4
 
 DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
-WEIGHT_BITS: Mapping[str, Bits] = {"int8-weights": 8, "int4-weights": 4}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedBackend:
@@ -50,20 +49,20 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
     precision = choose_precision(options.dtype, core, spec.architecture)
     threads = options.threads or thread_budget()
     compiler = Compiler(spec, core, precision, threads)
-    compiler.weight_bits = WEIGHT_BITS.get(options.dtype)
-    if options.dtype == "int8":
-        compiler.recipe = find_recipe(compiler, options.sample)
+    dtype = DTYPES[precision]
+    if options.dtype in PACKINGS and (options.dtype != "int8" or gains_from_int8(compiler, dtype)):
+        compiler.packing = PACKINGS[options.dtype]
+        dtype = options.dtype
     one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
     streams = options.streams or (choose_wide_streams(threads) if one_plan else choose_streams(threads))
     facts = BackendFacts(
         name="openvino",
         device="cpu",
-        dtype=_dtype_name(compiler, options.dtype),
+        dtype=dtype,
         streams=streams,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
         max_batch_texts=max_batch_texts(spec),
-        int8_cosine=None if compiler.recipe is None else compiler.recipe.mean_cosine,
     )
     backend = OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
     if not spec.adapters or one_plan:
@@ -71,7 +70,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
 
     def make_plain() -> OpenvinoBackend:
         plain = Compiler(spec, core, precision, threads, adapted=False)
-        plain.recipe, plain.weight_bits = compiler.recipe, compiler.weight_bits
+        plain.packing = compiler.packing
         return OpenvinoBackend(facts, plain, _largest_batch(spec, facts))
 
     return AdaptedBackend(backend, make_plain)
@@ -100,12 +99,13 @@ def choose_wide_streams(threads: int) -> int:
 def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> InferencePrecision:
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
-    auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. int8 applies to linear layers; the other ops compute as for
-    auto. With packed weights, all ops do. float16 computes as auto, too, because no processor supports it. Raises
-    ConfigError for an unknown name.
+    auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. With packed matrices (PACKINGS), all ops but the products of
+    int8 compute as for auto. float16 computes as auto, too, because no processor supports it. Raises ConfigError for an
+    unknown name.
     """
-    if dtype not in {"auto", "float32", "bfloat16", "float16", "int8", *WEIGHT_BITS}:
-        raise ConfigError(f"dtype must be auto, float32, bfloat16, float16, int8, {' or '.join(WEIGHT_BITS)}")
+    names = ["auto", "float32", "bfloat16", "float16", *PACKINGS]
+    if dtype not in names:
+        raise ConfigError(f"dtype must be {', '.join(names[:-1])} or {names[-1]}")
     if dtype == "float32":
         return "f32"
     has_bfloat16 = multiplies_bfloat16()
@@ -116,12 +116,6 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
         logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
-
-
-def _dtype_name(compiler: Compiler, requested: str) -> str:
-    if compiler.recipe is not None:
-        return "int8"
-    return DTYPES[compiler.precision] if compiler.weight_bits is None else requested
 
 
 def _check_device(device: str) -> None:

@@ -1,12 +1,9 @@
-"""Compiled graphs and their execution, for serving and for fitting int8.
-
-backends/openvino.py decides which plans there are; backends/openvino_int8.py compiles others while a model loads.
-"""
+"""Compiled graphs and their execution. backends/openvino.py decides which plans there are."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Literal
@@ -15,15 +12,13 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import POOLED, Answers, TokenBatch
-from vectord.compute.calibration.recipe import Recipe
 from vectord.compute.heap import trim_heap
 from vectord.compute.networks.network import Network
-from vectord.compute.ops.int8 import Int8Ops
 from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
-from vectord.compute.ops.packed_weights import Bits, PackedWeightsOps
+from vectord.compute.ops.packed_weights import PackedWeightsOps, Packing
 from vectord.compute.scratch import Scratch
 from vectord.errors import ModelUnavailable
 
@@ -103,17 +98,20 @@ class Compiler:
         self.spec = spec
         self._adapted = adapted
         self.precision = precision
-        self.recipe: Recipe | None = None  # for int8; everything else is computed in `precision`
-        self.weight_bits: Bits | None = None  # of packed matrices; None: they are held in `precision`
+        self.packing: Packing | None = None  # of matrices; None: they are held in `precision`
         self._threads = threads
         self._core = core
         self._checkpoint = open_checkpoint(spec.weights)
         self._scratches: WeakSet[Scratch] = WeakSet()  # of the graphs in use
 
     @property
+    def weights(self) -> Iterable[Weight]:
+        return self._checkpoint.values()
+
+    @property
     def is_exact(self) -> bool:
         """Whether the plans compute in float32 with the checkpoint's own weights."""
-        return self.precision == "f32" and self.recipe is None and self.weight_bits is None
+        return self.precision == "f32" and self.packing is None
 
     @contextmanager
     def releasing(self) -> Iterator[None]:
@@ -136,48 +134,48 @@ class Compiler:
     def plan_bytes(self) -> int:
         """The approximate size of a plan's own copy of the weights, without the table of word vectors."""
         sizes = [prod(weight.shape) for weight in self._checkpoint.values()]
-        bits = 8 if self.recipe is not None else self.weight_bits or {"bf16": 16, "f32": 32}[self.precision]
+        bits = {"bf16": 16, "f32": 32}[self.precision] if self.packing is None else self.packing.bits
         return (sum(sizes) - max(sizes, default=0)) * bits // 8
 
     def compile(self, streams: int, groups: int, precision: InferencePrecision | None = None) -> Plan:
         """Return a plan with all outputs of the model: computing all of them costs little more than the body.
 
-        precision: replaces the model's own precision and int8.
+        precision: replaces the model's own precision and packing.
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
         ops = self._make_ops(precision)
         self._scratches.add(ops.scratch)
         with self.releasing():
-            graph = self.graph(ops, self.spec, groups)
-            return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
+            graph = self.graph(ops, groups)
+            packing = self.packing if precision is None else None
+            return Plan(self.compile_model(graph.model, streams, precision, packing), graph, ops, streams)
 
     def _make_ops(self, precision: InferencePrecision | None) -> OpenvinoOps:
         bfloat16 = (precision or self.precision) == "bf16"
-        if precision is None and self.recipe is not None:
-            return Int8Ops(self.recipe)
-        if precision is None and self.weight_bits is not None:
-            return PackedWeightsOps(self.weight_bits, bfloat16=bfloat16)
+        if precision is None and self.packing is not None:
+            return PackedWeightsOps(self.packing, bfloat16=bfloat16)
         return OpenvinoOps(bfloat16=bfloat16)
 
-    def graph(self, ops: OpenvinoOps, spec: ModelSpec, groups: int) -> OpenvinoGraph:
-        """Return a graph of the spec's outputs, which may differ from the model's."""
-        network = self.network(ops, spec)
-        return build(lambda tokens: network(tokens, spec.outputs), groups, by_token=spec.outputs - POOLED)
+    def graph(self, ops: OpenvinoOps, groups: int) -> OpenvinoGraph:
+        network = Network(self.spec, self._checkpoint, ops, adapted=self._adapted)
+        return build(lambda tokens: network(tokens, self.spec.outputs), groups, by_token=self.spec.outputs - POOLED)
 
-    def network(self, ops: OpenvinoOps, spec: ModelSpec) -> Network[ov.Node]:
-        return Network(spec, self._checkpoint, ops, adapted=self._adapted)
-
-    def compile_graph(
-        self, graph: OpenvinoGraph, streams: int, precision: InferencePrecision | None = None
+    def compile_model(
+        self,
+        model: ov.Model,
+        streams: int,
+        precision: InferencePrecision | None = None,
+        packing: Packing | None = None,
     ) -> ov.CompiledModel:
+        """precision: replaces the model's own. packing: of the matrices in `model`."""
         config = {
             "INFERENCE_PRECISION_HINT": precision or self.precision,
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": False,  # no faster here, and it would pin two servers to the same processors
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else inputs of layers with packed weights may be rounded to int8
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": packing.group if packing is not None and packing.rounds_inputs else 0,
         }
-        compiled = self._core.compile_model(graph.model, "CPU", config)
+        compiled = self._core.compile_model(model, "CPU", config)
         self.release()
         return compiled
 

@@ -73,9 +73,9 @@ Name = TypeVar("Name", bound=str)
 MASKED = np.float32(-1e30)  # the score of hidden keys; finite, so that a row of padding stays finite
 FAR = np.int32(2**30)  # the position of a padded key: after every query and outside every window
 LENGTH_STEP = 16  # a group's length is rounded up to a multiple: the runtime keeps memory for every shape
-# A batch of at most so many rows is rounded up to a multiple of the step. A row of padding costs as much as a token, and
-# each shape takes 0.75 MB in each plan (MiniLM, Zen 4; 17 tokens as 32 rows take 5.4 ms in bfloat16 and 6.2 in float32,
-# as 20 rows 4.8 and 4.9).
+# A batch of at most so many rows is rounded up to a multiple of the step. A row of padding costs as much as a token,
+# and each shape takes 0.75 MB in each plan (MiniLM, Zen 4; 17 tokens as 32 rows take 5.4 ms in bfloat16 and 6.2 in
+# float32, as 20 rows 4.8 and 4.9).
 ROW_STEPS = (32, 4), (64, 8), (256, 16)
 LONG_ROW_STEP = 64
 WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tokens would take 125 MB

@@ -1,12 +1,15 @@
 """A variant of the OpenVINO op set that holds the matrices of linear layers in 8 or 4 bits.
 
-The runtime keeps them so in memory, and converts them while it multiplies in the plan's type: memory shrinks, and the
-inputs of a layer are not rounded. It does so for exactly these nodes, without the mark that keeps 16 bits packed: with
-KEEP_PACKED on the conversion it computes the scaled matrix once and holds that in 32 bits.
+The runtime keeps them so in memory. It converts them while it multiplies in the plan's type, or rounds the inputs of a
+layer to 8 bits as well (`Packing.rounds_inputs`, a setting of the plan) and multiplies int8. It does so for exactly
+these nodes, without the mark that keeps 16 bits packed: with KEEP_PACKED on the conversion it computes the scaled
+matrix once and holds that in 32 bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -22,43 +25,64 @@ Bits: TypeAlias = Literal[4, 8]
 GROUP = 32  # numbers with one scale, as in GGUF files
 
 
-class PackedWeightsOps(OpenvinoOps):
-    """Rounds by the rules of Q8_0 and Q4_0 in GGUF files, so that the matrices of such a file are the same again."""
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The format of the matrices of linear layers."""
 
-    def __init__(self, bits: Bits, *, bfloat16: bool = False) -> None:
+    bits: Bits
+    group: int = GROUP
+    rounds_inputs: bool = False  # to 8 bits as well, each group with a scale of its own, so that int8 is multiplied
+
+
+# int8: MiniLM keeps 0.971 of the ten nearest of 400 texts with groups of 128, and 0.965 with groups of 192, which are
+# 5 % faster.
+PACKINGS: Mapping[str, Packing] = {
+    "int8": Packing(8, 128, rounds_inputs=True),
+    "int8-weights": Packing(8),
+    "int4-weights": Packing(4),
+}
+
+
+class PackedWeightsOps(OpenvinoOps):
+    """Rounds by the rules of Q8_0 and Q4_0 in GGUF files, so that in groups of 32 the matrices of such a file are the
+    same again. A matrix whose width is not a multiple of the group is not packed."""
+
+    def __init__(self, packing: Packing, *, bfloat16: bool = False) -> None:
         super().__init__(bfloat16=bfloat16)
-        self._bits = bits
+        self._bits = packing.bits
+        self._group = packing.group
 
     def matrix(self, weight: Weight) -> ov.Node:
         outputs, inputs = weight.shape
-        if inputs % GROUP:
+        if inputs % self._group:
             return self.constant(weight)
-        scales = self.scratch.array((outputs, inputs // GROUP, 1), np.float32)
+        scales = self.scratch.array((outputs, inputs // self._group, 1), np.float32)
         whole = self.scratch.array((outputs, inputs * self._bits // 8), np.uint8)
         start = 0
         for part in weight.parts():
             end = start + len(part)
-            packed, scales[start:end] = _in_8_bits(part) if self._bits == 8 else _in_4_bits(part)
+            pack = _in_8_bits if self._bits == 8 else _in_4_bits
+            packed, scales[start:end] = pack(part, self._group)
             fill_rows(whole[start:end], [packed])
             start = end
         dtype = ov.Type.i8 if self._bits == 8 else ov.Type.i4
-        grouped = ov.Tensor(whole.reshape(-1), [outputs, inputs // GROUP, GROUP], dtype)
+        grouped = ov.Tensor(whole.reshape(-1), [outputs, inputs // self._group, self._group], dtype)
         numbers = op.convert(op.constant(grouped, shared_memory=True), "f32")
         scaled = op.multiply(numbers, op.constant(ov.Tensor(scales, scales.shape, ov.Type.f32), shared_memory=True))
         return op.reshape(scaled, op.constant(np.array([outputs, inputs], np.int64)), False)
 
 
-def _in_8_bits(rows: Float32) -> tuple[npt.NDArray[np.uint8], Float32]:
-    """rows (N, H) -> (N, H) the bits of whole numbers from -127 to 127, and each group's scale (N, H / GROUP, 1)."""
-    groups = rows.reshape(len(rows), -1, GROUP)
+def _in_8_bits(rows: Float32, group: int) -> tuple[npt.NDArray[np.uint8], Float32]:
+    """rows (N, H) -> (N, H) the bits of whole numbers from -127 to 127, and each group's scale (N, H / group, 1)."""
+    groups = rows.reshape(len(rows), -1, group)
     scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
     whole = np.rint(groups * _inverse(scales)).astype(np.int8)
     return whole.view(np.uint8).reshape(rows.shape), scales
 
 
-def _in_4_bits(rows: Float32) -> tuple[npt.NDArray[np.uint8], Float32]:
+def _in_4_bits(rows: Float32, group: int) -> tuple[npt.NDArray[np.uint8], Float32]:
     """As `_in_8_bits`, from -8 to 7, two numbers a byte, the first in the lower bits. The largest of a group is -8."""
-    groups = rows.reshape(len(rows), -1, GROUP)
+    groups = rows.reshape(len(rows), -1, group)
     largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1)[..., None], axis=-1)
     scales = largest / np.float32(-8)
     whole = np.clip(np.rint(groups * _inverse(scales)), -8, 7).astype(np.int8).view(np.uint8) & 15

@@ -30,7 +30,6 @@ from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
-from vectord.compute.calibration.texts import CalibrationTexts, Sample, read_calibration_texts
 from vectord.config import Config, DeviceConfig, ModelConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models.backend import (
@@ -53,11 +52,8 @@ from vectord.engine.models.requested import (
     served_names,
     with_adapters,
 )
-from vectord.errors import ConfigError, ModelUnavailable, VectordError
-from vectord.schema import TextOptions
-from vectord.text.sequence import Encoder, ReadRequest
-
-CALIBRATION_TOKENS = 256  # of a text; longer ones add cost and no information
+from vectord.errors import ConfigError, ModelUnavailable
+from vectord.text.sequence import Encoder
 
 
 class UnreadableModel(ModelUnavailable):
@@ -78,7 +74,6 @@ def open_models(config: Config) -> list[ModelSource]:
         check_backend(config.device.backend)  # before a useless download
     device = settle_device(config.device)
     requested = requested_models(config.model)
-    texts = calibration_texts(device)
     unreadable: dict[str, UnreadableModel] = {}  # by fingerprint
     specs = [_read_facts_or_error(one, config.model, required_graphs(device), unreadable) for one in requested]
     is_fatal = len(unreadable) == len(specs) or config.engine.required_models == "all" or config.model.lora
@@ -91,7 +86,7 @@ def open_models(config: Config) -> list[ModelSource]:
     return [
         _failing_source(spec, name, aliases[name], unreadable[spec.fingerprint])
         if spec.fingerprint in unreadable
-        else make_source(spec, name, aliases[name], device, texts, pinned=name in pinned)
+        else make_source(spec, name, aliases[name], device, pinned=name in pinned)
         for name, spec in zip(names, specs, strict=True)
     ]
 
@@ -101,7 +96,6 @@ def make_source(
     name: str,
     aliases: tuple[str, ...],
     device: DeviceConfig,
-    texts: CalibrationTexts | None,
     *,
     pinned: bool,
 ) -> ModelSource:
@@ -114,12 +108,12 @@ def make_source(
     options = backend_options(device, backend)
     queries = None
     if spec.query is not None:
-        queries = make_source(spec.query, f"{name} (queries)", (), device, texts, pinned=pinned)
+        queries = make_source(spec.query, f"{name} (queries)", (), device, pinned=pinned)
     return ModelSource(
         name=name,
         aliases=aliases,
         spec=spec,
-        load=partial(_load, spec, backend, options, texts),
+        load=partial(_load, spec, backend, options),
         pinned=pinned,
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         queries=queries,
@@ -175,7 +169,6 @@ def _load(
     spec: ModelSpec,
     backend: str,
     options: Sequence[BackendOptions],
-    texts: CalibrationTexts | None,
 ) -> tuple[Encoder, Sequence[Backend]]:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it does not delay the start
 
@@ -183,8 +176,7 @@ def _load(
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
     load = import_module(f"{backends.__name__}.{backend}").load
-    sample = calibration_sample(texts, encoder) if texts is not None and backend in ("openvino", "torch") else None
-    return encoder, _load_all(load, spec, [replace(one, sample=sample) for one in options])
+    return encoder, _load_all(load, spec, options)
 
 
 def _load_all(load: LoadBackend, spec: ModelSpec, options: Sequence[BackendOptions]) -> list[Backend]:
@@ -199,27 +191,6 @@ def _load_all(load: LoadBackend, spec: ModelSpec, options: Sequence[BackendOptio
             backend.close()
         raise
     return loaded
-
-
-# --- int8 calibration -----------------------------------------------------------------------------------------
-
-
-def calibration_texts(device: DeviceConfig) -> CalibrationTexts | None:
-    """None unless dtype is int8. Raises ConfigError for a file that is missing, too large, or has too few texts."""
-    if device.dtype != "int8":
-        return None
-    folder = None if device.calibration_folder is None else Path(device.calibration_folder).expanduser()
-    return read_calibration_texts(device.calibration_file, folder)
-
-
-def calibration_sample(texts: CalibrationTexts, encoder: Encoder) -> Sample:
-    """Return the texts' tokens, with the model's own prompt and special tokens, truncated."""
-    try:
-        sequences = encoder.read(ReadRequest(inputs=texts.texts, options=TextOptions(), truncate=True))
-    except VectordError as error:
-        raise error.at(field="calibration_file") from error
-    ids = tuple(sequence.ids[:CALIBRATION_TOKENS] for sequence in sequences)
-    return Sample(ids, texts.source, texts.digest, texts.folder)
 
 
 OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's own

@@ -14,7 +14,7 @@ from vectord.checkpoints.pulling import Cached, Progress, Pulled, find_cached, p
 from vectord.checkpoints.spec import Located, RequestedModel
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
-from vectord.engine.models.opening import calibration_texts, locked_model, make_source, read_facts
+from vectord.engine.models.opening import locked_model, make_source, read_facts
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import further_names, hub_id_of, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
@@ -77,7 +77,7 @@ class ModelPuller:
         spec = read_facts(requested, config, graphs, located)
         served_name = requested.name or spec.model_id
         aliases = further_names([requested], [spec], [served_name], ())[served_name]
-        return make_source(spec, served_name, aliases, device, calibration_texts(device), pinned=False)
+        return make_source(spec, served_name, aliases, device, pinned=False)
 
     def find_cached(self, name: str) -> Cached:
         """Raises InvalidField for a model that is not in the cache, such as a folder of the operator's."""

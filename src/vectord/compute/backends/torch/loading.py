@@ -47,7 +47,6 @@ from vectord.compute.backends.torch.graphs import (
     graph_shapes,
 )
 from vectord.compute.backends.torch.slot import CudaSlot, Streams
-from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.facts import size
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
@@ -66,7 +65,7 @@ NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortes
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
 FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps in 16 bits
-COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of 8 bits if there are no calibration texts
+COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # in the comparison of 8 bits
 
 
 class MakeNetwork(Protocol):
@@ -94,7 +93,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     network, cosine = (
         (make_network(dtype), None)
         if matrices is None
-        else load_in_8_bits(spec, options.sample, partial(make_network, dtype), matrices, device)
+        else load_in_8_bits(spec, partial(make_network, dtype), matrices, device)
     )
     facts = BackendFacts(
         name="torch",
@@ -151,18 +150,14 @@ def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
 
 
 def load_in_8_bits(
-    spec: ModelSpec, sample: Sample | None, make_network: MakeNetwork, matrices: EightBits, device: torch.device
+    spec: ModelSpec, make_network: MakeNetwork, matrices: EightBits, device: torch.device
 ) -> tuple[Network[torch.Tensor], float]:
     """Return the network with matrices in 8 bits, and the mean cosine of its outputs to those without.
 
-    Compared on the sample's held-out texts, or on random tokens: text by text if an output is a vector, else over all
-    texts.
+    Compared on random tokens: text by text if an output is a vector, else over all texts.
     """
-    if sample is not None:
-        texts = PackedTexts.of(sample.held_out)
-    else:
-        longest = min(COMPARED_LONGEST, spec.max_tokens)
-        texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
+    longest = min(COMPARED_LONGEST, spec.max_tokens)
+    texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
     want = _compared(make_network(), texts, spec.outputs, device)  # freed before the next one is loaded
     network = make_network(matrices=matrices)
     got = _compared(network, texts, spec.outputs, device)

@@ -1,1 +1,0 @@
-"""int8 calibration: sample texts, the fit of each place, and stored recipes. Imports no backend. Read fit.py first."""
