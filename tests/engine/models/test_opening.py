@@ -51,7 +51,7 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = open_models(Config(device=DeviceConfig(backend="fake", num_threads=3, dtype="float32")))
     assert loads == []
     assert model.load() == "loaded"
-    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None)]
+    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")])]
 
 
 @pytest.mark.parametrize("spoilt", ["incomplete", "missing"])
