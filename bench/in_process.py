@@ -48,14 +48,17 @@ class InProcess:
         facts = self.backend.facts
         return {"backend": facts.name, "dtype": facts.dtype, "streams": facts.streams}
 
-    def throughput(self, texts: int) -> dict[str, Any]:
-        """The first `texts` texts in full batches, in order, on all streams."""
+    def throughput(self, texts: int, outstanding: int | None = None) -> dict[str, Any]:
+        """The first `texts` texts in full batches, in order, on all streams.
+
+        outstanding: as many texts are in progress at once, divided evenly among the streams.
+        """
+        facts = self.backend.facts
+        most = None if outstanding is None else max(1, outstanding // facts.streams)
         waiting: queue.SimpleQueue[TokenBatch] = queue.SimpleQueue()
-        for batch in arrival_batches(self.ids[:texts], self.backend.facts.max_batch_tokens):
+        for batch in arrival_batches(self.ids[:texts], facts.max_batch_tokens, most):
             waiting.put(batch)
-        threads = [
-            threading.Thread(target=self._empty, args=(waiting, stream)) for stream in range(self.backend.facts.streams)
-        ]
+        threads = [threading.Thread(target=self._empty, args=(waiting, stream)) for stream in range(facts.streams)]
         start = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -86,12 +89,12 @@ class InProcess:
             self.backend.forward(batch, stream)
 
 
-def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int) -> list[TokenBatch]:
+def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int, max_texts: int | None = None) -> list[TokenBatch]:
     """Texts in their order, in batches of at most `max_tokens` real tokens; a longer text is a batch of its own."""
     batches: list[list[Sequence[int]]] = []
     room = 0
     for text in ids:
-        if len(text) > room or not batches:
+        if len(text) > room or not batches or len(batches[-1]) == max_texts:
             batches.append([])
             room = max_tokens
         batches[-1].append(text)

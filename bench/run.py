@@ -56,6 +56,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
         steps: dict[str, Callable[[], Any]] = {
             **_ceilings(ceiling),
             "in process": partial(in_process.ask, measure="throughput", texts=texts),
+            **_outstanding(in_process, texts),
             **_grid(subject, texts, server),
             **_alone(subject, in_process, server),
         }
@@ -71,6 +72,16 @@ def _ceilings(ceiling: Child) -> dict[str, Callable[[], Any]]:
     # A CPU without bfloat16 instructions emulates it 100 times slower, which bounds nothing.
     dtypes = ("bfloat16", "float32") if multiplies_bfloat16() else ("float32",)
     return {f"ceiling {dtype}": partial(ceiling.ask, threads=thread_budget(), dtype=dtype) for dtype in dtypes}
+
+
+def _outstanding(in_process: Child, texts: int) -> dict[str, Callable[[], Any]]:
+    """As many texts in progress as connections with one text each keep: the bound of what these can reach."""
+    return {
+        f"{connections} outstanding": partial(
+            in_process.ask, measure="throughput", texts=texts, outstanding=connections
+        )
+        for connections, _ in SHARES
+    }
 
 
 def _grid(subject: Subject, texts: int, server: Server) -> dict[str, Callable[[], Any]]:
@@ -104,6 +115,7 @@ def rows(found: Found) -> list[Row]:
     return [
         *_ceiling_rows(found),
         _in_process_row(found, in_process),
+        *_outstanding_rows(found, in_process),
         *_grid_rows(found, in_process),
         *_alone_rows(found),
         *_process_rows(found),
@@ -145,6 +157,16 @@ def _in_process_row(found: Found, rate: float) -> Row:
         return Row(what=what, tokens_per_s=rate)
     share = rate / ceiling["tokens_per_s"]
     return Row(what=what, value=f"{share:.2f} of ceiling", tokens_per_s=rate, **at_least(share, 0.70, ""))
+
+
+def _outstanding_rows(found: Found, in_process: float) -> list[Row]:
+    rates = {connections: best_rate(found.rounds[f"{connections} outstanding"]) for connections, _ in SHARES}
+    return [
+        Row(
+            what=f"in process, {count} texts at once", value=f"{rate / in_process:.2f} of in process", tokens_per_s=rate
+        )
+        for count, rate in rates.items()
+    ]
 
 
 def _grid_rows(found: Found, in_process: float) -> list[Row]:
