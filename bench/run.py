@@ -75,7 +75,7 @@ def _ceilings(ceiling: Child) -> dict[str, Callable[[], Any]]:
 
 
 def _outstanding(in_process: Child, texts: int) -> dict[str, Callable[[], Any]]:
-    """As many texts in progress as connections with one text each keep: the bound of what these can reach."""
+    """As many texts in progress as connections with one text each keep: the bound of their rate."""
     return {
         f"{connections} outstanding": partial(
             in_process.ask, measure="throughput", texts=texts, outstanding=connections

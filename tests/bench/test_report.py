@@ -34,6 +34,8 @@ def found(**changes: Any) -> run.Found:
         "ceiling bfloat16": [a_ceiling(900.0), a_ceiling(1000.0)],
         "ceiling float32": [a_ceiling(200.0)],
         "in process": [{"tokens": 700, "elapsed_s": 1.0}, {"tokens": 1600, "elapsed_s": 2.0}],
+        "32 outstanding": [{"tokens": 780, "elapsed_s": 1.0}],
+        "8 outstanding": [{"tokens": 720, "elapsed_s": 1.0}, {"tokens": 100, "elapsed_s": 1.0}],
         **{f"forward 12 after {rest_ms} ms": [{"p50_ms": 1.0, "p99_ms": 2.0}] for rest_ms in run.RESTS_MS},
         **{f"forward 61 after {rest_ms} ms": [{"p50_ms": 2.0, "p99_ms": 3.0}] for rest_ms in run.RESTS_MS},
         "alone 12": [a_round(10, [9.0] * 3), a_round(10, [1.5] * 3)],
@@ -57,6 +59,11 @@ def test_shares_are_of_the_best_rounds() -> None:
     assert row_of(rows, "32 connections x 1 text").value == "0.95 of in process"
     assert row_of(rows, "one connection, one text of 12").value == "+0.50 ms, 1.50 x"
     assert all(row.met is not False for row in rows)
+
+
+def test_the_rate_with_few_texts_is_compared() -> None:
+    """The best round, next to the rate in process."""
+    assert row_of(run.rows(found()), "in process, 8 texts").value == "0.90 of in process"
 
 
 def test_a_missed_target_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
