@@ -20,7 +20,16 @@ from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.checkpoints.spec import Output
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
-from vectord.compute.ops.openvino import KEEP_PACKED, LENGTH_STEP, WORDS_AT_ONCE, OpenvinoGraph, OpenvinoOps, build, ov
+from vectord.compute.ops.openvino import (
+    KEEP_PACKED,
+    KEPT_LAYOUTS,
+    LENGTH_STEP,
+    WORDS_AT_ONCE,
+    OpenvinoGraph,
+    OpenvinoOps,
+    build,
+    ov,
+)
 
 WIDTH = 8
 SPEC = AttentionSpec(heads=2, head_size=4)
@@ -102,6 +111,36 @@ def test_inputs_fit_the_graph(lengths: list[int], groups: int) -> None:
     )
     assert {array.dtype for array in inputs.values()} == {np.dtype(np.int32), np.dtype(np.float32)}
     assert all(array.flags.c_contiguous for array in inputs.values())
+
+
+def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
+    """Only of a whole text that attends to all of itself. The runtime has not changed it, and few are kept."""
+    graph = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
+
+    def packed(graph: OpenvinoGraph, texts: PackedTexts) -> list[np.ndarray]:
+        return graph.pack(texts, ())
+
+    whole = texts_of(9)
+    others = [
+        whole,
+        replace(whole, spans=np.array([[2, 5]], np.int32)),
+        replace(whole, keys=np.array([4], np.int32)),
+        replace(whole, adapters=np.array([0], np.int32), type_ids=np.ones_like(whole.type_ids)),
+        texts_of(4, 5),
+        texts_of(9, 2),
+    ]
+    for texts in others * 2:
+        run(graph, texts)
+        fresh = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
+        for name, got, want in zip(graph.inputs, packed(graph, texts), packed(fresh, texts), strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=name)
+    first, again = (packed(graph, texts_of(20)) for _ in range(2))
+    assert (
+        sum(one is other for one, other in zip(first, again, strict=True)) == len(graph.inputs) - 2
+    )  # not ids, type_ids
+    for length in range(1, KEPT_LAYOUTS + 10):
+        packed(graph, texts_of(length))
+    assert len(graph._kept) == KEPT_LAYOUTS
 
 
 def test_the_graph_has_only_needed_inputs() -> None:
