@@ -23,7 +23,9 @@ Found = Mapping[str, Mapping[str, Any]]  # model, then the name of a measurement
 
 def measure(command: Path, backend: str, folders: Sequence[Path], rounds: int, texts: int, logs: Path) -> Found:
     """Rounds of the two formats alternate, so that noise affects both. Tokens are random, with the corpus's lengths."""
-    return {folder.name: _measure(command, backend, folder, rounds, texts, logs) for folder in folders}
+    return {
+        folder.name: _measure(command, backend, folder, rounds, texts, logs) for folder in map(Path.absolute, folders)
+    }
 
 
 def _measure(command: Path, backend: str, folder: Path, rounds: int, texts: int, logs: Path) -> dict[str, Any]:
