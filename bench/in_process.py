@@ -51,7 +51,7 @@ class InProcess:
     def throughput(self, texts: int, outstanding: int | None = None) -> dict[str, Any]:
         """The first `texts` texts in full batches, in order, on all streams.
 
-        outstanding: as many texts are in progress at once, divided evenly among the streams.
+        outstanding: the most texts in progress at once, divided evenly among the streams; at least one on each.
         """
         facts = self.backend.facts
         most = None if outstanding is None else max(1, outstanding // facts.streams)

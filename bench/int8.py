@@ -23,9 +23,10 @@ Found = Mapping[str, Mapping[str, Any]]  # model, then the name of a measurement
 
 def measure(command: Path, backend: str, folders: Sequence[Path], rounds: int, texts: int, logs: Path) -> Found:
     """Rounds of the two formats alternate, so that noise affects both. Tokens are random, with the corpus's lengths."""
-    return {
-        folder.name: _measure(command, backend, folder, rounds, texts, logs) for folder in map(Path.absolute, folders)
-    }
+    found = {}
+    for folder in map(Path.absolute, folders):
+        found[f"{folder.parent.name}/{folder.name}"] = _measure(command, backend, folder, rounds, texts, logs)
+    return found
 
 
 def _measure(command: Path, backend: str, folder: Path, rounds: int, texts: int, logs: Path) -> dict[str, Any]:
@@ -53,14 +54,17 @@ def rows(found: Found) -> list[Row]:
     for model, measured in found.items():
         usual, used = measured["dtype auto"], measured["dtype int8"]
         rates = {dtype: best_rate(measured[dtype]) for dtype in DTYPES}
-        ratio = rates["int8"] / rates["auto"]
         starts_s = {dtype: statistics.median(measured[f"start {dtype}"]) for dtype in DTYPES}
         added_s = starts_s["int8"] - starts_s["auto"]
+        table.append(Row(what=f"{model}, {usual}", value=f"start {starts_s['auto']:.2f} s", tokens_per_s=rates["auto"]))
+        if used == usual:
+            table.append(Row(what=f"{model}, int8", value="not used: it gains too little"))
+            continue
+        ratio = rates["int8"] / rates["auto"]
+        start = f"{starts_s['int8']:.2f} s, {added_s:+.2f} s"
         table += [
-            Row(what=f"{model}, {usual}", value=f"start {starts_s['auto']:.2f} s", tokens_per_s=rates["auto"]),
-            Row(what=f"{model}, --dtype int8 ({used})", value=f"{ratio:.2f} x", tokens_per_s=rates["int8"],
+            Row(what=f"{model}, {used}", value=f"{ratio:.2f} x", tokens_per_s=rates["int8"],
                 **at_least(ratio, 1.4, " x")),
-            Row(what=f"{model}, start in {used}", value=f"{starts_s['int8']:.2f} s, {added_s:+.2f} s",
-                **at_most(added_s, 1, " s more")),
+            Row(what=f"{model}, start in {used}", value=start, **at_most(added_s, 1, " s more")),
         ]  # fmt: skip
     return table

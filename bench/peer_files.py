@@ -51,7 +51,7 @@ def onnx(source: Path, target: Path) -> None:
         torch.onnx.export(
             Graph(),
             tuple(torch.ones(2, 7, dtype=torch.long) for _ in names),
-            target / "model.onnx",
+            str(target / "model.onnx"),  # beyond 2 GiB, weights go to files next to a str, not next to a Path
             dynamo=False,
             input_names=names,
             output_names=[output],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class PeerModel:
         done = target.with_name(f"{target.name}.written")
         if not done.exists():
             print(f"writing {target} (once)", file=sys.stderr)
+            shutil.rmtree(target, ignore_errors=True)  # of a failed conversion
             target.parent.mkdir(parents=True, exist_ok=True)
             argv = [str(python), "-m", "bench.peer_files", form, str(self.folder), str(target)]
             subprocess.run(argv, check=True, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)

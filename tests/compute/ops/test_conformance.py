@@ -25,8 +25,8 @@ from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts
 from vectord.compute.ops.groups import PIECE_ROWS
 from vectord.compute.ops.numpy import ACTIVATIONS, NumpyOps
 
-# int8: openvino, with recipes (tests/compute/backends); packed_weights: of openvino (test_packed_weights.py)
-NOT_OP_SETS = {"base", "groups", "int8", "packed_weights", "padding"}
+# packed_weights: of openvino (test_packed_weights.py)
+NOT_OP_SETS = {"base", "groups", "packed_weights", "padding"}
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
 COMPARED = [name for name in OP_SETS if name != "numpy"]  # with numpy, the reference
 

@@ -23,6 +23,7 @@ from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.openvino import (
     KEEP_PACKED,
     KEPT_LAYOUTS,
+    KEPT_LENGTH,
     LENGTH_STEP,
     WORDS_AT_ONCE,
     OpenvinoGraph,
@@ -117,9 +118,6 @@ def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
     """Only of a whole text that attends to all of itself. The runtime has not changed it, and few are kept."""
     graph = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
 
-    def packed(graph: OpenvinoGraph, texts: PackedTexts) -> list[np.ndarray]:
-        return graph.pack(texts, ())
-
     whole = texts_of(9)
     others = [
         whole,
@@ -132,15 +130,15 @@ def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
     for texts in others * 2:
         run(graph, texts)
         fresh = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
-        for name, got, want in zip(graph.inputs, packed(graph, texts), packed(fresh, texts), strict=True):
+        for name, got, want in zip(graph.inputs, graph.pack(texts, ()), fresh.pack(texts, ()), strict=True):
             np.testing.assert_array_equal(got, want, err_msg=name)
-    first, again = (packed(graph, texts_of(20)) for _ in range(2))
+    first, again = (graph.pack(texts_of(20), ()) for _ in range(2))
     assert (
         sum(one is other for one, other in zip(first, again, strict=True)) == len(graph.inputs) - 2
     )  # not ids, type_ids
     for length in range(1, KEPT_LAYOUTS + 10):
-        packed(graph, texts_of(length))
-    assert len(graph._kept) == KEPT_LAYOUTS
+        graph.pack(texts_of(length), ())
+    assert len(graph._kept) == KEPT_LENGTH < KEPT_LAYOUTS  # longer texts do not displace queries
 
 
 def test_the_graph_has_only_needed_inputs() -> None:

@@ -143,18 +143,16 @@ class Compiler:
         precision: replaces the model's own precision and packing.
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
-        ops = self._make_ops(precision)
+        packing = self.packing if precision is None else None
+        ops = self._make_ops(precision or self.precision, packing)
         self._scratches.add(ops.scratch)
         with self.releasing():
             graph = self.graph(ops, groups)
-            packing = self.packing if precision is None else None
             return Plan(self.compile_model(graph.model, streams, precision, packing), graph, ops, streams)
 
-    def _make_ops(self, precision: InferencePrecision | None) -> OpenvinoOps:
-        bfloat16 = (precision or self.precision) == "bf16"
-        if precision is None and self.packing is not None:
-            return PackedWeightsOps(self.packing, bfloat16=bfloat16)
-        return OpenvinoOps(bfloat16=bfloat16)
+    def _make_ops(self, precision: InferencePrecision, packing: Packing | None) -> OpenvinoOps:
+        bfloat16 = precision == "bf16"
+        return OpenvinoOps(bfloat16=bfloat16) if packing is None else PackedWeightsOps(packing, bfloat16=bfloat16)
 
     def graph(self, ops: OpenvinoOps, groups: int) -> OpenvinoGraph:
         network = Network(self.spec, self._checkpoint, ops, adapted=self._adapted)

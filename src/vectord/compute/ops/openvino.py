@@ -2,7 +2,7 @@
 
 The ops make nodes and compute nothing: `build` calls a network once with symbolic tokens and returns an OpenvinoGraph.
 It has the model to compile and `pack`, which makes the model's inputs of one batch. Attention runs by length groups
-(ops/groups.py). openvino_plans.py and openvino_int8.py call it; `pack` runs on the thread that calls `forward`.
+(ops/groups.py). openvino_plans.py calls it; `pack` runs on the thread that calls `forward`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ LENGTH_STEP = 16  # a group's length is rounded up to a multiple: the runtime ke
 # float32, as 20 rows 4.8 and 4.9).
 ROW_STEPS = (32, 4), (64, 8), (256, 16)
 LONG_ROW_STEP = 64
-# Layouts of single texts that a graph keeps, and the tokens of the longest (20 KB). Making one takes 0.1 ms, or 0.3 ms
-# if other work has taken the cache, of the 2 ms of a query of 12 tokens.
-KEPT_LAYOUTS, KEPT_LENGTH = 64, 512
+# Layouts of single texts that a graph keeps, and the tokens of the longest. Making one takes 0.1 ms, or 0.3 ms after
+# other work has used the cache, of the 2 ms of a query of 12 tokens.
+KEPT_LAYOUTS, KEPT_LENGTH = 256, 64
 WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tokens would take 125 MB
 # The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32
 # bits (measured with Qwen3's shape: 2.8 GB against 1.1).
@@ -237,7 +237,9 @@ class OpenvinoGraph:
     outputs: tuple[str, ...]  # its results, in their order
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
-    _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(default_factory=dict)  # of single texts
+    _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # layouts of single texts, by their length and the requested results
 
     def pack(self, texts: PackedTexts, outputs: Collection[str]) -> list[Array]:
         """Return one batch as the model's inputs, in their order.
@@ -256,8 +258,8 @@ class OpenvinoGraph:
 
     def _layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         """All inputs but the tokens. Those of a single text depend on its length only; of short texts they are kept."""
-        changed = texts.spans is not None or texts.keys is not None or texts.parents is not None
-        if changed or texts.cu_seqlens.size > 2 or texts.ids.size > KEPT_LENGTH:
+        is_whole = texts.spans is None and texts.keys is None
+        if not is_whole or texts.cu_seqlens.size > 2 or texts.ids.size > KEPT_LENGTH:
             return self._make_layout(texts, outputs, rows)
         key = texts.ids.size, frozenset(outputs)
         if key not in self._kept:

@@ -34,8 +34,7 @@ class Packing:
     rounds_inputs: bool = False  # to 8 bits as well, each group with a scale of its own, so that int8 is multiplied
 
 
-# int8: MiniLM keeps 0.971 of the ten nearest of 400 texts with groups of 128, and 0.965 with groups of 192, which are
-# 5 % faster.
+# int8: groups of 192 numbers are 5 to 9 % faster with MiniLM, but they change the order of texts more.
 PACKINGS: Mapping[str, Packing] = {
     "int8": Packing(8, 128, rounds_inputs=True),
     "int8-weights": Packing(8),
