@@ -18,8 +18,7 @@ _MOUNTS_V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _MOUNTS_V1 = {"cpu": ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"), "memory": ("sys/fs/cgroup/memory",)}
 # Instructions that multiply bfloat16. Without them it is emulated, a hundred times slower than float32.
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
-# Instructions that multiply int8 and sum in 32 bits. Without them int8 is no faster than float32, and sums of two
-# products in 16 bits overflow.
+# Instructions that multiply int8 and sum in 32 bits. Without them int8 is no faster than float32.
 _INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
 BACKGROUND_NICE = 10  # of the threads that compute

@@ -262,11 +262,12 @@ class OpenvinoGraph:
         if not is_whole or texts.cu_seqlens.size > 2 or texts.ids.size > KEPT_LENGTH:
             return self._make_layout(texts, outputs, rows)
         key = texts.ids.size, frozenset(outputs)
-        if key not in self._kept:
-            if len(self._kept) >= KEPT_LAYOUTS:
-                return self._make_layout(texts, outputs, rows)
-            self._kept[key] = self._make_layout(texts, outputs, rows)
-        return self._kept[key]
+        layout = self._kept.get(key)
+        if layout is None:
+            layout = self._make_layout(texts, outputs, rows)
+            if len(self._kept) < KEPT_LAYOUTS:
+                self._kept[key] = layout
+        return layout
 
     def _make_layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         at = positions(texts)
