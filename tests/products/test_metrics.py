@@ -63,6 +63,26 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
     assert error_names(VectordError) - elsewhere <= set(FAILURES)
 
 
+@pytest.mark.parametrize(
+    ("route", "series"),
+    [
+        ("/embeddings", 'embedding_requests_total{endpoint="/embeddings",model="",status="error"}'),
+        ("/rerank", 'rerank_requests_total{status="error"}'),
+    ],
+)
+def test_smart_embedder_counts_an_empty_input_as_an_error(route: str, series: str) -> None:
+    """Its panel of the error rate shows these 400s. Other products' empty inputs, and other invalid bodies, are not
+    counted."""
+    families = SmartEmbedderMetrics({})
+    for dialect, error in (("smart_embedder", "EmptyInput"), ("tei", "EmptyInput"), ("smart_embedder", "WrongType")):
+        families.http_answered(
+            Exchange(method="POST", dialect=dialect, route=route, request_id="", began_s=0, error=error)
+        )
+    pages = "".join(one.text(in_open_metrics=False) for one in families.instruments())
+    shown = dict(line.rsplit(" ", 1) for line in pages.splitlines() if not line.startswith("#"))
+    assert float(shown[series]) == 1
+
+
 def test_smart_embedders_memory_gauges_are_sums_under_two_names() -> None:
     """Its first version's names are copies, which older dashboards read."""
     families = SmartEmbedderMetrics({})

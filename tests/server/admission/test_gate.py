@@ -42,6 +42,7 @@ PAGES = {
     "/docs/start.js",
     "/docs/swagger-ui-bundle.js",
     "/docs/swagger-ui.css",
+    "/docs/redoc.standalone.js",
     "/openapi.json",
     "/api-doc/openapi.json",
     "/api/openapi.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,18 @@ from vectord.server.http.app import create_app
 def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
     """Bearer in any case, llama-index's bare value, x-api-key or Azure's api-key; headers are latin-1, keys UTF-8."""
     check(Keys({"api_key": "s\xe9cret"}), headers)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"), [("Bearer k", 200), ("bearer k", 200), ("k", 401), ("Basic k", 401)]
+)
+async def test_the_first_product_decides_whether_a_key_needs_its_scheme(authorization: str, status: int) -> None:
+    """Smart Embedder refuses `Authorization: KEY`. A server on which another product comes first accepts it."""
+    strict = replace(EMBED, requires_scheme=True)
+    for dialects, expected in (([strict], status), ([EMBED, strict], 401 if authorization == "Basic k" else 200)):
+        app = create_app(FakeEngine(), dialects, ServerConfig(api_key="k"))
+        answer = await call(app, "POST", "/v1/embed", b'{"inputs": ["a"]}', headers={"authorization": authorization})
+        assert answer.status == expected
 
 
 @pytest.mark.parametrize(

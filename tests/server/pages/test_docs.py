@@ -1,4 +1,4 @@
-"""/docs works without other hosts and runs only its own scripts."""
+"""/docs and /redoc work without other hosts and run only their own scripts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from vectord.server.http.app import create_app
 from vectord.server.pages.static import _packed, _plain
 
 APP = create_app(FakeEngine(), [EMBED], ServerConfig())
-ASSETS = ["swagger-ui-bundle.js", "swagger-ui.css"]
+ASSETS = ["swagger_ui/swagger-ui-bundle.js", "swagger_ui/swagger-ui.css", "redoc/redoc.standalone.js"]
 
 
-async def test_the_page_loads_only_files_of_this_server() -> None:
+@pytest.mark.parametrize(("path", "file_count"), [("/docs", 3), ("/swagger-ui", 3), ("/redoc", 2)])
+async def test_the_page_loads_only_files_of_this_server(path: str, file_count: int) -> None:
     """And its policy allows nothing else."""
-    page = await call(APP, "GET", "/docs")
+    page = await call(APP, "GET", path)
     assert page.headers["content-type"].startswith("text/html")
     assert b"//" not in page.body
-    named = re.findall(rb'(?:src|href)="(/[^"]+)"', page.body)
-    assert len(named) == 3
-    for path in named:
-        assert (await call(APP, "GET", path.decode())).status == 200
+    named = re.findall(rb'(?:src|href|spec-url)="(/[^"]+)"', page.body)
+    assert len(named) == file_count
+    for name in named:
+        assert (await call(APP, "GET", name.decode())).status == 200
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
@@ -42,10 +43,18 @@ async def test_the_page_loads_this_servers_description() -> None:
     assert b"validatorUrl: null" in start
 
 
-@pytest.mark.parametrize("name", ASSETS)
-async def test_vendored_files_match_their_readme(name: str) -> None:
+async def test_redoc_is_redoc() -> None:
+    """It shows the same description as /docs."""
+    page = (await call(APP, "GET", "/redoc")).body
+    assert b'<redoc spec-url="/docs/openapi.json"' in page
+    assert b"swagger" not in page
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+async def test_vendored_files_match_their_readme(asset: str) -> None:
     """By the digest of the served bytes, with gzip and without."""
-    readme = files("vectord.server.pages").joinpath("swagger_ui/README.md").read_text()
+    folder, name = asset.split("/")
+    readme = files("vectord.server.pages").joinpath(f"{folder}/README.md").read_text()
     packed = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": "gzip"})
     plain = await call(APP, "GET", f"/docs/{name}")
     assert packed.headers["content-encoding"] == "gzip"
@@ -54,10 +63,11 @@ async def test_vendored_files_match_their_readme(name: str) -> None:
     assert f"| `{name}` | `{sha256(plain.body).hexdigest()}` |" in readme
 
 
-@pytest.mark.parametrize("name", ASSETS)
+@pytest.mark.parametrize("asset", ASSETS)
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_a_browser_that_has_a_file_gets_304(name: str, encoding: str) -> None:
+async def test_a_browser_that_has_a_file_gets_304(asset: str, encoding: str) -> None:
     """The tag depends on the encoding."""
+    name = Path(asset).name
     first = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": encoding})
     again = {"accept-encoding": encoding, "if-none-match": first.headers["etag"]}
     reply = await call(APP, "GET", f"/docs/{name}", headers=again)
@@ -67,14 +77,15 @@ async def test_a_browser_that_has_a_file_gets_304(name: str, encoding: str) -> N
     assert (await call(APP, "GET", f"/docs/{name}", headers=other)).status == 200
 
 
-@pytest.mark.parametrize("name", ASSETS)
+@pytest.mark.parametrize("asset", ASSETS)
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_a_file_is_prepared_once_in_each_encoding(name: str, encoding: str) -> None:
+async def test_a_file_is_prepared_once_in_each_encoding(asset: str, encoding: str) -> None:
     """Otherwise each request would inflate 1.5 MB on the event loop."""
+    name = Path(asset).name
     first, second = [await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": encoding}) for _ in range(2)]
     assert first.body == second.body
     prepared = _packed if encoding == "gzip" else _plain
-    path = Path(str(files("vectord.server.pages").joinpath(f"swagger_ui/{name}")))
+    path = Path(str(files("vectord.server.pages").joinpath(asset)))
     before = prepared.cache_info()
     await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": encoding})
     after = prepared.cache_info()
@@ -83,8 +94,11 @@ async def test_a_file_is_prepared_once_in_each_encoding(name: str, encoding: str
 
 
 def test_licences_are_included() -> None:
-    """Swagger UI's licence and notices."""
+    """Those of Swagger UI and of ReDoc."""
     folder = files("vectord.server.pages").joinpath("swagger_ui")
     assert "Apache License" in folder.joinpath("LICENSE").read_text()
     assert "SmartBear" in folder.joinpath("NOTICE").read_text()
     assert folder.joinpath("swagger-ui-bundle.js.LICENSE.txt").is_file()
+    redoc = files("vectord.server.pages").joinpath("redoc")
+    assert "MIT License" in redoc.joinpath("LICENSE").read_text()
+    assert redoc.joinpath("redoc.standalone.js.LICENSE.txt").is_file()

@@ -238,7 +238,7 @@ def test_docs_knows_the_place_of_every_product() -> None:
 def test_docs_hides_aliases_and_the_products_own_prefixes() -> None:
     """One path an operation. A product's own prefix stays where a page of the server has the short path."""
     assert {"/v1/embeddings", "/vectord/embed", "/embed", "/v1/models/{model}"} <= BRIEF["paths"].keys()
-    for alias in ("/models/{model}", "/v1/v2/embed", "/redoc", "/api-doc/openapi.json"):
+    for alias in ("/models/{model}", "/v1/v2/embed", "/swagger-ui", "/api-doc/openapi.json"):
         assert alias in DESCRIBED["paths"] and alias not in BRIEF["paths"]
     assert [path for path in BRIEF["paths"] if path.startswith("/dialects/")] == ["/dialects/ollama"]
     assert len(BRIEF["paths"]) < len(DESCRIBED["paths"]) / 2

@@ -468,6 +468,7 @@ DIALECT = Dialect(
     routes=tuple(ROUTES),
     render_error=render_error,
     rate=Rate(3600, period_s=60, burst=120),
+    requires_scheme=True,
     health=health,
     original_health=original_health,
     ready_lines=ready_lines,

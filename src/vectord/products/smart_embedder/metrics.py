@@ -93,8 +93,14 @@ class SmartEmbedderMetrics(MetricFamilies):
         }
 
     def http_answered(self, exchange: Exchange) -> None:
-        """A wrong key counts as a request for embeddings, on any route."""
-        if exchange.error == "Unauthorized":
+        """A wrong key counts as a request for embeddings, on any route. An empty input counts as an error: the product
+        finds it in its handler, after it has counted the request."""
+        if exchange.error == "EmptyInput" and exchange.dialect == "smart_embedder":
+            if "rerank" in exchange.route:
+                self.rerank_requests.add(1, "error")
+            else:
+                self.requests.add(1, exchange.route, self._embedder, "error")
+        elif exchange.error == "Unauthorized":
             self.rejected.add(1, "auth")
         elif exchange.error == "RateLimited":
             (self.rerank_rejected if "rerank" in exchange.route else self.rejected).add(1, "rate_limit")
@@ -139,10 +145,11 @@ class SmartEmbedderMetrics(MetricFamilies):
         for gauge, field in self._memory:
             gauge.set(sum(getattr(memory, field) for memory in devices.values()))
         embedder, sparse = embedding_models(models)
+        self._embedder = embedder.name if embedder else ""
         names = device_names(models)
         facts = self._fixed | {
             "model": sparse.name if sparse else "",
-            "dense_embedding_model": embedder.name if embedder else "",
+            "dense_embedding_model": self._embedder,
             "version": __version__,
             "gpu_available": str(any(name != "cpu" for name in names)),
             "device": ",".join(names) or "unknown",

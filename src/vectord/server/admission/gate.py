@@ -46,12 +46,14 @@ class Gate:
     def __init__(
         self, config: ServerConfig, dialects: Sequence[Dialect] = (), buckets: TokenBuckets | None = None
     ) -> None:
-        """buckets: None creates this process's own, as `config` says.
+        """dialects: in order of precedence; the first decides whether a key needs the scheme Bearer. buckets: None
+        creates this process's own, as `config` says.
 
         Raises ConfigError for an invalid keys file or an invalid proxy address.
         """
         file = KeysFile(config.api_keys_file) if config.api_keys_file is not None else None
-        self.keys = Keys(config.accepted_keys, config.admin_key, file)
+        requires_scheme = bool(dialects) and dialects[0].requires_scheme
+        self.keys = Keys(config.accepted_keys, config.admin_key, file, requires_scheme=requires_scheme)
         self.limits = RateLimits(config, dialects, buckets)
         self._proxies = TrustedProxies(config.trusted_proxies)
 

@@ -64,9 +64,18 @@ class Keys:
     The admin routes exist only if some key has that right: `admin_key`, or a key of the file.
     """
 
-    def __init__(self, accepted: Mapping[str, str], admin_key: str | None = None, file: KeysFile | None = None) -> None:
-        """accepted: keys of the settings by name. A single one is shared by all clients; of two, each is one client."""
+    def __init__(
+        self,
+        accepted: Mapping[str, str],
+        admin_key: str | None = None,
+        file: KeysFile | None = None,
+        *,
+        requires_scheme: bool = False,
+    ) -> None:
+        """accepted: keys of the settings by name. A single one is shared by all clients; of two, each is one client.
+        requires_scheme: refuse a key that `Authorization` has without the word Bearer."""
         self._is_open = not accepted and file is None
+        self._requires_scheme = requires_scheme
         self._file = file
         shared = len(accepted) == 1
         self._configured = [Key(name=name, digest=_digest(key), shared=shared) for name, key in accepted.items()]
@@ -83,7 +92,7 @@ class Keys:
         can neither choose nor guess any part of them.
         """
         presented = presented_key(headers)
-        if presented is None:
+        if presented is None or (self._requires_scheme and presented == headers.get("authorization")):
             return None
         digest = sha256(presented.encode("latin-1")).digest()
         if self._file is not None and (current := self._file.current()) is not self._from_file:

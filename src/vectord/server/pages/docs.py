@@ -1,6 +1,6 @@
-"""/docs: Swagger UI from this package, so that it works without internet access.
+"""/docs: Swagger UI, and /redoc: ReDoc, from this package, so that both work without internet access.
 
-The two large files are stored compressed in swagger_ui/. Nothing is read before the first request.
+The large files are stored compressed in swagger_ui/ and redoc/. Nothing is read before the first request.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from vectord.products.common.dialect import Rendered
 from vectord.server.http.routing import Page
 from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
 
-_FOLDER = Path(__file__).parent / "swagger_ui"
+_FOLDER = Path(__file__).parent
+_FILES = ("swagger_ui/swagger-ui-bundle.js", "swagger_ui/swagger-ui.css", "redoc/redoc.standalone.js")
 
-# Swagger UI sets style attributes and draws its icons as data: images.
-HEADERS = {**SAFETY_HEADERS, **policy(style="'self' 'unsafe-inline'", img="'self' data:")}
+# Both set style attributes and draw icons as data: images. ReDoc's search runs in a worker that it makes from a blob.
+HEADERS = {**SAFETY_HEADERS, **policy(style="'self' 'unsafe-inline'", img="'self' data:", worker="blob:")}
 
 _HTML = b"""<!DOCTYPE html>
 <html lang="en">
@@ -78,27 +79,35 @@ const ui = SwaggerUIBundle({
 });
 """
 
+_REDOC = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>vectord</title>
+<link rel="icon" href="data:,">
+</head>
+<body>
+<redoc spec-url="/docs/openapi.json" disable-google-font></redoc>
+<script src="/docs/redoc.standalone.js"></script>
+</body>
+</html>
+"""
+
 
 def docs_pages() -> Sequence[Page]:
     """/redoc and /swagger-ui are the paths of servers that vectord replaces."""
-    summaries = {
-        "/docs": "This API, to read and to try",
-        "/redoc": "The same as /docs",
-        "/swagger-ui": "The same as /docs",
-    }
-
-    def show(headers: Mapping[str, str]) -> Rendered:
-        return Rendered(body=_HTML, content_type="text/html; charset=utf-8", headers=HEADERS)
-
-    start = Rendered(body=_START, content_type="text/javascript; charset=utf-8", headers=HEADERS)
     return (
-        *(Page(path=path, show=show, summary=summary) for path, summary in summaries.items()),
-        Page(path="/docs/start.js", show=lambda headers: start, summary=""),
-        *(
-            Page(path=f"/docs/{name}", show=partial(_file, name), summary="")
-            for name in ("swagger-ui-bundle.js", "swagger-ui.css")
-        ),
+        Page(path="/docs", show=partial(_content, _HTML, "text/html"), summary="This API, to read and to try"),
+        Page(path="/swagger-ui", show=partial(_content, _HTML, "text/html"), summary="The same as /docs"),
+        Page(path="/redoc", show=partial(_content, _REDOC, "text/html"), summary="This API, to read"),
+        Page(path="/docs/start.js", show=partial(_content, _START, "text/javascript"), summary=""),
+        *(Page(path=f"/docs/{Path(file).name}", show=partial(_file, file), summary="") for file in _FILES),
     )
+
+
+def _content(content: bytes, media_type: str, headers: Mapping[str, str]) -> Rendered:
+    return Rendered(body=content, content_type=f"{media_type}; charset=utf-8", headers=HEADERS)
 
 
 def _file(name: str, headers: Mapping[str, str]) -> Rendered:
