@@ -80,6 +80,7 @@ site: $(DEV_ENV) ## Build the documentation in site/, for reading offline
 audit: $(DEV_ENV) $(AUDIT_ENV) ## Check the locked dependencies for known vulnerabilities; after the first run, `make check` does so too
 	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)
 
+# torch 2.13 contains CUDA 13.0; 2.10 is the last release on the package index with CUDA 12.
 IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
 
 lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the images, with the hashes of all packages
@@ -89,16 +90,20 @@ lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the i
 	  --custom-compile-command 'make lock' --output-file requirements-model.lock
 	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --constraint requirements.lock --custom-compile-command 'make lock' --output-file deploy/image/requirements.lock
-	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --extra torch --constraint <(echo torch==2.13.0) \
-	  --constraint deploy/image/requirements.lock --python-platform x86_64-manylinux_2_28 --generate-hashes \
-	  --python-version 3.11 --upgrade --custom-compile-command 'make lock' --output-file deploy/image/requirements-gpu.lock
+	@for gpu in requirements-gpu:2.13.0 requirements-gpu-cuda12:2.10.0; do \
+	  $(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --extra torch --constraint <(echo torch==$${gpu#*:}) \
+	    --constraint deploy/image/requirements.lock --python-platform x86_64-manylinux_2_28 --generate-hashes \
+	    --python-version 3.11 --upgrade --custom-compile-command 'make lock' \
+	    --output-file deploy/image/$${gpu%:*}.lock || exit 1; \
+	done
 
 	@$(MAKE) --no-print-directory lock-check
 
 # Linux of the base image (glibc 2.36), with Python 3.11, on both architectures.
 lock-check: | $(TOOLS_ENV) ## Check that every locked package has a wheel for x86-64 and for arm64
 	@for platform in x86_64-manylinux_2_36 aarch64-manylinux_2_36; do \
-	  for lock in requirements.lock requirements-model.lock deploy/image/requirements.lock deploy/image/requirements-gpu.lock; do \
+	  for lock in requirements.lock requirements-model.lock deploy/image/requirements.lock deploy/image/requirements-gpu.lock \
+	    deploy/image/requirements-gpu-cuda12.lock; do \
 	    $(UV) pip install --dry-run --no-deps --only-binary :all: --require-hashes --python-version 3.11 \
 	      --python-platform $$platform --target "$$(mktemp -d)" --requirement $$lock || exit 1; \
 	    echo "$$lock: $$platform"; \

@@ -233,7 +233,8 @@ def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
 
 def test_the_settings_in_force_have_simple_inference_servers_names(caplog: pytest.LogCaptureFixture) -> None:
     """If `ready_of` names it: `runtime_config` and `warmup_ok` are its events."""
-    engine = EngineConfig(max_running_requests=4, max_concurrent_requests=64, queue_timeout_s=2.0)
+    limits = {"max_running_requests": 4, "max_concurrent_requests": 64, "max_client_batch_size": 32}
+    engine = EngineConfig(**limits, queue_timeout_s=2.0)
     for ready_of in ("simple_inference_server", None):
         with caplog.at_level(logging.INFO):
             compose._log_settings(Config(engine=engine, telemetry=TelemetryConfig(ready_of=ready_of)))
@@ -242,6 +243,7 @@ def test_the_settings_in_force_have_simple_inference_servers_names(caplog: pytes
     first, second = (caplog.records[place].fields for place in (0, 2))  # type: ignore[attr-defined]
     assert [first[name] for name in ("max_concurrent", "max_queue_size", "queue_timeout_sec")] == [4, 64, 2.0]
     assert first["enable_batching"] is True
+    assert (first["max_batch_size"], first["batch_max_size"]) == (32, 32)  # the second is the first unless it is set
     assert "max_concurrent" not in second
 
 

@@ -147,6 +147,12 @@ def test_a_profile_has_its_products_models(tmp_path: Path, name: str, models: tu
     assert load(["--profile", name], NOTHING, tmp_path).config.model.in_order == models
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("default", "auto"), ("embedding-server", "float16")])
+def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dtype: str) -> None:
+    """On a GPU; a CPU computes float16 as it computes auto."""
+    assert load(["--profile", name], NOTHING, tmp_path).config.device.dtype == dtype
+
+
 @pytest.mark.parametrize(
     ("name", "places", "wait_s", "inputs"),
     [

@@ -18,6 +18,7 @@ from tests.config.start import load
 from tests.deploy.chart import ROOT, merged
 from tests.real_server import wait_for
 
+from vectord.checkpoints.catalogue_file import read_catalogue_file
 from vectord.config.settings import SETTINGS
 
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.gpu"]
@@ -87,7 +88,7 @@ def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> Non
 def test_the_build_context_contains_the_copied_files(dockerfile: str) -> None:
     """.dockerignore admits each file of a COPY and no secrets."""
     let = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    text = (ROOT / dockerfile).read_text().replace("${LOCK}", "deploy/image/requirements.lock")
+    text = (ROOT / dockerfile).read_text().replace("${LOCK}", "deploy/image/requirements-gpu-cuda12.lock")
     for line in re.findall(r"(?m)^COPY (?!--from)(.+)", text):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
@@ -95,9 +96,18 @@ def test_the_build_context_contains_the_copied_files(dockerfile: str) -> None:
     assert not any(name.startswith(".env") for name in let)
 
 
-@pytest.mark.parametrize("lock", ["deploy/image/requirements.lock", "deploy/image/requirements-gpu.lock"])
+GPU_LOCKS = {"deploy/image/requirements-gpu.lock": "13", "deploy/image/requirements-gpu-cuda12.lock": "12"}
+
+
+@pytest.mark.parametrize(("lock", "cuda"), GPU_LOCKS.items())
+def test_each_image_for_gpus_contains_one_cuda(lock: str, cuda: str) -> None:
+    """CUDA 13, and CUDA 12 for older drivers."""
+    assert {name[-4:] for name in pins(lock) if "-cu1" in name} == {f"cu{cuda}"}
+
+
+@pytest.mark.parametrize("lock", ["deploy/image/requirements.lock", *GPU_LOCKS])
 def test_images_have_the_locked_core(lock: str) -> None:
-    """Every Linux package of requirements.lock has the same version (`make lock` writes all three)."""
+    """Every Linux package of requirements.lock has the same version (`make lock` writes them all)."""
     core, image = pins("requirements.lock"), pins(lock)
     assert {name: version for name, version in image.items() if name in core and core[name] != version} == {}
     elsewhere = {"colorama", "httpx2-jsfetch"}
@@ -256,9 +266,16 @@ def size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_run_dev_serves_with_the_profile_of_simple_inference_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "catalogue"),
+    [([], "configs/model_config.yaml"), (["--config", "models.yaml"], "{caller}/models.yaml")],
+    ids=["the repository's catalogue", "a catalogue in the caller's folder"],
+)
+def test_run_dev_serves_with_the_profile_of_simple_inference_server(
+    tmp_path: Path, option: list[str], catalogue: str
+) -> None:
     """Its --config is the catalogue of models, and it listens on all addresses."""
-    words = ["--config", "models.yaml", "--models", "bge-m3", "--device", "cpu", "--print-config", "--json"]
+    words = [*option, "--models", "bge-m3", "--device", "cpu", "--print-config", "--json"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "run_dev.py"), *words],
         cwd=tmp_path,
@@ -268,9 +285,19 @@ def test_run_dev_serves_with_the_profile_of_simple_inference_server(tmp_path: Pa
         timeout=60,
     )
     shown = json.loads(done.stdout)
-    assert (shown["profile"], shown["model"]["model_catalogue"]["value"]) == ("simple-inference-server", "models.yaml")
+    expected = catalogue.format(caller=tmp_path.resolve())
+    assert (shown["profile"], shown["model"]["model_catalogue"]["value"]) == ("simple-inference-server", expected)
     assert (shown["model"]["models"]["value"], shown["device"]["device"]["value"]) == (["bge-m3"], "cpu")
     assert (shown["server"]["host"]["value"], shown["server"]["port"]["value"]) == ("0.0.0.0", 8000)
+
+
+def test_the_repository_has_the_catalogue_of_simple_inference_server() -> None:
+    """With the two names that MODELS may have."""
+    models = read_catalogue_file(ROOT / "configs/model_config.yaml")
+    assert [(model.name, model.model) for model in models] == [
+        ("bge-m3", "BAAI/bge-m3"),
+        ("embedding-gemma-300m", "google/embeddinggemma-300m"),
+    ]
 
 
 # --- Semantic Explorer's deployments, with another image ------------------------------------------------------

@@ -7,6 +7,7 @@ rejections of /stats equal those of the metrics. The models are tiny and random,
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,6 @@ import httpx
 import pytest
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
-
-from vectord.tools.check import CHECKS, SMART_EMBEDDER
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "secret-token"
@@ -32,6 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     embedder, reranker = write_bge_m3(folder / "bge-m3"), write_bge_reranker(folder / "bge-reranker-v2-m3")
     models = (f"--model-id={embedder}", f"--reranker-model={reranker}", "--api-token", TOKEN)
     models += ("--rate-limit-requests-per-minute", "60", "--rate-limit-burst-size", "300")
+    models += ("--max-concurrent-reranks", "4")
     with running(folder / "log", "--profile", "smart-embedder", *models) as (url, _):
         yield url
 
@@ -48,21 +48,24 @@ def rejections(url: str) -> tuple[int, int]:
     return httpx.get(f"{url}/stats").json()["rejected_requests"], int(sum(map(float, counts)))
 
 
-def test_the_suite_has_the_numbers_of_tests_of_the_original() -> None:
-    """17, and one more with a token. The last test needs no entry in CHECKS."""
-    assert len(set(SMART_EMBEDDER)) == 18
-    assert {check.name for check in CHECKS} >= set(SMART_EMBEDDER[:-1])
-
-
 def test_its_tests_pass(url: str) -> None:
     """With its last line."""
     done = script("test_server.py", url, "--backpressure-requests", "40")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "18/18 tests passed"), done.stdout
 
 
+async def test_its_tests_notice_a_server_without_a_rate_limit(tmp_path: Path) -> None:
+    """The check of the limit fails, and names the count."""
+    checks = runpy.run_path(str(ROOT / "test_server.py"))
+    with running(tmp_path / "log", "--backend", "fake", "--rate-limit-requests-per-minute", "1000000") as (url, _):
+        async with httpx.AsyncClient(base_url=url) as client:
+            with pytest.raises(checks["Failed"], match="0 of 300 requests at once were refused"):
+                await checks["rate_limiting"](checks["Server"](client, None))
+
+
 def test_its_benchmark_runs_its_three_scenarios(url: str) -> None:
     """In its table."""
-    done = script("benchmark.py", url, "--requests", "4", "--concurrency", "2", "--warmup", "1")
+    done = script("benchmark.py", url, "--scenarios", "all", "--requests", "4", "--concurrency", "2", "--warmup", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("embed_dense", "embed_full", "rerank", "Req/s", "Units/s", "P95"):
         assert word in done.stdout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from vectord.tools.probe import (
-    EMBED_FORMS,
     PASSAGES,
     QUERY,
-    RERANK_FORMS,
     SAME_COSINE,
     WRONG_SHAPE,
     FloatArray,
-    Form,
     ProbedRoute,
     ProbedServer,
     ProbeReply,
@@ -46,28 +43,6 @@ LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
 # Statuses of an example that needs another type of model, or the operator's key.
 _NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
-# The 17 checks of Smart Embedder's test_server.py on its routes, and one more with a token.
-SMART_EMBEDDER = (
-    "healthy",
-    "metrics for Prometheus",
-    "a number for texts gets a 4xx error",
-    "no texts get 200 or a 4xx error",
-    "a request without the token is refused",
-    "one finite vector for each text",
-    "the same text gets the same vector",
-    "a text alone gets the vector that it gets in a batch",
-    "results keep the order of the texts",
-    "similar texts are closer than dissimilar ones",
-    "texts in several scripts",
-    "20,000 words are truncated or refused",
-    "dense, sparse and ColBERT vectors of a text",
-    "sparse vectors as indices and values",
-    "the relevant passage ranks first",
-    "scores are in descending order",
-    "no passages get 200 or a 4xx error",
-    "concurrent requests are answered or refused",
-)
-SUITES: Mapping[str, tuple[str, Sequence[str]]] = {"smart-embedder": ("Smart Embedder", SMART_EMBEDDER)}  # API, checks
 Verdict: TypeAlias = Literal["passed", "failed", "not offered"]
 
 
@@ -87,7 +62,6 @@ class CheckedServer:
     openapi: Any  # its OpenAPI document, of any shape
     embed_route: ProbedRoute | None
     rerank_route: ProbedRoute | None
-    limits: Mapping[str, int | None]  # by name of the command's option; None: unknown, not tested
     backpressure_requests: int
 
     @property
@@ -133,29 +107,13 @@ def require(holds: object, why: str) -> None:
         raise Failed(why)
 
 
-def open_subject(
-    server: ProbedServer,
-    *,
-    model: str | None,
-    limits: Mapping[str, int | None],
-    backpressure_requests: int,
-    suite: str | None = None,
-) -> CheckedServer:
-    """The server and the forms that it accepts. suite: its API is tried first.
-
-    Raises ConfigError if no server answers.
-    """
+def open_subject(server: ProbedServer, *, model: str | None, backpressure_requests: int) -> CheckedServer:
+    """The server and the forms that it accepts. Raises ConfigError if no server answers."""
     server.check_reachable("--url")
     model = model or server.find_model()
     openapi = server.get("/openapi.json").json()
-
-    def preferred(forms: Sequence[Form]) -> ProbedRoute | None:
-        api = suite and SUITES[suite][0]
-        return next((ProbedRoute(server, form, model) for form in forms if form.name == api), None)
-
-    embeds = find_embed_route(server, model, like=preferred(EMBED_FORMS))
-    reranks = find_rerank_route(server, model, like=preferred(RERANK_FORMS))
-    return CheckedServer(server, openapi, embeds, reranks, limits, backpressure_requests)
+    embeds, reranks = find_embed_route(server, model), find_rerank_route(server, model)
+    return CheckedServer(server, openapi, embeds, reranks, backpressure_requests)
 
 
 def check(name: str) -> Callable[[Callable[[CheckedServer], None]], Callable[[CheckedServer], None]]:
@@ -168,13 +126,10 @@ def check(name: str) -> Callable[[Callable[[CheckedServer], None]], Callable[[Ch
     return add
 
 
-def run_checks(subject: CheckedServer, suite: str | None = None) -> Iterator[Finding]:
-    """Run all checks, or those of a suite and of the given limits; yields each finding as soon as its check ends."""
+def run_checks(subject: CheckedServer) -> Iterator[Finding]:
+    """Run all checks; yields each finding as soon as its check ends."""
     last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
-    checks = [*CHECKS, *_example_checks(subject), *last]
-    if suite is not None:
-        checks = [one for one in checks if one.name in SUITES[suite][1]]
-    for one in (*_limit_checks(subject), *checks):
+    for one in (*CHECKS, *_example_checks(subject), *last):
         began_s = time.perf_counter()
         verdict: Verdict = "passed"
         why = ""
@@ -350,42 +305,6 @@ def base64_vectors(subject: CheckedServer) -> None:
     _require_same(vectors, vectors_of(subject, texts), "base64 and numbers")
 
 
-def _smart_kinds(subject: CheckedServer, **options: bool) -> dict[str, Any]:
-    """The vectors of one text, by kind, from Smart Embedder's route."""
-    body = {"sentences": [TEXTS[0]], "return_dense": False, "return_sparse": True, "return_colbert": False, **options}
-    reply = subject.send("POST", "/embeddings/", body)
-    if 400 <= reply.status < 500:
-        raise NotOffered(f"no model with these vectors: {reply.status}")
-    try:
-        kinds = reply.json()["data"][0]["embeddings"]
-        assert reply.status == 200 and isinstance(kinds, dict)
-    except (*WRONG_SHAPE, AssertionError):
-        raise Failed(f"no embeddings: {reply.summary()}") from None
-    return kinds
-
-
-@check("dense, sparse and ColBERT vectors of a text")
-def all_kinds(subject: CheckedServer) -> None:
-    kinds = _smart_kinds(subject, return_dense=True, return_colbert=True)
-    try:
-        weights = [float(weight) for weight in kinds["sparse"].values()]
-        widths = {len(row) for row in kinds["colbert"]}
-        require("dense" in kinds and weights and min(weights) >= 0, "no sparse weights, or a negative one")
-        require(len(widths) == 1, "ColBERT vectors of several widths, or none")
-    except WRONG_SHAPE:
-        raise Failed("dense, sparse or colbert is missing") from None
-
-
-@check("sparse vectors as indices and values")
-def sparse_as_indices(subject: CheckedServer) -> None:
-    sparse: Any = _smart_kinds(subject, sparse_as_indices=True).get("sparse")
-    try:
-        is_good = len(sparse["indices"]) == len(sparse["values"]) > 0
-    except WRONG_SHAPE:
-        is_good = False
-    require(is_good, "no indices and values of one length")
-
-
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
@@ -422,27 +341,7 @@ def no_passages(subject: CheckedServer) -> None:
     require(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
-# --- limits, backpressure and examples ------------------------------------------------------------------------
-
-
-def _limit_checks(subject: CheckedServer) -> Iterator[Check]:
-    """For each known limit: a request that exceeds it by one is refused."""
-    for option, limit in subject.limits.items():
-        name = option.replace("_", " ")
-        if limit is not None:
-            yield Check(f"{name}: {limit + 1} is refused", partial(_exceed, name, limit))
-
-
-def _exceed(name: str, limit: int, subject: CheckedServer) -> None:
-    if "chars" not in name:
-        texts = ["x"] * (limit + 1)
-    elif "total" not in name:
-        texts = ["x" * (limit + 1)]
-    else:  # in pieces, so that no single text is too long
-        texts = ["x" * 1000] * (limit // 1000) + ["x" * (limit % 1000 + 1)]
-    route, query = (subject.reranks, QUERY) if "rerank" in name else (subject.embeds, None)
-    reply = route.post(route.body(texts, query))
-    require(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
+# --- backpressure and examples -------------------------------------------------------------------------------
 
 
 def _backpressure(subject: CheckedServer) -> None:

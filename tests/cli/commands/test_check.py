@@ -118,14 +118,6 @@ def test_the_token_is_sent_and_required(capsys: pytest.CaptureFixture[str]) -> N
         assert names(report, "failed") == ["a request without the token is refused"]
 
 
-def test_given_limits_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
-    """One more than the limit must be refused."""
-    with stand_in(most_texts=30) as server:
-        words = ("--max-sentences", "30", "--max-sentence-chars", "50", "--backpressure-requests", "0")
-        _, report = checked(capsys, server.url, *words)
-    assert names(report, "failed") == ["max sentence chars: 51 is refused"]
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [

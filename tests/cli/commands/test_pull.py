@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,13 +187,16 @@ def test_an_unknown_model_is_one_line(hub: Hub, tmp_path: Path) -> None:
     assert "nobody/nothing" in ended.stderr
 
 
-def download(hub: Hub, tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """scripts/download_models.py in `tmp_path`, without HF_HOME."""
-    known = {name: text for name, text in environ_of(hub, tmp_path).items() if name != "HF_HOME"}
+def download(hub: Hub, repository: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """scripts/download_models.py of a copy of the repository, called from another folder. HF_HOME is set."""
+    script = repository / "scripts/download_models.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts/download_models.py", script)
+    (elsewhere := repository / "elsewhere").mkdir()
     return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "download_models.py"), "--json"],
-        env=known | environ,
-        cwd=tmp_path,
+        [sys.executable, str(script), "--json"],
+        env=environ_of(hub, repository) | environ,
+        cwd=elsewhere,
         capture_output=True,
         text=True,
         check=False,
@@ -203,7 +207,8 @@ def download(hub: Hub, tmp_path: Path, **environ: str) -> subprocess.CompletedPr
 def test_the_script_of_simple_inference_server_stores_models_where_its_profile_looks(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In ./models, although the profile is offline. `vectord serve` with the profile finds them there."""
+    """In the repository's folder models, although the profile is offline and HF_HOME names another folder. `vectord
+    serve` with the profile finds them there."""
     ended = download(hub, tmp_path, MODELS=MODEL)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["models"][0]["model"] == MODEL

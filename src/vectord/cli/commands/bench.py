@@ -62,7 +62,7 @@ Examples:
     short_help="Measure a running server.",
     params=[
         *server_options(0, "Bearer token."),
-        value("--scenarios", "LIST", f"Some of {','.join(_SCENARIOS)}.  [default: all that the server supports]"),
+        value("--scenarios", "LIST", f"Some of {','.join(_SCENARIOS)}; all: all supported ones.", default="all"),
         value("--concurrency", "N", "Concurrent requests.", kind=click.IntRange(1, 10_000), default=8),
         value("--requests", "N", "Requests for a scenario.", kind=click.IntRange(1, 10_000_000), default=100),
         value("--batch-size", "N", "Texts in a request.", kind=click.IntRange(1, 100_000), default=4),
@@ -85,7 +85,7 @@ def command(
     token: str | None,
     model: str | None,
     timeout: float,
-    scenarios: str | None,
+    scenarios: str,
     concurrency: int,
     requests: int,
     batch_size: int,
@@ -96,7 +96,8 @@ def command(
     no_progress: bool,
     as_json: bool,
 ) -> int:
-    names = _SCENARIOS if scenarios is None else tuple(filter(None, map(str.strip, scenarios.split(","))))
+    takes_all = scenarios == "all"
+    names = _SCENARIOS if takes_all else tuple(filter(None, map(str.strip, scenarios.split(","))))
     if not names or not set(names) <= set(_SCENARIOS):
         raise ConfigError(f"--scenarios: expected some of {','.join(_SCENARIOS)}, got {scenarios!r}")
     if max_batch_size and batch_size > max_batch_size:
@@ -145,7 +146,7 @@ def command(
         _print(found, unsupported)
         shown_cache = "unknown" if cache is None else f"{cache.summary()}, which answered {hits} texts"
         sys.stderr.write(f"vectord: cache of the server: {shown_cache}\n")
-    failed = any(figures.failed for figures, _ in found) or not found or (scenarios is not None and bool(unsupported))
+    failed = any(figures.failed for figures, _ in found) or not found or (not takes_all and bool(unsupported))
     return ExitCode.FAILED if failed else 0
 
 

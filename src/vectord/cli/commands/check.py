@@ -32,8 +32,6 @@ Examples:
   vectord check --url http://gpu-box:8000 --token "$TOKEN" --json
   vectord check --url http://old-server:8080 --backpressure-requests 0 --all"""
 
-_LIMIT = click.IntRange(1, 100_000_000)
-
 
 @click.command(
     cls=Command,
@@ -48,18 +46,6 @@ _LIMIT = click.IntRange(1, 100_000_000)
             kind=click.IntRange(0, 10_000),
             default=200,
         ),
-        value("--max-sentences", "N", "Test that N + 1 texts are refused.", kind=_LIMIT),
-        value("--max-sentence-chars", "N", "The same for characters in a text.", kind=_LIMIT),
-        value("--max-total-chars", "N", "The same for characters in all texts.", kind=_LIMIT),
-        value("--max-rerank-passages", "N", "The same for passages in a rerank request.", kind=_LIMIT),
-        value("--max-rerank-text-chars", "N", "The same for characters in a passage.", kind=_LIMIT),
-        value("--max-rerank-total-chars", "N", "The same for characters in all passages.", kind=_LIMIT),
-        value(
-            "--suite",
-            "NAME",
-            "Run only the tests of that product's test_server.py.",
-            kind=click.Choice(["smart-embedder"]),
-        ),
         flag("--all", "show_all", help="Also print tests of features that are not offered."),
         JSON,
     ],
@@ -70,19 +56,15 @@ def command(
     model: str | None,
     timeout: float,
     backpressure_requests: int,
-    suite: str | None,
     show_all: bool,
     as_json: bool,
-    **limits: int | None,
 ) -> int:
     from vectord.tools.check import open_subject, run_checks  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     with ProbedServer(check_url(url, "--url"), token, timeout) as server:
-        subject = open_subject(
-            server, model=model, limits=limits, backpressure_requests=backpressure_requests, suite=suite
-        )
-        found = run_checks(subject, suite)
+        subject = open_subject(server, model=model, backpressure_requests=backpressure_requests)
+        found = run_checks(subject)
         findings = list(found if as_json else _print_each(found, show_all))
         return _print_summary(server.url, findings, as_json)
 

@@ -114,7 +114,9 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
     wants_bfloat16 = dtype == "bfloat16" or architecture not in FLOAT32_BY_DEFAULT
     chosen: InferencePrecision = "bf16" if has_bfloat16 and wants_bfloat16 else "f32"
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
-        logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
+        # float16 is the default for GPUs of several servers, and the CPU's result is no worse.
+        level = logging.INFO if dtype == "float16" else logging.WARNING
+        logger.log(level, "this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
 
 

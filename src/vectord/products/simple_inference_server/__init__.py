@@ -165,7 +165,7 @@ def logged_settings(settings: Mapping[str, Mapping[str, Any]], models: Sequence[
         "max_text_chars": settings["server"]["max_text_chars"],
         "enable_batching": engine["join_requests"] != "never",
         "batch_window_ms": engine["batch_window_ms"],
-        "batch_max_size": device["max_batch_requests"],
+        "batch_max_size": device["max_batch_requests"] or engine["max_client_batch_size"],
     }
 
 
