@@ -174,10 +174,12 @@ def _row(setting: Setting) -> str:
 
 def _profile_row(name: str) -> str:
     tables = tomllib.loads(profiles()[name].read_text("utf-8"))
+    variables = tables.pop("environment", {})
+    read = [f"`{key}` from `{source.split()[0]}`" for key, source in variables.items()]
     sections = [table for table in tables.values() if isinstance(table, dict)]
     sets = [f"`{key} = {json.dumps(value)}`" for section in sections for key, value in section.items()]
     required = [f"`{key}` must be set" for key in tables.get("required", ())]
-    return _cells(f"`{name}`", tables["description"], ", ".join([*required, *sets]))
+    return _cells(f"`{name}`", tables["description"], ", ".join([*required, *sets, *read]))
 
 
 # --- models ---------------------------------------------------------------------------------------------------

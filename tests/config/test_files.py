@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,57 @@ def test_a_profile_has_its_products_models(tmp_path: Path, name: str, models: tu
 def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dtype: str) -> None:
     """On a GPU; a CPU computes float16 as it computes auto."""
     assert load(["--profile", name], NOTHING, tmp_path).config.device.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "effect"),
+    [
+        ("OLLAMA_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
+        ("OLLAMA_HOST", "0.0.0.0:9000", {"host": "0.0.0.0", "port": 9000}),
+        ("OLLAMA_HOST", ":9000", {"port": 9000}),
+        ("OLLAMA_HOST", "[::1]:9000", {"host": "::1", "port": 9000}),
+        ("OLLAMA_HOST", "http://127.0.0.1", {"host": "127.0.0.1", "port": 80}),
+        ("OLLAMA_KEEP_ALIVE", "1h30m", {"model_idle_s": 5400.0}),
+        ("OLLAMA_KEEP_ALIVE", "300", {"model_idle_s": 300.0}),
+        ("OLLAMA_KEEP_ALIVE", "-1", {"model_idle_s": 0.0}),
+        ("OLLAMA_KEEP_ALIVE", "0", {"model_idle_s": 1.0}),
+        ("OLLAMA_MAX_QUEUE", "64", {"max_concurrent_requests": 64}),
+        ("OLLAMA_NUM_PARALLEL", "4", {"max_running_requests": 4}),
+        ("OLLAMA_NUM_PARALLEL", "0", {}),
+        ("OLLAMA_CONTEXT_LENGTH", "16384", {"bge_embed_max_length": 8192, "qwen_embed_max_length": 16384}),
+    ],
+)
+def test_the_variables_of_ollama_count_under_its_profile(
+    tmp_path: Path, variable: str, text: str, effect: dict[str, object]
+) -> None:
+    """Elsewhere they have no effect, since OLLAMA_HOST also sets a client's server. vectord's own names win."""
+    plain = load(["--profile", "ollama"], NOTHING, tmp_path).config
+    loaded = load(["--profile", "ollama"], {variable: text}, tmp_path)
+    assert settings_of(loaded.config) == settings_of(plain) | effect
+    assert loaded.notes == ()
+    (note,) = load((), {variable: text}, tmp_path).notes
+    assert variable in note
+    assert load(
+        ["--profile", "ollama"], {"OLLAMA_HOST": "0.0.0.0", "HOST": "127.0.0.1"}, tmp_path
+    ).config.server.host == ("127.0.0.1")
+
+
+def test_the_origins_of_ollama_are_added_to_its_own(tmp_path: Path) -> None:
+    """As OLLAMA_ORIGINS does there."""
+    own = load(["--profile", "ollama"], NOTHING, tmp_path).config.server.cors_allow_origin
+    both = load(["--profile", "ollama"], {"OLLAMA_ORIGINS": "https://a.test,https://b.test"}, tmp_path).config.server
+    assert both.cors_allow_origin == (*own, "https://a.test", "https://b.test")
+
+
+def test_a_bad_value_of_a_profiles_variable_names_it(tmp_path: Path) -> None:
+    """In one line, as other variables."""
+    assert "OLLAMA_KEEP_ALIVE (environment)" in refused(
+        ["--profile", "ollama"], {"OLLAMA_KEEP_ALIVE": "soon"}, tmp_path
+    )
+
+
+def settings_of(config: Config) -> dict[str, object]:
+    return {name: value for section in asdict(config).values() for name, value in section.items()}
 
 
 @pytest.mark.parametrize(

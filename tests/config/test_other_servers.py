@@ -174,6 +174,9 @@ MEANT = [
     ("OTLP_SERVICE_NAME", "s3-embedding.server", {"otlp_service_name": "s3-embedding.server"}),
     ("OTEL_SERVICE_NAME", "embedding-inference-api", {"otlp_service_name": "embedding-inference-api"}),
     ("SERVICE_NAME", "search", {"otlp_service_name": "search"}),
+    ("OTEL_RESOURCE_ATTRIBUTES", "host.name=a,service.name=my%20search", {"otlp_service_name": "my search"}),
+    ("OTEL_TRACES_EXPORTER", "none", {"disable_spans": True}),
+    ("OTEL_SDK_DISABLED", "true", {"disable_spans": True}),
     ("OTEL_SERVICE_VERSION", "1.0.0", {"otlp_service_version": "1.0.0"}),
     ("DISABLE_SPANS", "true", {"disable_spans": True}),
     ("GRPC_PORT", "50051", {"grpc_port": 50051}),
@@ -214,6 +217,14 @@ def test_its_option_means_the_same(tmp_path: Path) -> None:
         assert values(load([f"{option_name(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect, (
             name
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("OTEL_RESOURCE_ATTRIBUTES", "host.name=a"), ("OTEL_TRACES_EXPORTER", "otlp")]
+)
+def test_other_values_of_opentelemetry_set_nothing(tmp_path: Path, name: str, text: str) -> None:
+    """The SDK reads them."""
+    assert load((), {name: text}, tmp_path).config == Config()
 
 
 def test_the_default_of_llama_cpp_sets_no_threads(tmp_path: Path) -> None:

@@ -132,14 +132,16 @@ async def test_a_hung_collector_does_not_delay_shutdown(caplog: pytest.LogCaptur
 
 
 def test_a_server_sends_its_last_traces_at_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's own schedule would send ten minutes later."""
+    """The SDK's own schedule would send ten minutes later. The resource has the attributes of the environment."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=search,deployment.environment=test")
     with grpc_collector() as collector:
         with running(tmp_path / "log", "--otlp-endpoint", collector.endpoint) as (url, _):
             httpx.post(f"{url}/v1/embeddings", json={"input": "a"}, headers=SAMPLED).raise_for_status()
         requests = collector.received()
     assert list(spans_of(requests)) == [*STEPS, "POST /v1/embeddings"]
-    assert service_of(requests[0])["service.name"] == "vectord"
+    resource = service_of(requests[0])
+    assert (resource["service.name"], resource["deployment.environment"]) == ("search", "test")
 
 
 async def test_server_errors_are_marked() -> None:

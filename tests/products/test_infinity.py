@@ -323,6 +323,13 @@ def test_a_faulty_body_is_answered_as_fastapi_does(path, body, error, place):
     assert isinstance(fault["type"], str)
 
 
+def test_dimensions_out_of_range_are_infinitys_400():
+    """With its sentence, which names the range."""
+    status, shown = failed(InvalidField("m", field="dimensions", limit=384, given=385))
+    message = "matryoshka_dim=385 is not in a valid range. Select between 1 and 384."
+    assert (status, shown["error"]["message"], shown["error"]["code"]) == (400, message, 400)
+
+
 def test_a_text_may_be_as_long_as_infinity_takes():
     """The limit itself is accepted."""
     assert len(call(EMBEDDINGS, input="b" * MAX_TEXT_CHARS).request.inputs[0]) == MAX_TEXT_CHARS

@@ -13,7 +13,7 @@ from vectord import __version__, errors
 from vectord.errors import InvalidField, WrongType
 from vectord.products.common.dialect import Incoming, Route
 from vectord.products.ollama import DIALECT
-from vectord.schema import EmbedRequest, ListModels, TextOptions
+from vectord.schema import EmbedRequest, ListModels, LoadModel, TextOptions
 
 CUTS = TextOptions(truncate_by_default=True)
 SERVED = (model_info("org/model"), model_info("qwen3:0.6b"), model_info("tagged:latest"))
@@ -79,13 +79,14 @@ def test_more_dimensions_than_the_model_has_are_all(dimensions: int, kept: int |
         pytest.param(
             {"input": ["a"], "options": {"num_ctx": 0}}, EmbedRequest(inputs=["a"], text=CUTS), id="num_ctx 0"
         ),
-        pytest.param({"model": "org/model", "input": ""}, ListModels(model="org/model"), id="the empty text"),
-        pytest.param({"model": "org/model", "input": []}, ListModels(model="org/model"), id="no texts"),
-        pytest.param({"input": None}, ListModels(), id="null"),
+        pytest.param({"model": "org/model", "input": ""}, LoadModel(model="org/model"), id="the empty text"),
+        pytest.param({"model": "org/model", "input": []}, LoadModel(model="org/model"), id="no texts"),
+        pytest.param({"model": "org/model"}, LoadModel(model="org/model"), id="no input"),
+        pytest.param({"input": None}, LoadModel(model="org/model"), id="null"),
     ],
 )
 def test_embed(body, request_):
-    """Over-long texts are truncated by default. Without input the engine embeds nothing."""
+    """Over-long texts are truncated by default. Without input the engine loads the model, and embeds nothing."""
     assert parse("/api/embed", body).request == request_
 
 
@@ -102,7 +103,8 @@ def test_embed(body, request_):
             ),
             id="prompt",
         ),
-        pytest.param({"model": "org/model", "prompt": ""}, ListModels(model="org/model"), id="the empty prompt"),
+        pytest.param({"model": "org/model", "prompt": ""}, LoadModel(model="org/model"), id="the empty prompt"),
+        pytest.param({"model": "org/model"}, LoadModel(model="org/model"), id="no prompt"),
     ],
 )
 def test_the_older_embeddings_route(body, request_):
@@ -183,6 +185,14 @@ def test_the_older_answer():
     call = parse("/api/embeddings", {"prompt": "a"})
     assert call.render(embed_result()).body == b'{"embedding":[0.1,-0.2,0.33333334]}'
     assert parse("/api/embeddings", {"prompt": ""}).render(model_list()).body == b'{"embedding":[]}'
+
+
+@pytest.mark.parametrize("body", [{"model": "org/model"}, {"name": "org/model:latest", "stream": False}], ids=str)
+def test_pulling_a_served_model_succeeds(body: dict[str, object]) -> None:
+    """As a model that Ollama has. The engine answers 404 for another."""
+    call = parse("/api/pull", body)
+    assert call.request == ListModels(model="org/model")
+    assert json.loads(call.render(model_list("org/model")).body) == {"status": "success"}
 
 
 DETAILS = {

@@ -36,7 +36,7 @@ POSTS = """
 /api/v1/embed           -                                   embedding_server
 /api/embed              text model                          semantic_explorer
 /api/embed              model input                         ollama
-/api/embed              -                                   semantic_explorer
+/api/embed              -                                   ollama
 /api/embed/batch        texts model                         semantic_explorer
 /api/rerank             query documents                     semantic_explorer
 /api/embeddings         model prompt                        ollama

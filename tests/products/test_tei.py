@@ -738,6 +738,22 @@ def test_info_has_the_models_purpose(facts, model_type):
         pytest.param(
             InputTooLong("long"), 422, "Validation", "Input validation error: long", id="too long without figures"
         ),
+        pytest.param(
+            InvalidField("no such prompt", field="prompt_name", prompts="query, document"),
+            422,
+            "Validation",
+            "Input validation error: `prompt_name` was not found in the Sentence Transformers prompts. "
+            'Available prompts: ["query", "document"]',
+            id="an unknown prompt",
+        ),
+        pytest.param(
+            InvalidField("no prompts", field="prompt_name"),
+            422,
+            "Validation",
+            "Input validation error: `prompt_name` is set but no prompts were found in the Sentence Transformers "
+            "configuration",
+            id="a prompt of a model without prompts",
+        ),
     ],
 )
 def test_errors_in_teis_words(error, status, kind, text):

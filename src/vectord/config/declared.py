@@ -42,6 +42,7 @@ DIALECTS = (
     "openai",
     "tei",
     "vectord",
+    "ollama",  # before all others below /api/, where its clients expect its errors
     "semantic_explorer",  # before all others that rank `documents` at /rerank: its answer has every key they read
     "cohere",
     "voyage",  # before Jina, whose rerank bodies may have `truncation`, too
@@ -51,7 +52,6 @@ DIALECTS = (
     "embedding_server",
     "vllm",
     "llamacpp",
-    "ollama",
     "weaviate",
     "nvidia",
     "mixedbread",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from vectord.errors import ConfigError
 
@@ -109,10 +110,71 @@ def threads_if_set(text: str) -> str | None:
     return None if text == "-1" else text
 
 
+def service_name(text: str) -> str | None:
+    """The attribute `service.name`, as in `service.name=search,host.name=a`. The SDK reads the other attributes."""
+    pairs = (pair.partition("=") for pair in text.split(","))
+    return next((unquote(value.strip()) for name, _, value in pairs if name.strip() == "service.name"), None)
+
+
+def true_if_none(text: str) -> str | None:
+    """`none` disables traces. Names of exporters are ignored."""
+    return "true" if text.lower() == "none" else None
+
+
 def milliseconds(text: str) -> str:
     """A whole number of milliseconds."""
     return str(int(text) / 1000) if re.fullmatch("[0-9]{1,12}", text) else text
 
+
+# --- variables of a profile -----------------------------------------------------------------------------------
+
+
+def host_of(text: str) -> str | None:
+    """The host of `host`, `host:port`, `:port` or `http://host:port`."""
+    return _authority(text).hostname
+
+
+def port_of(text: str) -> str | None:
+    """The port of `host:port`, `:port` or `http://host:port`; of a URL without one, 80 or 443."""
+    parts = _authority(text)
+    digits = parts.netloc.rpartition("]")[2].rpartition(":")[2] if ":" in parts.netloc.rpartition("]")[2] else ""
+    return digits or {"http": "80", "https": "443"}.get(parts.scheme)
+
+
+def _authority(text: str) -> SplitResult:
+    return urlsplit(text if "://" in text else f"//{text}")
+
+
+def idle_seconds(text: str) -> str:
+    """Seconds, or a duration such as `5m` or `1h30m`. Negative: never. 0: after one second."""
+    match = re.fullmatch(r"(-?)(?:([0-9.]+)|((?:[0-9.]+(?:ms|s|m|h))+))", text.strip())
+    if match is None:
+        return text
+    sign, plain, units = match.groups()
+    pieces = re.findall(r"([0-9.]+)(ms|s|m|h)", units or f"{plain}s")
+    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in pieces)
+    return "0" if sign else f"{max(seconds, 1.0):g}"
+
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def unless_zero(text: str) -> str | None:
+    """A number. 0, which stands for a default, is ignored."""
+    return None if text == "0" else text
+
+
+def at_most_8192(text: str) -> str | None:
+    """A number of tokens; 0 is ignored, and a larger number means 8192."""
+    return unless_zero(str(min(int(text), 8192)) if re.fullmatch("[0-9]{1,9}", text) else text)
+
+
+# What `[environment]` of a profile may name. A setting is read from one variable.
+PROFILE_READERS: Mapping[str, ValueReader] = {
+    reader.__name__: reader for reader in (host_of, port_of, idle_seconds, unless_zero, at_most_8192)
+}
+
+# --- variables of every profile -------------------------------------------------------------------------------
 
 # Variables that set a setting, after the two of its own name, in the order in which they win.
 NAMES = {
@@ -161,8 +223,9 @@ NAMES = {
     "log_format": "JSON_OUTPUT",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
     "otlp_protocol": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL OTEL_EXPORTER_OTLP_PROTOCOL",
-    "otlp_service_name": "OTEL_SERVICE_NAME SERVICE_NAME",
+    "otlp_service_name": "OTEL_SERVICE_NAME OTEL_RESOURCE_ATTRIBUTES SERVICE_NAME",
     "otlp_service_version": "OTEL_SERVICE_VERSION",
+    "disable_spans": "OTEL_TRACES_EXPORTER OTEL_SDK_DISABLED",
 }
 # Why options of other servers are not accepted, or what replaces them -> the options.
 _OTHER_OPTIONS = {
@@ -240,6 +303,8 @@ READERS: Mapping[str, ValueReader] = {
     "INFINITY_PERMISSIVE_CORS": all_if_on,
     "RUST_LOG": first_bare_level,
     "JSON_OUTPUT": json_lines,
+    "OTEL_RESOURCE_ATTRIBUTES": service_name,
+    "OTEL_TRACES_EXPORTER": true_if_none,
 }
 # Options that need no value although their setting is not a boolean.
 SWITCHES = frozenset({"--enable-batching", "--enable-warmup", "--permissive-cors", "--json-output"})
@@ -325,13 +390,12 @@ IGNORED: tuple[Ignored, ...] = (
         ("INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),
         "All requests share one limit; see max_concurrent_requests and max_queue_wait_s.",
     ),
-    Ignored(("OLLAMA_HOST",), "host and port set the address; this variable also sets a client's."),
-    Ignored(("OLLAMA_ORIGINS",), "cors_allow_origin lists the origins."),
-    Ignored(("OLLAMA_KEEP_ALIVE",), "model_idle_s unloads idle models, with model_loading = first-use."),
+    Ignored(("OLLAMA_HOST",), "Read under the profile ollama only, because it also sets a client's server."),
+    Ignored(("OLLAMA_ORIGINS", "OLLAMA_KEEP_ALIVE", "OLLAMA_MAX_QUEUE"), "Read under the profile ollama only."),
     Ignored(("OLLAMA_MAX_LOADED_MODELS",), "model_memory_bytes limits the memory of all loaded models."),
-    Ignored(("OLLAMA_MAX_QUEUE",), "max_concurrent_requests and max_queue_wait_s limit waiting requests."),
-    Ignored(("OLLAMA_NUM_PARALLEL", "LLAMA_ARG_N_PARALLEL"), "Requests share batches."),
-    Ignored(("OLLAMA_CONTEXT_LENGTH", "LLAMA_ARG_CTX_SIZE"), "A model's own length applies."),
+    Ignored(("OLLAMA_NUM_PARALLEL", "OLLAMA_CONTEXT_LENGTH"), "Read under the profile ollama only."),
+    Ignored(("LLAMA_ARG_N_PARALLEL",), "Requests share batches."),
+    Ignored(("LLAMA_ARG_CTX_SIZE",), "A model's own length applies."),
     Ignored(("LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"), "max_batch_tokens limits a batch."),
     Ignored(("LLAMA_ARG_N_GPU_LAYERS",), "device chooses the processor or a GPU for the whole model."),
     Ignored(("LLAMA_ARG_HF_FILE",), "models names a hub id, a folder or a GGUF file."),

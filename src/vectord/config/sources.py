@@ -15,10 +15,10 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from vectord.config.declared import SECTIONS, Config, ModelConfig
-from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.other_servers import IGNORED_NAMES, PROFILE_READERS
 from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
 from vectord.errors import ConfigError, plain_reason
 
@@ -99,7 +99,13 @@ def load(
     file, file_profile = _read_config_file(cwd, named_file)
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
     profile = read_profile(name or "default", cwd, profiles or {})
-    layers = (command_line.layer, environment, dotted, file, profile.layer)
+    layers = (
+        command_line.layer,
+        profile.read_environment(environ, "environment") | environment,
+        profile.read_environment(dotenv, ".env") | dotted,
+        file,
+        profile.layer,
+    )
     if not any({"hf_home", "hub_cache"} & layer.keys() for layer in layers):
         notes += profile.notes
     config, origins = _merged(_without_outranked(layers))
@@ -114,7 +120,7 @@ def load(
     unused = dict.fromkeys(command_line.ignored)
     for names in (environ, dotenv):
         for variable, ignored in IGNORED_NAMES.items():
-            if value := names.get(variable, "").strip():
+            if variable not in profile.variables and (value := names.get(variable, "").strip()):
                 ignored.check(variable, value)
                 unused[variable] = None
     if unused:
@@ -239,14 +245,35 @@ class Profile:
     """The settings of one imitated product, from the TOML file in its folder.
 
     Besides the sections of a config file the file has `name` (if it is not the folder's), `description`, `dialects`
-    (these answer first on a shared path; all others follow in their usual order) and `required` (settings that the
-    operator must set, as the product demands).
+    (these answer first on a shared path; all others follow in their usual order), `required` (settings that the
+    operator must set, as the product demands) and `[environment]` (the product's variables, which count under this
+    profile only): SETTING = "VARIABLE", or "VARIABLE READER" with a name of PROFILE_READERS, or "VARIABLE +" for
+    values that are added to the profile's own.
     """
 
     name: str
     layer: Layer
     required: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset(source.partition(" ")[0] for source in self.environment.values())
+
+    def read_environment(self, environ: Mapping[str, str], source: SettingSource) -> Layer:
+        """The settings that the product's variables set."""
+        layer: Layer = {}
+        for setting, variable_and_reader in self.environment.items():
+            variable, _, reader = variable_and_reader.partition(" ")
+            text: str | None = environ.get(variable, "").strip()
+            if text and reader == "+":
+                text = ",".join([*cast("Sequence[str]", self.layer.get(setting, ((),))[0]), text])
+            elif text and reader:
+                text = PROFILE_READERS[reader](text)
+            if text:
+                layer[setting] = (text, Origin(source, variable))
+        return layer
 
 
 def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
@@ -259,6 +286,7 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
         raise ConfigError(f"unknown profile {quoted(name)}{hint}")
     tables = _read_toml(profiles[known], f"profile {known}")
     required, first = tuple(tables.pop("required", ())), tables.pop("dialects", None)
+    environment = tables.pop("environment", {})
     for text in ("name", "description"):  # profiles.py reads the name, docs/configuration.md has the description
         tables.pop(text, None)
     layer = _read_tables(tables, "profile", f"profile {known}")
@@ -268,7 +296,7 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]
-    return Profile(known, layer, required, tuple(_without_unwritable_home(layer)))
+    return Profile(known, layer, required, tuple(_without_unwritable_home(layer)), environment)
 
 
 def _without_unwritable_home(layer: Layer) -> Iterator[str]:

@@ -304,14 +304,18 @@ for _modality in ("image", "audio"):
 # --- errors ---------------------------------------------------------------------------------------------------
 #
 # FastAPI answers what it refuses before infinity reads it, so there are three forms. infinity's client returns the body
-# of a 422 and drops that of other statuses, so every fault of a body is a 422, where infinity has 400 for some.
+# of a 422 and drops that of other statuses, so every fault of a body is a 422, where infinity has 400 for some. Only a
+# number of dimensions beyond the model's is 400 here too.
 
 ERRORS = FASTAPI
 
 
 def render_error(error: VectordError) -> Rendered:
     status = row_of(ERRORS, error)
-    shown: dict[str, Any] = {"error": {"message": error.message, "type": None, "param": None, "code": status}}
+    if isinstance(error, InvalidField) and error.field == "dimensions" and error.limit is not None:
+        message = f"matryoshka_dim={error.given} is not in a valid range. Select between 1 and {error.limit}."
+        return error_response(error, {"error": _shown(message, 400)}, {**ERRORS, InvalidField: 400})
+    shown: dict[str, Any] = {"error": _shown(error.message, status)}
     if isinstance(error, Unauthorized):
         shown = {"detail": "Unauthorized"}
     elif isinstance(error, Forbidden | NoSuchRoute):
@@ -319,6 +323,10 @@ def render_error(error: VectordError) -> Rendered:
     elif isinstance(error, InvalidRequest) and status == 422:
         shown = {"detail": faults(error)}
     return error_response(error, shown, ERRORS)
+
+
+def _shown(message: str, status: int) -> dict[str, Any]:
+    return {"message": message, "type": None, "param": None, "code": status}
 
 
 DIALECT = Dialect(name="infinity", title="infinity", routes=tuple(ROUTES), render_error=render_error)

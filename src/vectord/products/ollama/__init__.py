@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.inputs import Width
 from vectord.products.common.models import first_model
 from vectord.products.common.vectors import json_answer
-from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, ListModels, LoadModel, ModelInfo, ModelList, TextOptions
 
 ROUTES = Routes()
 
@@ -40,9 +40,9 @@ class Options(msgspec.Struct):
 
 
 class EmbedBody(msgspec.Struct):
-    """A null or empty `input` has a response without vectors. Ollama's clients send it to load a model."""
+    """Without `input`, or with an empty one, the model is loaded, and the response has no vectors."""
 
-    input: str | list[str] | None
+    input: str | list[str] | None = None
     model: str | None = None
     truncate: bool | None = None
     dimensions: Width = None
@@ -67,12 +67,13 @@ class Embeddings(msgspec.Struct):
     answer=Embeddings,
     summary="Embed texts",
     example={"model": EXAMPLE_MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
+    keys=["input"],
     names={"inputs": "input", **_NUM_CTX},
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     model = _model(body.model, incoming.models)
     if not body.input:
-        return Call(ListModels(model=model), render_no_embeddings)
+        return Call(_loading(model, incoming.models), render_no_embeddings)
     served = next(
         (info for info in incoming.models if (info.name == model if model else "dense" in info.outputs)), None
     )
@@ -98,13 +99,21 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     return Call(request, render)
 
 
+def _loading(model: str | None, models: Sequence[ModelInfo]) -> LoadModel | ListModels:
+    """The request that loads `model`, or without a name the first model that makes dense vectors."""
+    name = model or next((info.name for info in models if "dense" in info.outputs), None)
+    return ListModels() if name is None else LoadModel(model=name)
+
+
 def render_no_embeddings(result: ModelList) -> Rendered:
     """Return the response to an empty input. Without `model`, it names the first served model."""
     return json_answer(model=first_model(result).name, embeddings=[])
 
 
 class PromptBody(msgspec.Struct):
-    prompt: str | None
+    """Without `prompt`, or with an empty one, the model is loaded, and the response has no vector."""
+
+    prompt: str | None = None
     model: str | None = None
     options: Options | None = None
 
@@ -124,7 +133,7 @@ def parse_prompt(body: PromptBody, incoming: Incoming) -> Call:
     """The predecessor of /api/embed. Its vectors are not normalized."""
     model = _model(body.model, incoming.models)
     if not body.prompt:
-        return Call(ListModels(model=model), lambda result: json_answer(embedding=[]))
+        return Call(_loading(model, incoming.models), lambda result: json_answer(embedding=[]))
     request = EmbedRequest(inputs=[body.prompt], model=model, text=_text_options(body.options), normalize=False)
     return Call(request, lambda result: json_answer(embedding=result.dense["float"][0]))
 
@@ -249,6 +258,32 @@ def render_tags(result: ModelList) -> Rendered:
     return json_answer(models=[_named(info) | _facts(info) for info in result.models])
 
 
+class PullBody(msgspec.Struct):
+    """Early clients leave `model` empty and send `name`."""
+
+    model: str | None = None
+    name: str | None = None
+
+
+class Pulled(msgspec.Struct):
+    status: Literal["success"]
+
+
+@ROUTES.post(
+    "/api/pull",
+    answer=Pulled,
+    summary="Confirm that a model is served",
+    example={"model": EXAMPLE_MODEL},
+    keys=["model", "name"],
+)
+def parse_pull(body: PullBody, incoming: Incoming) -> Call:
+    """Clients pull a model before its first use. A model that is not served is 404: the operator adds models."""
+    model = _model(body.model or body.name, incoming.models)
+    if model is None:
+        raise MissingField("{field} is required.", field="model")
+    return Call(ListModels(model=model), lambda result: json_answer(status="success"))
+
+
 class Running(msgspec.Struct):
     """There is no `expires_at`: the time when a used model will be unloaded is not known."""
 
@@ -310,4 +345,4 @@ def render_error(error: VectordError) -> Rendered:
     return error_response(error, {"error": beginning + error.message}, ERRORS)
 
 
-DIALECT = Dialect(name="ollama", title="Ollama", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(name="ollama", title="Ollama", routes=tuple(ROUTES), render_error=render_error, prefix="/api/")
