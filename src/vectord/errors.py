@@ -2,6 +2,7 @@
 
     VectordError
     ├── InvalidRequest            the request cannot be served, now or later
+    │   ├── MalformedHead             headers that can be read in two ways, or an HTTP version that is not served
     │   ├── MalformedBody             not JSON, truncated, or not UTF-8
     │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding that the server does not read
     │   ├── NotAcceptable             a response format that this route, or this installation, does not have
@@ -18,7 +19,7 @@
     ├── ModelNotFound             no served model has that name
     ├── ModelCannot               the model exists but does not support the operation (embed, rerank, ...)
     ├── FingerprintMismatch       the caller expects vectors of another space than this model's
-    ├── Forbidden                 the key lacks the permission
+    ├── Forbidden                 the key lacks the permission, or the request comes from a foreign web page
     ├── Unauthorized              the key is absent or wrong
     ├── NoSuchRoute               no route has that path
     │   └── MethodNotAllowed          a route has that path, with another method
@@ -163,6 +164,10 @@ def restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mappin
 
 
 class InvalidRequest(VectordError):
+    pass
+
+
+class MalformedHead(InvalidRequest):
     pass
 
 

@@ -35,6 +35,7 @@ STATUSES: Statuses = MappingProxyType(
     {
         errors.VectordError: 500,
         errors.InvalidRequest: 400,
+        errors.MalformedHead: 400,
         errors.MalformedBody: 400,
         errors.UnsupportedMediaType: 415,
         errors.NotAcceptable: 406,

@@ -29,7 +29,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from vectord.errors import ConfigError, Forbidden, NoSuchRoute, Unauthorized, plain_reason
+from vectord.errors import ConfigError, Forbidden, MalformedHead, NoSuchRoute, Unauthorized, plain_reason
 from vectord.schema import Lane
 
 CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
@@ -37,6 +37,7 @@ MAX_FILE_BYTES = 4 * 2**20
 
 KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY, x-api-key or api-key."
 KEY_UNKNOWN = "The key is not one of this server's."
+KEYS_DIFFER = "Authorization, x-api-key and api-key have different keys; send one of them."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
 KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
 NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
@@ -89,11 +90,13 @@ class Keys:
         """The key in the request, if it is one of this server's. headers: names in lower case, values as latin-1.
 
         Takes the same time for every key: the index contains digests under a secret of this process, so that a client
-        can neither choose nor guess any part of them.
+        can neither choose nor guess any part of them. Raises MalformedHead for different keys in two headers.
         """
         presented = presented_key(headers)
         if presented is None or (self._requires_scheme and presented == headers.get("authorization")):
             return None
+        if not self._is_open and any(headers.get(name, presented) != presented for name in ("x-api-key", "api-key")):
+            raise MalformedHead(KEYS_DIFFER)
         digest = sha256(presented.encode("latin-1")).digest()
         if self._file is not None and (current := self._file.current()) is not self._from_file:
             self._from_file = current

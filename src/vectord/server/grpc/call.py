@@ -21,6 +21,7 @@ from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.schema import ANYONE, Caller, Result, TokenizeResult
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.grpc.requests import ParsedMessage
+from vectord.server.http.hardening.head import combined
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestRecord
@@ -73,11 +74,11 @@ def bounded(metadata: Metadata) -> Metadata:
 
 
 def headers_of(metadata: Metadata) -> Mapping[str, str]:
-    """Metadata as HTTP headers: names in lower case, values as latin-1, the last value of a repeated name.
+    """Metadata as HTTP headers: names in lower case, values as latin-1, those of a repeated name joined by a comma.
 
     Binary metadata is left out.
     """
-    return {name: value.encode().decode("latin-1") for name, value in metadata if isinstance(value, str)}
+    return combined([(name, value.encode().decode("latin-1")) for name, value in metadata if isinstance(value, str)])
 
 
 def forwarded_of(metadata: Metadata) -> list[str]:

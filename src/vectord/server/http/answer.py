@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import zstandard
 
-from vectord.errors import NoSuchRoute, Overloaded, VectordError
+from vectord.errors import MalformedHead, NoSuchRoute, Overloaded, VectordError
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.batches import NO_SUCH_FILE, BatchResult, StoredContent
 from vectord.products.common.dialect import Call, Rendered, RenderError
@@ -64,7 +64,7 @@ class HttpCall:
     """One HTTP request while it is answered. result: None before it, and for an error or a page."""
 
     scope: Mapping[str, Any]
-    headers: Sequence[tuple[str, str]]  # all of them; `record.headers` has the last of each name
+    headers: Sequence[tuple[str, str]]  # one by one; `record.headers` has them by name
     found: Found
     record: RequestRecord
     body: Body
@@ -232,7 +232,9 @@ class Responder:
         is_draining = self._shutdown.begun
         client_closes = version == "1.0" or call.record.headers.get("connection", "").lower() == "close"
         lingers = not body.finished and (client_closes or is_draining or body.may_exceed(self._body_limit_bytes))
-        if lingers or is_draining:
+        # uvicorn with httptools would read the body of a request that offers an upgrade as the next request.
+        is_ambiguous = "upgrade" in call.record.headers or call.record.exchange.error == MalformedHead.__name__
+        if lingers or is_draining or is_ambiguous:
             headers["connection"] = "close"
         return lingers
 

@@ -29,6 +29,7 @@ from vectord.server.batches.store import BatchStore
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import guards_of
+from vectord.server.http.origins import Origins
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
 from vectord.server.pages.console import Viewer, console_pages
@@ -40,7 +41,6 @@ from vectord.server.results import SERVER_TIMING
 
 # Response headers that pages of other origins may read.
 EXPOSED_HEADERS = sorted(("retry-after", "retry-after-ms", SERVER_TIMING, *RESULT_HEADERS, *OCTETS_HEADERS))
-PREFLIGHT_MAX_AGE_S = 600
 DEFAULTS = ServerConfig()
 
 
@@ -107,33 +107,18 @@ def create_app(
                 yield
 
     answer_batch = None if runner is None else runner.answer
-    http_handler = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch)
-    handler: ASGIApp = http_handler
-    if config.cors_allow_origin:
-        handler = with_cors(handler, config.cors_allow_origin)
-    app = App(handler, live)
+    origins = Origins(config)
+    handler = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch, origins)
+    methods = sorted({"HEAD", *(endpoint.method for endpoint in table)})
+    app = App(origins.with_cors(handler, EXPOSED_HEADERS, methods), live)
     app.state.engine = engine
-    app.state.refuse_at_once = None if config.cors_allow_origin else http_handler.refuse_at_once
+    app.state.refuse_at_once = handler.refuse_at_once
     app.state.shutdown = shutdown
     app.state.gate = gate
     app.state.pipeline = pipeline
     app.state.backpressure = backpressure
     app.state.connection_observer = None if metrics is None else metrics.observe
     return app
-
-
-def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """`app`, callable by pages of these origins; "*": of any. Preflight requests need no key."""
-    from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - most servers do not need it
-
-    return CORSMiddleware(
-        app,
-        allow_origins=origins,
-        allow_methods=("GET", "HEAD", "POST"),
-        allow_headers=("*",),
-        expose_headers=EXPOSED_HEADERS,
-        max_age=PREFLIGHT_MAX_AGE_S,
-    )
 
 
 def build_table(

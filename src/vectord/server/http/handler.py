@@ -38,9 +38,11 @@ from vectord.server.http.hardening.body import (
     check_shape,
 )
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT
+from vectord.server.http.hardening.head import check_head, combined
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import LazyModelList, guards_of
 from vectord.server.http.negotiation import negotiated
+from vectord.server.http.origins import Origins
 from vectord.server.http.routing import Choice, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
@@ -61,8 +63,9 @@ class HttpHandler:
         pipeline: RequestPipeline,
         backpressure: WriteBackpressure,
         batches: AnswerBatch | None = None,
+        origins: Origins | None = None,
     ) -> None:
-        """batches: answers the routes of stored files and batches; None: there are none."""
+        """origins: None creates them from `config`. batches: answers the routes of stored files and batches; None: there are none."""
         self._engine = engine
         self._table = table
         self._pipeline = pipeline
@@ -71,6 +74,7 @@ class HttpHandler:
         self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
         self._guards = guards_of(engine, config)
         self._batches = batches
+        self._origins = origins or Origins(config)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,13 +91,13 @@ class HttpHandler:
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
 
     def _begin(self, scope: Mapping[str, Any]) -> tuple[Found, list[tuple[str, str]], RequestRecord]:
-        """The endpoint, the headers with names in lower case, and the record, which has the last of each header."""
+        """The endpoint, the headers with names in lower case, and the record, which has them by name."""
         found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         return (
             found,
             headers,
-            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.owner, dict(headers)),
+            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.owner, combined(headers)),
         )
 
     def _identify(
@@ -105,6 +109,9 @@ class HttpHandler:
         reads_key: bool = True,
         span: tuple[str, str] | None = None,
     ) -> None:
+        """Raises MalformedHead and Forbidden for a request that is not to be read further."""
+        check_head(scope, headers, record.headers)
+        self._origins.check(scope, record.headers)
         peer = scope.get("client")
         forwarded = [value for name, value in headers if name == "x-forwarded-for"]
         self._pipeline.identify(record, peer[0] if peer else "", forwarded, reads_key=reads_key, span=span)
@@ -127,7 +134,9 @@ class HttpHandler:
             return None
         found, headers, record = self._begin(scope)
         endpoint = found.endpoint
-        if not endpoint.choices or endpoint.admin or endpoint.form or "content-encoding" in record.headers:
+        if not endpoint.choices or endpoint.admin or endpoint.form:
+            return None
+        if "content-encoding" in record.headers or "origin" in record.headers:  # a page's response needs CORS headers
             return None
         self._pipeline.check_running()
         check_media_type(record.headers)

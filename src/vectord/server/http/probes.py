@@ -4,6 +4,7 @@ models sees only those, and without a key `ServerConfig.public_model_names` deci
 `/health`        200 if requests will be answered, else 503; the body has the keys of every product's health check
 `/health/live`   200 while the process answers
 `/health/ready`  200 if requests will be answered, else 503; the state of each model in both cases
+`/healthz`, `/livez`, `/readyz`: the same three, by the names that orchestrators use
 `/ping`, `/`     as `/health`, without a body and with a small one; a browser gets the console at /
 
 Ready means `ready_models` is not empty (required_models can demand more than one) and the server is not shutting down.
@@ -40,6 +41,9 @@ def probe_pages(
         ("/health", probes.health, "Show whether the server accepts requests, and the models"),
         ("/health/live", probes.live, "Whether the process answers"),
         ("/health/ready", probes.ready, "Show whether the server accepts requests, and the state of each model"),
+        ("/healthz", probes.health, "As /health"),
+        ("/livez", probes.live, "As /health/live"),
+        ("/readyz", probes.ready, "As /health/ready"),
         ("/ping", probes.ping, "As /health, without a body"),
         ("/", probes.front, "The server's name, version and models"),
     )

@@ -298,7 +298,9 @@ class HttpProtocol(HttpToolsProtocol):
         if method == b"CONNECT" or not any(name == UPGRADE for name, _ in self.headers):
             self._refuse(400, INVALID)
             return
-        self._feed(head_without_upgrade(method, self.url, self.parser.get_http_version(), self.headers))
+        head = head_without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
+        self.parser = httptools.HttpRequestParser(self)  # the other one ignores everything after `Connection: close`
+        self._feed(head)
 
     def on_message_begin(self) -> None:
         if not self._is_answered():  # the parser and _end_of_piece disagree about the end of the last request
@@ -318,6 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._body_left = 0
         self._phase = Phase.BODY
+        self._obey_absolute_target()
         for name, value in self.headers:
             if name == b"content-length":
                 self._body_left = int(value)
@@ -335,6 +338,13 @@ class HttpProtocol(HttpToolsProtocol):
             raise
         if self._slot.reserved:
             self.cycle.keep_alive = False
+
+    def _obey_absolute_target(self) -> None:
+        """The host of a target such as http://host/path replaces the header's (RFC 9112, 3.2.2)."""
+        scheme, separator, rest = self.url.partition(b"://")
+        if separator and scheme.isalpha():
+            host = rest.partition(b"/")[0].partition(b"?")[0]
+            self.headers[:] = [(b"host", host), *(header for header in self.headers if header[0] != b"host")]
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
