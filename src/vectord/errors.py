@@ -339,6 +339,8 @@ def drop_frames(error: BaseException) -> None:
 def plain_reason(error: BaseException | None) -> str:
     """Why a file or a connection failed, without the names of Python's classes: "Name or service not known"."""
     while error is not None:
+        if (untrusted := getattr(error, "verify_message", None)) is not None:  # ssl.SSLCertVerificationError
+            return f"its certificate is not trusted: {untrusted}"
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:

@@ -66,6 +66,7 @@ def test_every_exception_of_httpx_has_a_counterpart(kind):
 COUNTERPARTS = {
     domain.VectordError: errors.ServerFailed,
     domain.InvalidRequest: errors.BadRequest,
+    domain.MalformedHead: errors.BadRequest,
     domain.MalformedBody: errors.BadRequest,
     domain.UnsupportedMediaType: errors.BadRequest,
     domain.NotAcceptable: errors.NotAcceptable,

@@ -131,7 +131,7 @@ OWN: dict[str, Family] = {
     "vectord_build_info": ("gauge", {"version", "python"}),
 }
 LATER: dict[str, Family] = {  # whose labels only events bring
-    "vectord_request_duration_seconds": ("histogram", {"dialect", "route"}),
+    "vectord_request_duration_seconds": ("histogram", {"dialect"}),
     "vectord_requests_failed_total": ("counter", {"error"}),
     "vectord_device_tokens_total": ("counter", {"model", "device"}),
     "vectord_device_ready": ("gauge", {"model", "device"}),

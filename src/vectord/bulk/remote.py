@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from ssl import SSLContext
 from typing import Any, Self
 
 import httpx
@@ -32,8 +33,8 @@ LAYOUTS = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 class RemoteEmbedder:
     """Embeds through a running server. Used in an `async with` block."""
 
-    def __init__(self, url: str, api_key: str | None, job: BulkJob) -> None:
-        """Opens no connection yet. Raises ConfigError for an invalid URL."""
+    def __init__(self, url: str, api_key: str | None, job: BulkJob, tls: SSLContext | None = None) -> None:
+        """Opens no connection yet. tls: None trusts the usual authorities. Raises ConfigError for an invalid URL."""
         try:
             settings = ClientSettings(
                 base_url=url,
@@ -50,7 +51,7 @@ class RemoteEmbedder:
             raise ConfigError(f"--url: {problem}") from None
         self._job = job
         self._precision = precision_of(job)
-        self._http = httpx.AsyncClient()
+        self._http = httpx.AsyncClient(verify=tls or True)
         self._sender = AsyncSender(self._http, settings)
         self._arrow = has_arrow()
         self._model: str | None = job.model

@@ -11,7 +11,7 @@
     │   ├── Unavailable           the model is loading, or the server is shutting down
     │   └── ConnectionFailed      no connection, or it broke before the response was complete
     ├── Timeout               connected, but no complete response within timeout_s, or status 408 or 504
-    └── ServerFailed          the server failed, or its response is invalid or too large
+    └── ServerFailed          the server failed, its certificate is not trusted, or its response is invalid or too large
 
 Errors of the calling code, such as a text that is not a string, are TypeError or ValueError.
 """
@@ -19,6 +19,7 @@ Errors of the calling code, such as a text that is not a string, are TypeError o
 from __future__ import annotations
 
 import math
+import ssl
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -28,6 +29,10 @@ import httpx
 import msgspec
 
 MAX_MESSAGE_CHARACTERS = 2000
+UNTRUSTED = (
+    "The server's certificate is not trusted: {why}. Name the PEM file of its authority in SSL_CERT_FILE, or pass a "
+    "client of httpx that trusts it as `http`."
+)
 TIMED_OUT = "There was no complete response within timeout_s."
 
 
@@ -143,8 +148,17 @@ class _ErrorBody(msgspec.Struct):
 _error_body = msgspec.json.Decoder(_ErrorBody)
 
 
+def untrusted_certificate(cause: BaseException | None) -> str | None:
+    """Why the server's certificate is not trusted; None if an exception has another cause."""
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return None if cause is None else cause.verify_message
+
+
 def from_exception(cause: httpx.RequestError, request_id: str) -> ClientError:
     """The error for an exception of httpx."""
+    if (why := untrusted_certificate(cause)) is not None:
+        return ServerFailed(UNTRUSTED.format(why=why), request_id=request_id)
     kind, message = next(EXCEPTIONS[kind] for kind in type(cause).__mro__ if kind in EXCEPTIONS)
     return kind(message, request_id=request_id)
 

@@ -37,7 +37,7 @@ class ServerMetrics(MetricFamilies):
         self._names_keys = names_keys
         self.requests = Counter("vectord_requests", "HTTP requests answered", ("dialect", "route", "status"))
         self.request_seconds = Histogram(
-            "vectord_request_duration_seconds", "From headers to answer", SECONDS, ("dialect", "route")
+            "vectord_request_duration_seconds", "From headers to answer", SECONDS, ("dialect",)
         )
         self.rejected = Counter("vectord_requests_rejected", "Requests refused for load, rate or key", ("reason",))
         self.connections = Gauge("vectord_connections", "Open HTTP connections")
@@ -147,8 +147,7 @@ class ServerMetrics(MetricFamilies):
             self.key_answers.add(1, exchange.key, str(exchange.status))
         if (reason := REJECTIONS.get(exchange.error or "")) is not None:
             self.rejected.add(1, reason)
-        seconds = self.request_seconds.expect(exchange.dialect, exchange.route)
-        seconds.observe(exchange.seconds, exchange.trace_id)
+        self.request_seconds.expect(exchange.dialect).observe(exchange.seconds, exchange.trace_id)
 
     def connections_counted(self, event: ConnectionsCounted) -> None:
         self._connections[event.process] = event

@@ -184,13 +184,13 @@ def render_meta(result: ModelList) -> Rendered:
     return json_answer(model=facts, model_path=info.model_id)
 
 
-@ROUTES.get("/.well-known/live", summary="Report by status, without a body, that the server is running", public=True)
+@ROUTES.get("/.well-known/live", summary="Report by status, without a body, that the server is running", probe=True)
 def render_live(result: ModelList) -> Rendered:
     return Rendered(body=b"", status=204)
 
 
 @ROUTES.get(
-    "/.well-known/ready", summary="Report by status, without a body, whether the server accepts texts", public=True
+    "/.well-known/ready", summary="Report by status, without a body, whether the server accepts texts", probe=True
 )
 def render_ready(result: ModelList) -> Rendered:
     if _embedder(result) not in ready_models(result):

@@ -23,11 +23,11 @@ import numpy as np
 class LoadTarget:
     """A route of a server, and the headers of its requests. url: from probe.check_url."""
 
-    def __init__(self, url: str, path: str, token: str | None) -> None:
+    def __init__(self, url: str, path: str, token: str | None, tls: ssl.SSLContext) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self.host = parts.hostname
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.tls = tls if parts.scheme == "https" else None
         self.port = parts.port or (443 if self.tls else 80)
         key = "" if token is None else f"Authorization: Bearer {token}\r\n"
         self._head = (

@@ -9,16 +9,19 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ssl import SSLContext
+from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
+from vectord.client.errors import untrusted_certificate
 from vectord.errors import ConfigError, plain_reason
 
 MAX_RESPONSE_BYTES = 256 * 2**20
@@ -38,12 +41,16 @@ PASSAGES = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """A response. Status 0 means that there is none; `problem` has the reason."""
+    """A response. Status 0 means that there is none; `problem` has the reason.
+
+    is_untrusted: a server answers, with a certificate that is not trusted.
+    """
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
     problem: str | None = None
+    is_untrusted: bool = False
 
     def json(self) -> Any:
         """The decoded body, or None if it is not JSON."""
@@ -72,6 +79,19 @@ def check_url(url: str, option: str) -> str:
     return url.rstrip("/")
 
 
+def trusted_authorities(file: str | None = None) -> SSLContext:
+    """Trusts the authorities of a PEM file; without one, those of SSL_CERT_FILE and SSL_CERT_DIR, or the usual ones.
+
+    Raises ConfigError if the file has none.
+    """
+    try:
+        return httpx.create_ssl_context() if file is None else create_default_context(cafile=file)
+    except (OSError, ValueError) as cause:  # SSLError is an OSError
+        given = Path(file or os.environ.get("SSL_CERT_FILE", ""))
+        reason = "no certificate" if isinstance(cause, SSLError) else plain_reason(cause)
+        raise ConfigError(f"{'SSL_CERT_FILE' if file is None else '--cacert'}: {str(given)!r}: {reason}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class CacheState:
     """The cache of vectors of a vectord server, from its metrics."""
@@ -87,15 +107,17 @@ class ProbedServer:
     """A server by its URL (see check_url). A context manager."""
 
     def __init__(
-        self, url: str, token: str | None = None, timeout_s: float = 60.0, verify: SSLContext | bool = True
+        self, url: str, token: str | None = None, timeout_s: float = 60.0, tls: SSLContext | None = None
     ) -> None:
+        """tls: None trusts the usual authorities. Raises ConfigError if SSL_CERT_FILE is invalid."""
         self.url = url
+        self.tls = tls or trusted_authorities()
         self.token = token
         self._timeout_s = timeout_s
         limits = httpx.Limits(max_connections=512)
         # No proxies from the environment: the caller names the server itself.
         self._http = httpx.Client(
-            timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False, verify=verify
+            timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False, verify=self.tls
         )
 
     def __enter__(self) -> Self:
@@ -107,6 +129,11 @@ class ProbedServer:
     def check_reachable(self, option: str) -> None:
         """Raises ConfigError if no server answers. option: the command's option with the URL."""
         reply = self.get("/health")
+        if reply.is_untrusted:
+            raise ConfigError(
+                f"{option}: {self.url}: {reply.problem}; name the PEM file of its authority with --cacert or in "
+                "SSL_CERT_FILE"
+            )
         if reply.status == 0:
             raise ConfigError(
                 f"{option}: no server answers at {self.url} ({reply.problem}); start one with `vectord serve`, or set "
@@ -160,7 +187,7 @@ class ProbedServer:
                     if time.perf_counter() > deadline_s:
                         return ProbeReply(0, problem=f"no complete response within {self._timeout_s:g} s")
         except httpx.HTTPError as cause:
-            return ProbeReply(0, problem=plain_reason(cause))
+            return ProbeReply(0, problem=plain_reason(cause), is_untrusted=untrusted_certificate(cause) is not None)
         names = {name.lower(): value for name, value in answer.headers.items()}
         return ProbeReply(answer.status_code, bytes(content), names)
 

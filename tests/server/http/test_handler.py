@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import logging
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +23,7 @@ from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, r
 from tests.server.live import FORM_TYPE, Live, Reply, connected, file_form, live, post, until
 
 from vectord.config import ServerConfig
+from vectord.config.declared import DIALECTS
 from vectord.engine.events import Event
 from vectord.errors import EmptyInput, InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
@@ -31,10 +33,11 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, l
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.batches.runner import BatchRunner
 from vectord.server.http import handler
-from vectord.server.http.app import create_app
+from vectord.server.http.app import build_table, create_app
 from vectord.server.http.handler import LARGE_BYTES, HttpHandler
 from vectord.server.http.hardening.body import Body
 from vectord.server.http.incoming import LazyModelList
+from vectord.server.pipeline import Shutdown
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
 DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
@@ -657,3 +660,23 @@ def test_the_engine_is_called_once() -> None:
     assert [info.name for info in served] == ["model-0"]
     assert served[0] == served[:1][0]
     assert engine.asked == 1
+
+
+async def test_anonymous_requests_do_not_make_metrics_large() -> None:
+    """Every route, unserved paths, other methods, invalid bodies and invented names, by a client without a key and by
+    one with a key: the labels are those of the server, and only counters have one for each route."""
+    dialects = load_dialects(DIALECTS)
+    for key in (None, "k"):
+        metrics = Metrics("0")
+        app = create_app(FakeEngine(), dialects, ServerConfig(api_key=key), metrics)
+        endpoints = list(build_table(FakeEngine(), dialects, Shutdown(), metrics))
+        for number, endpoint in enumerate(endpoints):
+            path = re.sub(r"\{.*?\}", f"name-{number}", endpoint.path)
+            sent = {"host": f"host-{number}", "x-request-id": str(number), "user-agent": str(number)}
+            body = json.dumps({"input": "x", "inputs": "x", "model": f"model-{number}"}).encode()
+            for method in (endpoint.method, "PATCH", f"METHOD{number}"):
+                await call(app, method, path, body, headers=sent)
+            await call(app, "GET", f"{path}/nothing-{number}", headers=sent)
+        page, _ = await metrics.exposition()
+        assert len(page) < 150_000
+        assert not re.search(rb"(name|model|host|nothing)-\d|METHOD", page)

@@ -49,14 +49,35 @@ def cors_headers(reply: Reply) -> set[str]:
 
 # --- servers without keys -------------------------------------------------------------------------------------
 
-LOCAL_HOSTS = (
-    "localhost LOCALHOST:8000 localhost. api.localhost printer.local:80 127.0.0.1:1 192.168.1.7 0.0.0.0 [::1]:8000 "
-    "[2001:db8::1] 127.1 vectord my_service vectord.default.svc vectord.default.svc.cluster.local gpu.internal nas.lan "
-    "host.docker.internal nas.home.arpa"
-).split()
-FOREIGN_HOSTS = (
-    "evil.example localhost.evil.example 127.0.0.1.evil.example local.evil.com xlocal.com evil.example:8000"
-).split()
+LOCAL_HOSTS = [
+    "localhost",
+    "LOCALHOST:8000",
+    "localhost.",
+    "api.localhost",
+    "printer.local:80",
+    "127.0.0.1:1",
+    "192.168.1.7",
+    "0.0.0.0",
+    "[::1]:8000",
+    "[2001:db8::1]",
+    "127.1",
+    "vectord",
+    "my_service",
+    "vectord.default.svc",
+    "vectord.default.svc.cluster.local",
+    "gpu.internal",
+    "nas.lan",
+    "host.docker.internal",
+    "nas.home.arpa",
+]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "local.evil.com",
+    "xlocal.com",
+    "evil.example:8000",
+]
 
 
 @pytest.mark.parametrize("host", [*LOCAL_HOSTS, ""])
@@ -193,7 +214,10 @@ async def test_other_origins_are_not_allowed(key: str) -> None:
     for origin in ("https://other.test", f"{PAGE}.evil", "null"):
         sent = {"origin": origin, **KEYED}
         refused = await ask(headers=sent, api_key=key or None, cors_allow_origin=(PAGE,))
-        assert (refused.status, cors_headers(refused) - {"access-control-expose-headers"}) == (200 if key else 403, set())
+        assert (refused.status, cors_headers(refused) - {"access-control-expose-headers"}) == (
+            200 if key else 403,
+            set(),
+        )
         preflight = await ask("OPTIONS", headers=PREFLIGHT | {"origin": origin}, cors_allow_origin=(PAGE,))
         assert preflight.status == 400
         allowed = await ask(headers=sent, api_key=key or None, cors_allow_origin=("*",))

@@ -61,6 +61,15 @@ async def test_liveness_ignores_the_models() -> None:
     assert (await call(app(a="failed"), "GET", "/health/live")).status == 200
 
 
+async def test_the_names_of_orchestrators_answer_as_the_others() -> None:
+    """Under every profile: they are pages of the server."""
+    for states in ({"a": "ready"}, {"a": "failed"}):
+        for alias, path in (("/healthz", "/health"), ("/livez", "/health/live"), ("/readyz", "/health/ready")):
+            both = [await call(app(**states), "GET", name) for name in (alias, path)]
+            assert both[0].status == both[1].status, alias
+            assert both[0].json.keys() == both[1].json.keys(), alias
+
+
 async def test_health_has_the_keys_of_every_product() -> None:
     body = (await call(app(a="ready"), "GET", "/health")).json
     assert body["status"] == "healthy"

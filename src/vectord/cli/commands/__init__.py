@@ -42,6 +42,23 @@ def load_settings(line: CommandLine) -> Loaded:
     return load(line, os.environ, Path.cwd(), profiles())
 
 
+# A parameter of the context instead of the command, since every command with --url has it and none reads it.
+CACERT = click.Option(
+    ["--cacert"],
+    metavar="FILE",
+    expose_value=False,
+    callback=lambda context, option, file: context.meta.update({option.name: file}),
+    help="PEM file of the authorities to trust at the URL.  [default: SSL_CERT_FILE, or the usual ones]",
+)
+
+
+def cacert() -> SSLContext:
+    """Trusts the authorities of --cacert, or the default ones. Raises ConfigError."""
+    from vectord.tools.probe import trusted_authorities  # noqa: PLC0415 - httpx
+
+    return trusted_authorities(click.get_current_context().meta.get(CACERT.name))
+
+
 def server_options(least_timeout_s: float, token: str) -> list[click.Parameter]:
     """The options of a command that sends requests to a running server."""
     seconds = click.FloatRange(least_timeout_s, 3600)
@@ -49,6 +66,7 @@ def server_options(least_timeout_s: float, token: str) -> list[click.Parameter]:
     return [
         value("--url", "URL", "The server.", default="http://localhost:8000"),
         value("--token", "KEY", token, env=["API_TOKEN", "VECTORD_API_KEY"]),
+        CACERT,
         value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
         value("--timeout", "S", f"Seconds for a request{limit}.", kind=seconds, default=60.0),
     ]
@@ -67,7 +85,7 @@ def server_here(
     if url is not None:
         if line.words:
             raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
-        with ProbedServer(check_url(url, "--url"), token, timeout_s) as server:
+        with ProbedServer(check_url(url, "--url"), token, timeout_s, cacert()) as server:
             yield server
         return
     from vectord.tools.doctor.against import own_server  # noqa: PLC0415
@@ -92,11 +110,11 @@ def running_server(line: CommandLine, url: str | None, token: str | None) -> Ite
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     if url is not None:
-        server = ProbedServer(check_url(url, "--url"), token, ANSWER_TIMEOUT_S)
+        server = ProbedServer(check_url(url, "--url"), token, ANSWER_TIMEOUT_S, cacert())
     else:
         config = load_settings(line).config.server
         key = token or config.admin_key or config.api_key or config.api_token
-        server = ProbedServer(own_url(config), key, ANSWER_TIMEOUT_S, verify=trusted_certificate(config) or True)
+        server = ProbedServer(own_url(config), key, ANSWER_TIMEOUT_S, trusted_certificate(config))
     with server:
         server.check_reachable("--url" if url else "--port")
         yield server

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vectord.cli.commands import JSON, server_options
+from vectord.cli.commands import JSON, cacert, server_options
 from vectord.cli.printing import console, print_json, print_table
 from vectord.config.command_line import Command, flag, value
 from vectord.errors import ConfigError, ExitCode
@@ -108,7 +108,7 @@ def command(
 
     found: list[tuple[Figures, str]] = []  # with the API of the requests
     unsupported: dict[str, str] = {}
-    with ProbedServer(check_url(url, "--url"), token, timeout or 3600) as server:
+    with ProbedServer(check_url(url, "--url"), token, timeout or 3600, cacert()) as server:
         server.check_reachable("--url")
         model = model or server.find_model()
         cache = server.read_cache()
@@ -125,7 +125,7 @@ def command(
             with _progress(name, requests, hidden=as_json or no_progress) as report:
                 figures = put_load(
                     name,
-                    LoadTarget(server.url, chosen.path, token),
+                    LoadTarget(server.url, chosen.path, token, server.tls),
                     chosen.bodies,
                     requests=requests,
                     concurrency=concurrency,

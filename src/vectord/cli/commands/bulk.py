@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vectord.bulk.options import config_of, has_bar, job_of, parameters, read_options
-from vectord.cli.commands import command_with_settings, load_settings
+from vectord.cli.commands import CACERT, cacert, command_with_settings, load_settings
 from vectord.cli.printing import print_table, print_text
 from vectord.config import Config, TelemetryConfig
 from vectord.config.command_line import pass_command_line
@@ -64,7 +64,7 @@ Examples:
   vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json"""
 
 
-@command_with_settings(help=HELP, short_help="Embed a file of texts.", params=parameters())
+@command_with_settings(help=HELP, short_help="Embed a file of texts.", params=[*parameters(), CACERT])
 @pass_command_line
 def command(line: CommandLine, /, **given: object) -> int:
     options = read_options(given)
@@ -117,7 +117,8 @@ async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, co
         if config is None:
             from vectord.bulk.remote import RemoteEmbedder  # noqa: PLC0415 - httpx
 
-            embedder = await stack.enter_async_context(RemoteEmbedder(options.url, options.api_key or None, job))
+            remote = RemoteEmbedder(options.url, options.api_key or None, job, cacert())
+            embedder = await stack.enter_async_context(remote)
         else:
             from vectord.bulk.embedder import EngineEmbedder  # noqa: PLC0415
             from vectord.compose import running_engine  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import JSON, server_options
+from vectord.cli.commands import JSON, cacert, server_options
 from vectord.cli.printing import console, print_json, print_text, printable
 from vectord.config.command_line import Command, flag, value
 from vectord.errors import ExitCode
@@ -62,7 +62,7 @@ def command(
     from vectord.tools.check import open_subject, run_checks  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
-    with ProbedServer(check_url(url, "--url"), token, timeout) as server:
+    with ProbedServer(check_url(url, "--url"), token, timeout, cacert()) as server:
         subject = open_subject(server, model=model, backpressure_requests=backpressure_requests)
         found = run_checks(subject)
         findings = list(found if as_json else _print_each(found, show_all))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import JSON, command_with_settings, load_settings, server_here
+from vectord.cli.commands import CACERT, JSON, cacert, command_with_settings, load_settings, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine, Loaded
@@ -58,6 +58,7 @@ Examples:
         value("--url", "URL", "The server here.  [default: one that is started now]"),
         value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
         value("--timeout", "S", "Seconds for a request.", kind=click.FloatRange(0.1, 3600), default=120.0),
+        CACERT,
         JSON,
     ],
 )
@@ -82,7 +83,7 @@ def command(
     from vectord.tools.doctor.against import compare  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
-    with ProbedServer(check_url(against, "--against"), against_token, timeout) as there:
+    with ProbedServer(check_url(against, "--against"), against_token, timeout, cacert()) as there:
         there.check_reachable("--against")
         with server_here(line, url, token, timeout) as here:
             here.check_reachable("--url")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 import urllib.request
 from pathlib import Path
@@ -53,6 +54,8 @@ def _reason(problem: OSError) -> str:
     cause = getattr(problem, "reason", problem)
     if status:
         return f"status {status}"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"{plain_reason(cause)}; the server has another one than --tls-cert-file"
     reason = plain_reason(cause if isinstance(cause, BaseException) else problem)
     return f"{reason}; no server runs there, or it has other settings (--port, --host, TLS)"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vectord.cli.commands import (
+    CACERT,
     INSTEAD_URL,
     JSON,
     TOKEN,
@@ -52,6 +53,7 @@ PARAMETERS = (
     flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
     INSTEAD_URL,
     TOKEN,
+    CACERT,
     JSON,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli.commands import JSON, TOKEN, URL, command_with_settings, refusal, running_server
+from vectord.cli.commands import CACERT, JSON, TOKEN, URL, command_with_settings, refusal, running_server
 from vectord.cli.printing import print_json, print_table, printable
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine
@@ -33,7 +33,7 @@ Examples:
 @command_with_settings(
     help=HELP,
     short_help="List the models that a server has in memory.",
-    params=[flag("--all", "show_all", help="Also the served models that are not in memory."), URL, TOKEN, JSON],
+    params=[flag("--all", "show_all", help="Also the served models that are not in memory."), URL, TOKEN, CACERT, JSON],
 )
 @pass_command_line
 def command(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:

@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from vectord.cli.commands import (
+    CACERT,
     INSTEAD_URL,
     TOKEN,
     command_with_settings,
@@ -78,6 +79,7 @@ Examples:
         ),
         INSTEAD_URL,
         TOKEN,
+        CACERT,
         flag("--json", "as_json", help="Print JSON, and no progress bar."),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vectord.cli.commands import (
+    CACERT,
     INSTEAD_URL,
     JSON,
     TOKEN,
@@ -41,7 +42,7 @@ Examples:
   vectord rm BAAI/bge-m3 --url http://gpu-box:8000 --token "$ADMIN_KEY\""""
 
 
-@command_with_settings(help=HELP, short_help="Remove models from the cache.", params=[INSTEAD_URL, TOKEN, JSON])
+@command_with_settings(help=HELP, short_help="Remove models from the cache.", params=[INSTEAD_URL, TOKEN, CACERT, JSON])
 @pass_command_line
 def command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
     if "models" not in line.layer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vectord.cli.commands import INSTEAD_URL, JSON, TOKEN, command_with_settings, names_for_server
+from vectord.cli.commands import CACERT, INSTEAD_URL, JSON, TOKEN, command_with_settings, names_for_server
 from vectord.cli.commands.models import list_models, list_served
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
@@ -25,7 +25,7 @@ Examples:
   vectord show bge-m3 --url http://gpu-box:8000"""
 
 
-@command_with_settings(help=HELP, short_help="Print the facts of a model.", params=[INSTEAD_URL, TOKEN, JSON])
+@command_with_settings(help=HELP, short_help="Print the facts of a model.", params=[INSTEAD_URL, TOKEN, CACERT, JSON])
 @pass_command_line
 def command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
     if "models" not in line.layer:

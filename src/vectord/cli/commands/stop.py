@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vectord.cli.commands import TOKEN, URL, answers_about, command_with_settings, running_server
+from vectord.cli.commands import CACERT, TOKEN, URL, answers_about, command_with_settings, running_server
 from vectord.cli.printing import print_text
 from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
@@ -26,7 +26,7 @@ Examples:
   vectord stop bge-m3 --url http://gpu-box:8000 --token "$ADMIN_KEY\""""
 
 
-@command_with_settings(help=HELP, short_help="Unload models of a running server.", params=[URL, TOKEN])
+@command_with_settings(help=HELP, short_help="Unload models of a running server.", params=[URL, TOKEN, CACERT])
 @pass_command_line
 def command(line: CommandLine, url: str | None, token: str | None) -> int:
     names, _ = line.layer.pop("models", ([], None))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vectord.cli.commands import JSON, command_with_settings, load_settings, server_here
+from vectord.cli.commands import CACERT, JSON, command_with_settings, load_settings, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config import ModelConfig
 from vectord.config.command_line import pass_command_line, value
@@ -50,6 +50,7 @@ Examples:
         value("--url", "URL", "Verify the first model of this server.  [default: a server that is started now]"),
         value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
         value("--timeout", "S", "Seconds for a request.", kind=click.FloatRange(0.1, 3600), default=120.0),
+        CACERT,
         value("--tasks", "LIST", "Tasks of MTEB, or `none`.", default="STS12,NFCorpus"),
         JSON,
     ],

@@ -120,7 +120,8 @@ class Route:
         bodies have ("output_dtype").
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
     form: the body is multipart/form-data, not JSON.
-    public: needs no key. admin: needs the operator's key; on a shared path this holds for every route.
+    public: needs no key. probe: a health check, which is never rate-limited. admin: needs the operator's key; on a
+        shared path this holds for every route.
     """
 
     method: str
@@ -134,6 +135,7 @@ class Route:
     signs: frozenset[str] = frozenset()
     form: bool = False
     public: bool = False
+    probe: bool = False
     admin: bool = False
     render_error: RenderError | None = None  # None: the product's
 
@@ -219,16 +221,26 @@ class Routes:
         return declare
 
     def get(
-        self, *paths: str, summary: str, answer: object | None = None, public: bool = False
+        self, *paths: str, summary: str, answer: object | None = None, public: bool = False, probe: bool = False
     ) -> Callable[[RenderModels], RenderModels]:
-        """Declares one route for each path, with a renderer of the served models."""
+        """Declares one route for each path, with a renderer of the served models. A probe is public."""
 
         def declare(render: RenderModels) -> RenderModels:
             def parse(incoming: Incoming) -> Call:
                 return Call(ListModels(model=incoming.path.get("model")), render)
 
             for path in paths:
-                self.add(Route(method="GET", path=path, parse=parse, summary=summary, answer=answer, public=public))
+                self.add(
+                    Route(
+                        method="GET",
+                        path=path,
+                        parse=parse,
+                        summary=summary,
+                        answer=answer,
+                        public=public or probe,
+                        probe=probe,
+                    )
+                )
             return render
 
         return declare

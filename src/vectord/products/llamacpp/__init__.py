@@ -426,7 +426,7 @@ class Health(msgspec.Struct):
     status: Literal["ok"]
 
 
-@ROUTES.get("/v1/health", summary="Show whether the server accepts requests", answer=Health, public=True)
+@ROUTES.get("/v1/health", summary="Show whether the server accepts requests", answer=Health, probe=True)
 def render_health(result: ModelList) -> Rendered:
     """200 if at least one model answers."""
     if ready_models(result):

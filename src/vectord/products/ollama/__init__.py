@@ -320,7 +320,7 @@ def render_version(result: ModelList) -> Rendered:
     return json_answer(version=__version__)
 
 
-@ROUTES.get("/", summary="Show that the server is running", public=True)
+@ROUTES.get("/", summary="Show that the server is running", probe=True)
 def render_front(result: ModelList) -> Rendered:
     """Ollama's clients look for this sentence."""
     return Rendered(body=b"Ollama is running", content_type="text/plain; charset=utf-8")

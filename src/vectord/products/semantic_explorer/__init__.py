@@ -370,7 +370,7 @@ class Status(msgspec.Struct):
     reranker_ready: bool
 
 
-@ROUTES.get("/health/status", summary="Show whether models of each kind answer", answer=Status, public=True)
+@ROUTES.get("/health/status", summary="Show whether models of each kind answer", answer=Status, probe=True)
 def render_status(result: ModelList) -> Rendered:
     """Always 200, as in the source. Its queue depth and GPU memory are left out: they are not known here."""
     models = ready_models(result)

@@ -65,7 +65,8 @@ class HttpHandler:
         batches: AnswerBatch | None = None,
         origins: Origins | None = None,
     ) -> None:
-        """origins: None creates them from `config`. batches: answers the routes of stored files and batches; None: there are none."""
+        """batches: answers the routes of stored files and batches; None: there are none. origins: None creates them
+        from `config`."""
         self._engine = engine
         self._table = table
         self._pipeline = pipeline
@@ -97,7 +98,7 @@ class HttpHandler:
         return (
             found,
             headers,
-            self._pipeline.begin(scope["method"], found.endpoint.path, found.endpoint.owner, combined(headers)),
+            self._pipeline.begin(scope["method"], found.endpoint.route, found.endpoint.owner, combined(headers)),
         )
 
     def _identify(
@@ -190,6 +191,8 @@ class HttpHandler:
         if endpoint.open_page is None and not endpoint.public:
             gate = self._pipeline.gate
             await gate.admit(record.address, record.key, record.headers, endpoint.dialect, admin=endpoint.admin)
+        if endpoint.public and not endpoint.probe:
+            await self._pipeline.gate.limits.check(f"pages:{record.address}", None, endpoint.dialect)
         if page is not None:
             is_probe = page.probe and not page.limited and presented_key(record.headers) is None
             if not page.guarded and not is_probe:  # a probe with a key would be a way to guess keys

@@ -88,6 +88,11 @@ class Endpoint:
         return self.choices[0].dialect.name if self.choices else "server"
 
     @cached_property
+    def route(self) -> str:
+        """The path in logs and metrics: without /dialects/NAME, since they have the owner's name."""
+        return self.path.removeprefix(f"/dialects/{self.owner}")
+
+    @cached_property
     def dialect(self) -> str | None:
         """The product that answers; None if the body selects it, or if there is none."""
         return self.choices[0].dialect.name if len(self.choices) == 1 else None
@@ -119,6 +124,10 @@ class Endpoint:
     @cached_property
     def public(self) -> bool:
         return bool(self.choices) and all(route.public for route in self.routes)
+
+    @cached_property
+    def probe(self) -> bool:
+        return bool(self.choices) and all(route.probe for route in self.routes)
 
     def choose(self, body: Content) -> Choice:
         """The preferred product's route if it has a key in the body: one more key never selects another product.

@@ -230,7 +230,7 @@ def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
         batches = unseen_batches(texts)  # no server has them in its cache, nor in one that both share
         return put_load(
             "doctor",
-            LoadTarget(route.server.url, route.form.path, route.server.token),
+            LoadTarget(route.server.url, route.form.path, route.server.token, route.server.tls),
             map(route.body, batches),
             requests=requests,
             concurrency=concurrency,

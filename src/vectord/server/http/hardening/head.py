@@ -19,8 +19,21 @@ Headers = Sequence[tuple[str, str]]  # names in lower case
 
 # Headers with one value each. Two of them would be two keys, two bodies, or two answers.
 SINGLE = frozenset(
-    "host authorization x-api-key api-key origin content-type content-length content-encoding transfer-encoding "
-    "x-vectord-lane x-vectord-timeout-ms x-vectord-expect-fingerprint x-envoy-expected-rq-timeout-ms".split()
+    [
+        "host",
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "origin",
+        "content-type",
+        "content-length",
+        "content-encoding",
+        "transfer-encoding",
+        "x-vectord-lane",
+        "x-vectord-timeout-ms",
+        "x-vectord-expect-fingerprint",
+        "x-envoy-expected-rq-timeout-ms",
+    ]
 )
 
 REPEATED = "The header {header} may be sent once."
