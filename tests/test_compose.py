@@ -183,8 +183,17 @@ def embed(client: httpx.Client, **headers: str) -> httpx.Response:
 
 
 SERVERS = {
-    "uvicorn": ["uvicorn", "vectord.asgi:app", "--port", "{port}"],
-    "uvicorn without lifespan": ["uvicorn", "vectord.asgi:app", "--port", "{port}", "--lifespan", "off"],
+    "uvicorn": ["uvicorn", "vectord.asgi:app", "--http", "h11", "--port", "{port}"],
+    "uvicorn without lifespan": [
+        "uvicorn",
+        "vectord.asgi:app",
+        "--http",
+        "h11",
+        "--port",
+        "{port}",
+        "--lifespan",
+        "off",
+    ],
     "granian": ["granian", "vectord.asgi:app", "--interface", "asgi", "--port", "{port}"],
     "gunicorn": ["gunicorn", "vectord.asgi:app", "-k", "uvicorn.workers.UvicornWorker", "-b", "127.0.0.1:{port}"],
 }
@@ -202,6 +211,32 @@ def test_other_servers_serve_the_same_app(server: str, tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["data"][0]["object"]) == (200, "embedding")
         running.terminate()
         running.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("parser", ["h11", "httptools"])
+def test_the_body_of_an_offered_upgrade_is_no_request(parser: str, tmp_path: Path) -> None:
+    """Under both parsers of uvicorn, one response comes, whether or not the body arrives with the head."""
+    port = free_port()
+    command = ["uvicorn", "vectord.asgi:app", "--http", parser, "--port", port]
+    smuggled = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    head += b"Content-Length: %d\r\n\r\n" % len(smuggled)
+    with process(command, tmp_path, BACKEND="fake") as running, ready(f"http://127.0.0.1:{port}", running):
+        for parts in ([head + smuggled], [head, smuggled]):
+            with socket.create_connection(("127.0.0.1", int(port)), DEADLINE_S) as client:
+                for part in parts:
+                    client.sendall(part)
+                received = b"".join(iter(lambda: received_of(client), b""))
+            assert received.count(b"HTTP/1.1 ") == 1
+            assert received.startswith(b"HTTP/1.1 400 ")
+
+
+def received_of(client: socket.socket) -> bytes:
+    """The next bytes; none at the end. uvicorn may reset a connection whose body it has not read."""
+    try:
+        return client.recv(65_536)
+    except ConnectionResetError:
+        return b""
 
 
 def test_a_bad_setting_under_another_server_is_one_line(tmp_path: Path) -> None:

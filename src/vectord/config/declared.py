@@ -469,7 +469,10 @@ class ServerConfig:
         (), "Addresses and networks of proxies whose X-Forwarded-For names the client."
     )
     cors_allow_origin: tuple[str, ...] = setting(
-        (), "Origins whose pages may call this server from a browser, such as https://example.com; *: all."
+        (),
+        "Origins whose pages may call this server from a browser, such as https://example.com or http://localhost:*; "
+        "*: all. Without keys, the server refuses all other pages, and host names that are neither local nor listed "
+        "here.",
     )
     tls_enabled: bool | None = setting(None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.")
     tls_cert_file: str | None = setting(None, "PEM file of the certificate, followed by its chain.")

@@ -22,6 +22,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP page.example 127.0.0.1",  # a name of somebody else that points to this machine
 ]
 
 
