@@ -120,7 +120,7 @@ WALL_CLOCK_USES = {
     "observability/tracing.py": "the start of a span",
     "server/batches/runner.py": "when stored batches expire, which a restart does not change",
     "server/batches/store.py": "the age of stored files, which a restart does not change",
-    "text/chat_process.py": "the date in a chat template",
+    "text/chat_template.py": "the date in a chat template",
 }
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
 

@@ -140,7 +140,7 @@ class YesNo:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja template that turns messages into one text. Only text/chat_process.py runs it."""
+    """A Jinja template that turns messages into one text. Only text/chat_template.py runs it."""
 
     text: str
     tokens: Mapping[str, str]  # the special tokens that it may name, such as bos_token

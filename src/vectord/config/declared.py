@@ -152,8 +152,8 @@ class ModelConfig:
     default_prompt_name: str | None = setting(None, "Name of the model's prompt to use when a request names no prompt.")
     chat_template: str | None = setting(
         None,
-        "Jinja template for `messages`, in place of the models' own: a file, or the template itself. It runs in a "
-        "sandboxed process.",
+        "Jinja template for `messages`, in place of the models' own: a file, or the template itself. It runs in "
+        "jinja2's sandbox.",
         verbatim=True,
     )
     bge_embed_max_length: int | None = setting(

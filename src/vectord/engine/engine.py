@@ -208,7 +208,6 @@ class Engine:
         if self._shared is not None:
             await self._shared.close()
         self._pool.close()
-        await self._chat_templates.close()
 
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
@@ -366,7 +365,7 @@ class Engine:
             target = self._registry.resolve(request.model, *_requirements(request), allowed=task.caller.models)
             model = target.name
             _check_fingerprint(target, request, task.caller)
-            result = await self._run(target, await self._rendered(target, request), task)
+            result = await self._run(target, await self._rendered(target, request, task.caller), task)
         except BaseException as error:
             self._report_failure(model, request, task, error)
             raise
@@ -383,11 +382,12 @@ class Engine:
         model, adapter = found
         return replace(request, model=model, text=replace(request.text, task=adapter))
 
-    async def _rendered(self, target: ModelOrComposite, request: ModelRequest) -> ModelRequest:
+    async def _rendered(self, target: ModelOrComposite, request: ModelRequest, caller: Caller) -> ModelRequest:
         """The request with the text of its conversation as its only input."""
         if not isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest) or request.conversation is None:
             return request
-        text = await self._chat_templates.render(target.lead.spec.chat_template, request.conversation)
+        template = target.lead.spec.chat_template
+        text = await self._chat_templates.render(template, request.conversation, caller.client)
         return replace(request, inputs=(text,), conversation=None)
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:

@@ -1,46 +1,37 @@
 """Conversations to text: a client's messages in the model's own chat template.
 
-All templates run in one process (chat_process.py), which starts with the first conversation. Belongs to the event loop;
-operations call it before a text is tokenized.
+Belongs to the event loop; operations call it before a text is tokenized. One template runs at a time, in a thread
+(chat_template.py): a large conversation takes tenths of a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
-from pathlib import Path
+import heapq
+from collections import Counter
+from itertools import count
 
 from vectord.checkpoints.spec import ChatTemplate
-from vectord.errors import InputTooLong, InvalidField, Overloaded, Unavailable
+from vectord.errors import InputTooLong, InvalidField, Overloaded
 from vectord.schema import Conversation
 
-RENDER_LIMIT_S = 2.0
-START_LIMIT_S = 30.0
-DECODED_ON_LOOP_BYTES = 2**16  # a text of the maximum size takes up to 30 ms
-LIMIT_CHARACTERS = 4 * 2**20  # of a conversation; chat_process.py has the same limit for its text
-SMALL_CHARACTERS = 2**16  # of a conversation that waits for one larger one at most
-MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all larger conversations that are rendered or wait for it
-_SCRIPT = Path(__file__).with_name("chat_process.py")
+LIMIT_CHARACTERS = 4 * 2**20  # of a conversation; chat_template.py has the same limit for its text
+MAX_WAITING_CHARACTERS = 8 * LIMIT_CHARACTERS  # of all conversations that are rendered or wait for it
+CONVERSATION_CHARACTERS = 4096  # the cost of a conversation besides its length
 
 
 class ChatTemplates:
-    """Renders one conversation at a time."""
+    """Renders one conversation at a time; clients receive equal shares of characters."""
 
-    def __init__(self, render_limit_s: float = RENDER_LIMIT_S) -> None:
-        self._render_limit_s = render_limit_s
-        self._process: Process | None = None
-        self._free = asyncio.Lock()
-        self._large = asyncio.Lock()  # at most one large conversation waits for `_free`
-        self._waiting_characters = 0
+    def __init__(self) -> None:
+        self._turns = FairTurns()
+        self._waiting: Counter[str] = Counter()  # characters, by client
 
-    async def render(self, template: ChatTemplate | None, conversation: Conversation) -> str:
+    async def render(self, template: ChatTemplate | None, conversation: Conversation, client: str) -> str:
         """The text of the conversation.
 
-        Raises InvalidField without a template, or if it does not render these messages in time; Overloaded if too many
-        conversations wait; Unavailable if the process cannot start.
+        Raises InvalidField without a template, or if it does not render these messages; InputTooLong; Overloaded if
+        too many conversations of this client wait.
         """
         if template is None:
             raise InvalidField(
@@ -56,97 +47,68 @@ class ChatTemplates:
                 most=f"{LIMIT_CHARACTERS:,}",
                 size=f"{size:,}",
             )
-        if size <= SMALL_CHARACTERS:
-            answer = await self._answer(template, conversation)
-        else:
-            answer = await self._answer_large(template, conversation, size)
-        if "reason" in answer:
-            raise _failed(answer["reason"])
-        return answer["text"]
-
-    async def _answer_large(self, template: ChatTemplate, conversation: Conversation, size: int) -> Mapping[str, str]:
-        if self._waiting_characters + size > MAX_WAITING_CHARACTERS:
+        cost = size + CONVERSATION_CHARACTERS
+        own = self._waiting[client]
+        left = MAX_WAITING_CHARACTERS - (self._waiting.total() - own)
+        if own + cost > left // 2:  # the other half is for other clients
             raise Overloaded("Too many conversations wait for their chat template; try again.", retry_after_s=1.0)
-        self._waiting_characters += size
+        self._waiting[client] += cost
         try:
-            async with self._large:
-                return await self._answer(template, conversation)
+            await self._turns.take(client, cost)
+            work = asyncio.ensure_future(asyncio.to_thread(_rendered, template, conversation))
+            work.add_done_callback(lambda _: self._turns.give_back())  # the thread goes on if this request is cancelled
+            text = await asyncio.shield(work)
         finally:
-            self._waiting_characters -= size
+            self._waiting[client] -= cost
+            if not self._waiting[client]:
+                del self._waiting[client]
+        if isinstance(text, InvalidField):
+            raise text
+        return text
 
-    async def _answer(self, template: ChatTemplate, conversation: Conversation) -> Mapping[str, str]:
-        """What chat_process.py answers."""
-        async with self._free:
-            try:
-                process = await self._running()
-                job = _job(template, conversation)
-                return await asyncio.wait_for(_ask(process, job), self._render_limit_s)
-            except TimeoutError:
-                await self.close()
-                raise _failed(f"it takes more than {self._render_limit_s:g} s") from None
-            except (OSError, EOFError):
-                await self.close()
-                raise _failed("it ends its process") from None
-            except BaseException:  # of a cancelled request too: its answer would go to the next one
-                await self.close()
-                raise
 
-    async def _running(self) -> Process:
-        if self._process is not None and self._process.returncode is None:
-            return self._process
+class FairTurns:
+    """One turn at a time, by self-clocked fair queueing: clients receive equal shares of the cost, whatever becomes of
+    their work, and a small turn of a new client precedes the large ones that wait."""
+
+    def __init__(self) -> None:
+        self._clock = 0  # the tag of the turn that is taken
+        self._last: dict[str, int] = {}  # the highest tag of each client
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: (tag, number, set when it begins)
+        self._numbers = count()
+        self._taken = False
+
+    async def take(self, client: str, cost: int) -> None:
+        """Returns when the turn begins; `give_back` ends it."""
+        tag = max(self._clock, self._last.get(client, 0)) + cost
+        self._last[client] = tag
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (tag, next(self._numbers), turn))
+        if not self._taken:
+            self._begin_next()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(_SCRIPT)),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=DEVNULL,
-                env={},
-                start_new_session=True,  # Ctrl-C is for the server, which ends this process
-            )
-            await asyncio.wait_for(_read_frame(self._process), START_LIMIT_S)
-        except (OSError, EOFError, TimeoutError) as problem:
-            await self.close()
-            raise Unavailable("The process that renders chat templates does not start.") from problem
-        return self._process
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it began just before
+                self.give_back()
+            raise
 
-    async def close(self) -> None:
-        """Ends the process; the next conversation starts another."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()  # closes the pipes
+    def give_back(self) -> None:
+        self._taken = False
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self._waiting:
+            self._clock, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                self._taken = True
+                turn.set_result(None)
+                return
+        self._clock = 0
+        self._last.clear()
 
 
-def _job(template: ChatTemplate, conversation: Conversation) -> bytes:
-    """One JSON object. The messages are JSON already, and decoding megabytes would stop the event loop."""
-    rest = {
-        "template": template.text,
-        "tokens": dict(template.tokens),
-        "add_generation_prompt": conversation.add_generation_prompt,
-        "continue_final_message": conversation.continue_final_message,
-    }
-    head = json.dumps(rest).removesuffix("}")
-    return f'{head}, "messages": {conversation.messages}, "variables": {conversation.variables}}}'.encode()
+def _rendered(template: ChatTemplate, conversation: Conversation) -> str | InvalidField:
+    from vectord.text.chat_template import rendered  # noqa: PLC0415 - jinja2 takes 30 ms; most servers never need it
 
-
-async def _ask(process: Process, job: bytes) -> dict[str, str]:
-    assert process.stdin is not None
-    process.stdin.write(len(job).to_bytes(4) + job)
-    await process.stdin.drain()
-    frame = await _read_frame(process)
-    answer: dict[str, str] = (
-        json.loads(frame) if len(frame) <= DECODED_ON_LOOP_BYTES else await asyncio.to_thread(json.loads, frame)
-    )
-    return answer
-
-
-async def _read_frame(process: Process) -> bytes:
-    assert process.stdout is not None
-    return await process.stdout.readexactly(int.from_bytes(await process.stdout.readexactly(4)))
-
-
-def _failed(reason: str) -> InvalidField:
-    template = "The model's chat template does not render {field}: {reason}."
-    return InvalidField(template, field="conversation", reason=reason)
+    return rendered(template, conversation)

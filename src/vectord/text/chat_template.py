@@ -1,20 +1,16 @@
-"""Renders chat templates in a process of its own, which chat.py starts, limits and ends.
+"""Messages to text: a model's chat template in jinja2's sandbox, as transformers and vLLM run it.
 
-A chat template is a Jinja program from a model's folder. jinja2's sandbox keeps it from Python's internals, but bounds
-neither time nor memory; only a process can be bounded. It has no environment variables and may not write files.
-
-Reads a frame from stdin, writes one to stdout, and so on until stdin ends. A frame: 4 bytes of length, then JSON. Not
-imported by vectord: run as a script, it imports nothing but jinja2.
+chat.py imports this module in a thread, with the first conversation, and calls it there. The sandbox keeps a template
+from Python's internals and from the values it is given. A text is limited; the template's time and memory are not.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
@@ -23,10 +19,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-if sys.platform != "win32":
-    import resource
+from vectord.checkpoints.spec import ChatTemplate
+from vectord.errors import InvalidField
+from vectord.schema import Conversation
 
-MEMORY_LIMIT_BYTES = 512 * 2**20
 TEXT_LIMIT_CHARACTERS = 4 * 2**20
 OPEN_END = "\ue000\ue001\ue000 "  # marks the end of the last message; its space shows whether the template trims
 
@@ -118,22 +114,41 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     return False
 
 
-def render(job: Mapping[str, Any]) -> str:
-    """The text of a job's messages. Raises TemplateError, Refused, or whatever the template provokes."""
-    template, in_parts = compiled(job["template"])
-    messages = list(shown(job["messages"], in_parts))
-    if job["continue_final_message"]:
+def rendered(template: ChatTemplate, conversation: Conversation) -> str | InvalidField:
+    """The text, or the error: its reason has words of the template or of this file, never of the messages."""
+    try:
+        return _text(template, conversation)
+    except Refused as refusal:
+        reason = refusal.message or ""
+        return _failed(reason[:200] if reason in template.text else "it refuses them")
+    except CannotContinue as problem:
+        return _failed(str(problem))
+    except MemoryError:
+        return _failed("it makes too long a text")
+    except Exception as failure:  # a template can provoke every kind of failure
+        return _failed(f"it fails ({type(failure).__name__})")
+
+
+def _failed(reason: str) -> InvalidField:
+    template = "The model's chat template does not render {field}: {reason}."
+    return InvalidField(template, field="conversation", reason=reason)
+
+
+def _text(template: ChatTemplate, conversation: Conversation) -> str:
+    program, in_parts = compiled(template.text)
+    messages = list(shown(json.loads(conversation.messages), in_parts))
+    if conversation.continue_final_message:
         _mark_end(messages)
-    variables = {**job["tokens"], "tools": None, "documents": None, **job["variables"]}
-    variables |= {"messages": messages, "add_generation_prompt": job["add_generation_prompt"]}
+    variables = {**template.tokens, "tools": None, "documents": None, **json.loads(conversation.variables)}
+    variables |= {"messages": messages, "add_generation_prompt": conversation.add_generation_prompt}
     parts, characters = [], 0
-    for part in template.generate(variables):
+    for part in program.generate(variables):
         characters += len(part)
         if characters > TEXT_LIMIT_CHARACTERS:
             raise MemoryError
         parts.append(part)
     text = "".join(parts)
-    return _up_to_mark(text) if job["continue_final_message"] else text
+    return _up_to_mark(text) if conversation.continue_final_message else text
 
 
 def shown(messages: Sequence[Mapping[str, Any]], in_parts: bool) -> Iterator[dict[str, Any]]:
@@ -160,43 +175,3 @@ def _up_to_mark(text: str) -> str:
     if at < 0:
         raise CannotContinue("the template leaves out the last message, which cannot be continued")
     return text[:at] if text.startswith(OPEN_END, at) else text[:at].rstrip()
-
-
-def answer(job: Mapping[str, Any]) -> dict[str, str]:
-    """{"text": ...}, or {"reason": ...}: words of the template or of this file, never of the messages."""
-    try:
-        return {"text": render(job)}
-    except Refused as refusal:
-        reason = refusal.message or ""
-        return {"reason": reason[:200] if reason in job["template"] else "it refuses them"}
-    except CannotContinue as problem:
-        return {"reason": str(problem)}
-    except MemoryError:
-        return {"reason": "it makes too long a text"}
-    except Exception as failure:  # a template can provoke every kind of failure
-        return {"reason": f"it fails ({type(failure).__name__})"}
-
-
-def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Answer each job in order. The first frame, an empty one, reports that the process is ready."""
-    packed = b""
-    while True:
-        answers.write(len(packed).to_bytes(4) + packed)
-        answers.flush()
-        size = jobs.read(4)
-        if len(size) < 4:
-            return
-        answered = answer(json.loads(jobs.read(int.from_bytes(size))))
-        packed = json.dumps(answered, ensure_ascii=False).encode("utf-8", "surrogatepass")  # as json.loads decodes it
-
-
-def limit_process() -> None:
-    if sys.platform != "win32":
-        limits = (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)
-        for limit, value in limits:
-            resource.setrlimit(limit, (value, value))
-
-
-if __name__ == "__main__":
-    limit_process()
-    serve(sys.stdin.buffer, sys.stdout.buffer)
