@@ -304,6 +304,15 @@ def test_keys_of_the_file_and_of_the_settings_are_both_accepted(path: Path) -> N
     }
 
 
+def test_no_key_of_the_file_has_the_name_of_one_in_the_settings(path: Path) -> None:
+    """The name owns stored files and batches: a key called api_key read those of --api-key."""
+    names = ("api_key", "api_token", "admin_key")
+    known = Keys({"api_key": "one", "api_token": "two"}, "three", KeysFile(str(written(path, *map(stanza, names)))))
+    found = [check(known, {"x-api-key": key}) for key in ("one", "two", "three", *names)]
+    assert len({key.name for key in found if key is not None}) == 6
+    assert known.named("api_key") == found[3]
+
+
 def test_the_admin_right_follows_the_file(path: Path) -> None:
     """Without a key that has it, the admin routes do not exist."""
     clock = Clock()
@@ -377,9 +386,12 @@ async def test_two_keys_of_the_settings_are_two_clients(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         for key in ("one", "two"):
             await call(app, "POST", "/v1/embed", b'{"input": "hello"}', headers={"x-api-key": key})
-    assert [caller.client for caller in engine.callers] == ["api_key", "api_token"]
+    assert [caller.client for caller in engine.callers] == ["settings/api_key", "settings/api_token"]
     lines = [record for record in caplog.records if record.name == "vectord.requests"]
-    assert [record.fields.get("key") for record in lines] == ["api_key", "api_token"]  # type: ignore[attr-defined]
+    assert [record.fields.get("key") for record in lines] == [
+        "settings/api_key",
+        "settings/api_token",
+    ]  # type: ignore[attr-defined]
     app = create_app(engine, [EMBED], ServerConfig(api_token="two"))
     await call(app, "POST", "/v1/embed", b'{"input": "hello"}', headers={"x-api-key": "two"})
     assert engine.callers[-1].client == "10.0.0.1"

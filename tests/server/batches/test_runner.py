@@ -21,10 +21,19 @@ from tests.collection import without_collection
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.errors import ConfigError, InferenceFailed, InvalidRequest, NoSuchRoute, Overloaded, PayloadTooLarge
+from vectord.errors import (
+    ConfigError,
+    InferenceFailed,
+    InvalidRequest,
+    NoSuchRoute,
+    Overloaded,
+    PayloadTooLarge,
+    Unavailable,
+)
 from vectord.products.common.batches import (
     CreateBatch,
     ItemRequest,
+    ListBatches,
     ListFiles,
     StoredBatch,
     StoredContent,
@@ -108,7 +117,9 @@ async def test_lines_run_in_the_bulk_lane_a_few_at_a_time(tmp_path):
         assert engine.running == CONCURRENT_LINES
         engine.gate.set()
         assert (await ended(runner, id)).status == "completed"
-    assert {(caller.lane, caller.client, caller.named) for caller in engine.callers} == {("bulk", "batches", False)}
+    assert {(caller.lane, caller.client, caller.named) for caller in engine.callers} == {
+        ("bulk", "batches/shared", False)
+    }
 
 
 async def test_a_cancelled_batch_keeps_its_results(tmp_path):
@@ -296,10 +307,89 @@ async def test_a_file_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, mon
 
     async with running(tmp_path) as runner:
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(Unavailable, match="no space"):
             await runner.answer(StoreFile(name="in", content=b"content"), ANN)
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["LOCK"]
         assert (await runner.answer(ALL_FILES, ANN)).items == []
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monkeypatch, restarted):
+    """It stayed in "finalizing", could not be cancelled, and took every byte that was freed. A new batch of the same
+    input computes no line again, also if the disk had no space for the record either."""
+    full = False
+
+    def fsync(file):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        id = await create(runner, lines(20))
+        await engine.entered.acquire()
+        full = True
+        engine.gate.set()
+        batch = await ended(runner, id)
+        assert (batch.status, batch.output_file_id) == ("failed", None)
+        assert [fault.code for fault in batch.errors] == ["storage_full"]
+        assert not list(tmp_path.glob("*/*.part"))
+        request = CreateBatch(input_file_id=batch.input_file_id, endpoint=ENDPOINT, window_s=HOUR_S)
+        with pytest.raises(Unavailable, match="no space"):
+            await runner.answer(request, ANYONE)
+        full = False
+        if not restarted:
+            again = await runner.answer(request, ANYONE)
+            assert isinstance(again, StoredBatch)
+            id = again.id
+            assert (await ended(runner, id)).status == "completed"
+    async with running(tmp_path, engine) as runner:
+        batch = await ended(runner, id)
+        assert len(await rows(runner, batch.output_file_id)) == 20
+        assert len(engine.callers) == 20
+        await runner.answer(ItemRequest("delete file", batch.input_file_id), ANYONE)
+    assert not list(tmp_path.glob("*/*.results"))
+
+
+async def test_a_waiting_batch_keeps_no_other_out(tmp_path):
+    """Four batches whose owners' quotas were used up had stopped those of all others."""
+    names = ["ann", "bob", "carl", "dan", "eve", "free"]
+    file = tmp_path / "keys.toml"
+    entries = (
+        f'[[keys]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n'
+        + ("requests_per_minute = 1\n" if name != "free" else "")
+        for name in names
+    )
+    file.write_text("".join(entries))
+    file.chmod(0o600)
+    async with running(tmp_path / "d", FakeEngine(), Gate(ServerConfig(api_keys_file=str(file)))) as runner:
+        ids = {name: await create(runner, lines(20), Caller(client=name, named=True)) for name in names}
+        free = Caller(client="free", named=True)
+        assert (await ended(runner, ids["free"], free)).status == "completed"
+        assert not (await shown(runner, ids["ann"], ANN)).ended
+
+
+async def test_files_and_batches_of_one_second_keep_their_order(tmp_path, monkeypatch):
+    """After a restart, too: batches ran in random order."""
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with running(tmp_path, engine) as runner:
+        ids = [await create(runner, lines(1)) for _ in range(8)]
+        files = [file.id for file in (await runner.answer(ALL_FILES, ANYONE)).items]
+    async with running(tmp_path, engine) as runner:
+        listed = await runner.answer(ListBatches(after=None, limit=100), ANYONE)
+        assert [batch.id for batch in listed.items] == ids[::-1]
+        assert [file.id for file in (await runner.answer(ALL_FILES, ANYONE)).items] == files
+
+
+async def test_other_folders_are_left_alone(tmp_path):
+    """The root of a file system has lost+found."""
+    (tmp_path / "lost+found").mkdir(mode=0)
+    async with running(tmp_path) as runner:
+        assert (await ended(runner, await create(runner, lines(1)))).status == "completed"
+    assert (tmp_path / "lost+found").is_dir()
 
 
 async def test_a_batch_of_a_removed_key_fails(tmp_path):

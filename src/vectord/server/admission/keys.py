@@ -79,9 +79,12 @@ class Keys:
         self._requires_scheme = requires_scheme
         self._file = file
         shared = len(accepted) == 1
-        self._configured = [Key(name=name, digest=_digest(key), shared=shared) for name, key in accepted.items()]
+        # The names differ from all names in a file, which have no slash: a name identifies the owner of files.
+        self._configured = [
+            Key(name=f"settings/{name}", digest=_digest(key), shared=shared) for name, key in accepted.items()
+        ]
         if admin_key:
-            self._configured.append(Key(name="admin_key", digest=_digest(admin_key), admin=True, shared=True))
+            self._configured.append(Key(name="settings/admin_key", digest=_digest(admin_key), admin=True, shared=True))
         self._salt = os.urandom(32)
         self._from_file: Sequence[Key] = ()
         self._index = self._build_index()

@@ -54,14 +54,15 @@ from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Caller, EmbedRequest, Result
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Key
-from vectord.server.batches.store import BatchStore, DiskFull, Shelf, request_id
+from vectord.server.batches.store import BatchStore, DiskFull, Shelf, full_disk_detected, request_id
 from vectord.server.http.handler import LARGE_BYTES
 from vectord.server.http.hardening.body import check_shape
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.http.routing import Table
 
-CONCURRENT_BATCHES = 4  # at most one of each owner
-CONCURRENT_LINES = 8  # of one batch
+CONCURRENT_LINES = 8  # of one batch; each owner runs one batch at a time
+RUNNING_LINES = 32  # of all batches
+NO_SPACE = "There is no space for the stored files; delete some, or try again later."
 MAX_RETRY_S = 30.0
 SWEEP_S = 600.0
 
@@ -79,7 +80,7 @@ class BatchRunner:
         self._gate = gate
         self._guards = guards
         self._storing = asyncio.Lock()  # one call of the store at a time
-        self._places = asyncio.Semaphore(CONCURRENT_BATCHES)
+        self._places = asyncio.Semaphore(RUNNING_LINES)
         self._parsing = asyncio.Lock()  # one large line at a time: its parser delays the event loop
         self._workers: dict[str, asyncio.Task[None]] = {}  # by owner
         self._windows: dict[str, asyncio.Timeout] = {}  # of running batches
@@ -102,6 +103,12 @@ class BatchRunner:
 
     async def answer(self, request: BatchRequest, caller: Caller) -> BatchResult:
         """Each key with a name of its own has its own files and batches; all other clients share theirs."""
+        try:
+            return await self._answered(request, caller)
+        except DiskFull:
+            raise Unavailable(NO_SPACE) from None
+
+    async def _answered(self, request: BatchRequest, caller: Caller) -> BatchResult:
         store, shelf = self._store, self._store.shelf(caller.client if caller.named else "")
         match request:
             case StoreFile():
@@ -135,17 +142,19 @@ class BatchRunner:
             raise InvalidRequest("The batch has ended or is being finished.")
         batch.status = "cancelling"
         batch.cancelling_at = batch.cancelling_at or int(time.time())
-        await self._stored(self._store.save, shelf, batch)
+        with suppress(DiskFull):
+            await self._stored(self._store.save, shelf, batch)
         if (window := self._windows.get(batch.id)) is not None:
             window.reschedule(asyncio.get_running_loop().time())
         return batch
 
     async def _stored(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs one method of the store in a thread, to its end even if the client disconnects."""
+        """Runs one method of the store in a thread, to its end even if the client disconnects. Raises DiskFull."""
         async with self._storing:
             work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
             try:
-                return await asyncio.shield(work)
+                with full_disk_detected():
+                    return await asyncio.shield(work)
             except asyncio.CancelledError:
                 with suppress(Exception):
                     await work
@@ -168,9 +177,12 @@ class BatchRunner:
     async def _work(self, shelf: Shelf) -> None:
         while batch := next((one for one in list(shelf.batches.values()) if not one.ended), None):
             try:
-                async with self._places:
-                    await self._run(shelf, batch)
-            except Exception as problem:  # such as a full disk: the batch continues later
+                await self._run(shelf, batch)
+            except DiskFull:
+                fault = Fault("storage_full", "There is no space for the results; create the batch again to continue.")
+                await self._stored(self._store.fail, shelf, batch, [fault])
+                log.error("the disk of --batch-dir is full", extra={"fields": {"batch": batch.id}})
+            except Exception as problem:  # such as a disk that fails: the batch continues later
                 log_failure(problem, request_id=batch.id, method="POST", route=batch.endpoint)
                 await asyncio.sleep(MAX_RETRY_S)
 
@@ -201,7 +213,7 @@ class BatchRunner:
                 raise
             ending = "expired"
         except DiskFull:
-            batch.errors = [Fault("storage_full", "The results do not fit into --batch-disk-limit.")]
+            batch.errors = [Fault("storage_full", "The results do not fit on the disk, or into --batch-disk-limit.")]
             ending = "failed"
         except Unauthorized:
             batch.errors = [Fault("invalid_api_key", "The key that created the batch was removed.")]
@@ -214,6 +226,8 @@ class BatchRunner:
 
     def _validated(self, shelf: Shelf, batch: StoredBatch) -> tuple[Sequence[str], list[Fault]]:
         """The ids of all lines, and the faults. In a thread."""
+        if batch.input_file_id not in shelf.files:  # deleted while a full disk kept the batch's end from its record
+            return (), [Fault("invalid_input_file", "The input file was deleted.")]
         custom_ids: dict[str, None] = {}
         faults: list[Fault] = []
         for count, (number, line) in enumerate(self._store.input_lines(shelf, batch), 1):
@@ -283,7 +297,7 @@ class BatchRunner:
             raise Unauthorized("")
         request = await asyncio.to_thread(read_request_line, line, batch.endpoint)
         caller = Caller(
-            client=shelf.owner or "batches",
+            client=shelf.owner or "batches/shared",  # no key has a name with a slash
             named=bool(shelf.owner),
             lane="bulk",
             request_id=request_id(batch, index),
@@ -333,8 +347,9 @@ class BatchRunner:
             request = replace(request, waits=True)
         while True:
             try:
-                await self._gate.limits.check_key(key)
-                result = await self._engine.answer(request, caller)
+                async with self._places:
+                    await self._gate.limits.check_key(key)
+                    result = await self._engine.answer(request, caller)
             except (Overloaded, Unavailable) as refused:
                 await asyncio.sleep(min(max(refused.retry_after_s, 0.05), MAX_RETRY_S))
             else:

@@ -4,17 +4,20 @@
     OWNER/file-ID                   content of a file
     OWNER/file-ID.json              its record, written after the content; content without a record is deleted at start
     OWNER/batch_ID.json             the record of a batch, replaced as a whole
-    OWNER/batch_ID.results          results of an unfinished batch, in the order of its lines
+    OWNER/batch_ID.results          results of a batch without output files, in the order of its lines
 
-OWNER is a key's name in hexadecimal digits, or "shared" for clients without a key of their own.
+OWNER is a key's name in hexadecimal digits, or "shared" for clients without a key of their own. Other folders, such as
+lost+found, are left alone.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -27,6 +30,7 @@ from vectord.products.common.batches import (
     MAX_LINES,
     NO_SUCH_FILE,
     Ending,
+    Fault,
     Purpose,
     StoredBatch,
     StoredContent,
@@ -61,7 +65,18 @@ _safe_id = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 
 
 class DiskFull(Exception):
-    """The results of a batch do not fit into what --batch-disk-limit leaves to its owner."""
+    """The disk is full, or the results do not fit into what --batch-disk-limit leaves to their owner."""
+
+
+@contextmanager
+def full_disk_detected() -> Iterator[None]:
+    """Raises DiskFull for the OSErrors of a full disk, an exhausted quota and a file of the largest size."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull from problem
+        raise
 
 
 @dataclass(slots=True)
@@ -137,7 +152,7 @@ class BatchStore:
         limit, given = self._limit_of(shelf), shelf.used_bytes + len(content)
         if given > limit:
             raise PayloadTooLarge(DISK_LIMIT, limit=limit, given=given)
-        file = self._new_file(f"file-{os.urandom(16).hex()}", name, "batch", len(content), expires_after_s)
+        file = self._new_file(_new_id("file-"), name, "batch", len(content), expires_after_s)
         shelf.folder.mkdir(mode=0o700, exist_ok=True)
         _replace(shelf.path(file.id), content)
         try:
@@ -161,6 +176,9 @@ class BatchStore:
         file = self.file(shelf, id)
         if any(batch.input_file_id == id for batch in shelf.batches.values() if not batch.ended):
             raise InvalidRequest(IN_USE)
+        for batch in shelf.batches.values():
+            if batch.input_file_id == id:
+                self._delete_results(shelf, batch)
         del shelf.files[id]
         shelf.used_bytes -= file.bytes
         shelf.path(id + RECORD).unlink(missing_ok=True)  # first: content without a record is deleted at start
@@ -183,7 +201,10 @@ class BatchStore:
     def add_batch(
         self, shelf: Shelf, input_file_id: str, endpoint: str, window_s: int, metadata: dict[str, str] | None
     ) -> StoredBatch:
-        """Raises NoSuchRoute, or InvalidRequest beyond the limits."""
+        """Continues a batch with the same input that failed for lack of space, if there is one.
+
+        Raises NoSuchRoute, or InvalidRequest beyond the limits.
+        """
         if self.file(shelf, input_file_id, "input_file_id").purpose != "batch":
             raise InvalidField("{field} must be a file with the purpose `batch`.", field="input_file_id")
         active = sum(not batch.ended for batch in shelf.batches.values())
@@ -193,7 +214,7 @@ class BatchStore:
             raise InvalidRequest(TOO_MANY_RECORDS, limit=MAX_BATCHES, given=len(shelf.batches) + 1)
         now = int(time.time())
         batch = StoredBatch(
-            id=f"batch_{os.urandom(16).hex()}",
+            id=_new_id("batch_"),
             endpoint=endpoint,
             input_file_id=input_file_id,
             status="validating",
@@ -202,6 +223,12 @@ class BatchStore:
             metadata=metadata,
         )
         self.save(shelf, batch)
+        for old in reversed(shelf.batches.values()):
+            results = shelf.path(old.id + RESULTS)
+            if old.ended and (old.input_file_id, old.endpoint) == (input_file_id, endpoint) and results.exists():
+                results.rename(shelf.path(batch.id + RESULTS))
+                self.save(shelf, old)  # a full disk may have kept its end from the record
+                break
         return batch
 
     def batch(self, shelf: Shelf, id: str) -> StoredBatch:
@@ -246,8 +273,9 @@ class BatchStore:
         """The line is in the kernel when this returns. Raises DiskFull or OSError."""
         if shelf.used_bytes + 2 * len(line) > self._limit_of(shelf):  # the output file is written before the results go
             raise DiskFull
-        if results.write(line) != len(line):
-            raise DiskFull
+        with full_disk_detected():
+            if results.write(line) != len(line):
+                raise DiskFull
         shelf.used_bytes += 2 * len(line)
         self.count(batch, succeeded)
 
@@ -286,8 +314,28 @@ class BatchStore:
         setattr(batch, f"{batch.ending}_at", int(time.time()))
         batch.status = batch.ending
         self.save(shelf, batch)
-        shelf.used_bytes -= 2 * results.stat().st_size
-        results.unlink()
+        self._delete_results(shelf, batch)
+
+    def fail(self, shelf: Shelf, batch: StoredBatch, faults: list[Fault]) -> None:
+        """Set the status to "failed" without output files: there is no space for them. The results stay.
+
+        If there is no space for the record either, a restart continues the batch.
+        """
+        batch.errors, batch.status, batch.ending = faults, "failed", None
+        batch.failed_at = int(time.time())
+        for kind in ("output", "errors"):
+            id = _result_id(batch, kind)
+            shelf.path(id + PART).unlink(missing_ok=True)
+            if id not in shelf.files:
+                shelf.path(id).unlink(missing_ok=True)
+        with suppress(DiskFull), full_disk_detected():
+            self.save(shelf, batch)
+
+    def _delete_results(self, shelf: Shelf, batch: StoredBatch) -> None:
+        results = shelf.path(batch.id + RESULTS)
+        if results.exists():
+            shelf.used_bytes -= 2 * results.stat().st_size
+            results.unlink()
 
     def _deliver(self, shelf: Shelf, part: Path, name: str) -> str | None:
         """The id of the new file; None for an empty one, which is deleted."""
@@ -313,25 +361,27 @@ class BatchStore:
             for batch in list(shelf.batches.values()):
                 if batch.ended and batch.expires_at + self._retention_s <= now:
                     del shelf.batches[batch.id]
+                    self._delete_results(shelf, batch)
                     shelf.path(batch.id + RECORD).unlink(missing_ok=True)
 
     def _load(self, folder: Path) -> None:
         try:
             owner = "" if folder.name == SHARED else bytes.fromhex(folder.name).decode()
         except ValueError:
-            raise ConfigError(f"--batch-dir: {str(folder)!r} is not a folder of this server") from None
+            return
         shelf = self._shelves[folder.name] = Shelf(owner, folder)
         files, batches = [], []
         try:
             for path in folder.glob("*" + RECORD):
                 if path.name.startswith("file-"):
-                    files.append(msgspec.json.decode(path.read_bytes(), type=StoredFile))
+                    file = msgspec.json.decode(path.read_bytes(), type=StoredFile)
+                    files.append((path.stat().st_mtime_ns, file))
                 else:
                     batches.append(msgspec.json.decode(path.read_bytes(), type=StoredBatch))
         except (msgspec.MsgspecError, OSError, UnicodeDecodeError):
             raise ConfigError(f"--batch-dir: {str(path)!r} is damaged; delete it to start") from None
-        shelf.files = {file.id: file for file in sorted(files, key=lambda file: file.created_at)}
-        shelf.batches = {batch.id: batch for batch in sorted(batches, key=lambda batch: batch.created_at)}
+        shelf.files = {file.id: file for _, file in sorted(files, key=lambda one: (one[1].created_at, one[0]))}
+        shelf.batches = {batch.id: batch for batch in sorted(batches, key=lambda batch: (batch.created_at, batch.id))}
         for path in folder.iterdir():
             if path.suffix == RESULTS:
                 shelf.used_bytes += 2 * path.stat().st_size
@@ -343,6 +393,11 @@ class BatchStore:
 def request_id(batch: StoredBatch, index: int) -> str:
     """The id of the request in a line; index: from 0."""
     return f"{batch.id.replace('batch_', 'batch_req_')}-{index}"
+
+
+def _new_id(prefix: str) -> str:
+    """In the order of creation, and not to be guessed."""
+    return f"{prefix}{time.time_ns():016x}{os.urandom(8).hex()}"
 
 
 def _result_id(batch: StoredBatch, kind: str) -> str:
