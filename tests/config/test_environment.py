@@ -45,6 +45,8 @@ def test_service_links_of_kubernetes_are_ignored(tmp_path: Path) -> None:
         "VECTORD_GRPC_SERVICE_HOST": "10.0.0.8",
         "VECTORD_GRPC_PORT": "tcp://10.0.0.8:50051",
         "VECTORD_GRPC_PORT_50051_TCP_PROTO": "tcp",
+        "VECTORD_GPU_PORT": "tcp://10.0.0.9:8000",
+        "VECTORD_DNS_PORT": "udp://10.0.0.9:53",
     }
     assert load((), environ, tmp_path).config == Config()
 

@@ -101,12 +101,23 @@ def test_only_the_arguments_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--hf-token"], {}, ""),
         ([], {}, "[server]\napi_key = 1234567"),
         ([], {"VECTORD_API_KEYS": "1234567"}, ""),
+        (["--device", "https://me:1234567@host"], {}, ""),
     ],
 )
 def test_an_error_shows_no_secret(tmp_path: Path, argv: list[str], environ: dict[str, str], toml: str) -> None:
     """Nor a value that may be one."""
     (tmp_path / "vectord.toml").write_text(toml)
     assert "1234567" not in refused(argv, environ, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["hf_endpoint", "grafana_url", "redis_url", "shared_cache"])
+def test_the_password_of_a_url_is_not_printed(tmp_path: Path, name: str) -> None:
+    """As --print-config and doctor show the settings; the configuration has it."""
+    url = f"{'redis' if name in ('redis_url', 'shared_cache') else 'https'}://me:1234567@host"
+    loaded = load([f"--{name.replace('_', '-')}", url], NOTHING, tmp_path)
+    printed = {setting.name: value for setting, value, _ in loaded.printable()}
+    assert printed[name] in ("***", "https://***@host")
+    assert "1234567" in repr([getattr(getattr(loaded.config, one.section), one.name) for one in SETTINGS])
 
 
 def test_a_long_value_is_shown_short(tmp_path: Path) -> None:

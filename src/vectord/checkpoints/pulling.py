@@ -27,6 +27,7 @@ from typing import Any
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.redirects import RefusedRedirect, refusing_redirects
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
+from vectord.config.sources import without_password
 from vectord.errors import ModelUnavailable, plain_reason
 
 MAX_FILES = 100_000  # of a repository
@@ -413,7 +414,7 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
 def _failure(error: Exception, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
     reason, status = plain_reason(error), _status_of(error)
-    endpoint = re.sub("//[^/]*@", "//", endpoint)  # without a password
+    endpoint = without_password(endpoint)
     if (advice := _disk_advice(error)) is not None:
         return f"{cache} cannot be written ({reason}){advice}"
     if status is not None:

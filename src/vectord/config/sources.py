@@ -29,8 +29,10 @@ SettingSource: TypeAlias = Literal["command line", "environment", ".env", "confi
 
 CONFIG_FILE = "vectord.toml"
 _NAMES = frozenset({"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in SETTINGS for name in setting.env)})
-# Variables that Kubernetes sets in every pod for a service called vectord, or vectord-something.
+# Variables that Kubernetes sets in every pod for a service called vectord, or vectord-something. The other one is
+# NAME_PORT, such as VECTORD_GPU_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r"VECTORD_(\w+_)?(SERVICE_(HOST|PORT)|PORT_[0-9]+_(TCP|UDP|SCTP)).*", re.ASCII)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,10 @@ class Loaded:
             log.warning("%s", note)
 
     def printable(self) -> Iterator[tuple[Setting, Any, Origin]]:
-        """Each setting with its value and origin. A secret that is set is ***."""
+        """Each setting with its value and origin. A secret that is set is ***, as is a password in a URL."""
         for setting in SETTINGS:
             value = getattr(getattr(self.config, setting.section), setting.name)
+            value = without_password(value) if isinstance(value, str) else value
             yield setting, "***" if setting.secret and value is not None else value, self.origins[setting.name]
 
 
@@ -173,8 +176,8 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
 
 def _read_environment(environ: Mapping[str, str], source: SettingSource, warnings: list[str]) -> Layer:
     """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
-    for name in environ:
-        if name.startswith(PREFIX) and name not in _NAMES and not _SERVICE_LINK.fullmatch(name):
+    for name, value in environ.items():
+        if name.startswith(PREFIX) and name not in _NAMES and not _is_service_link(name, value):
             known = (known for known in _NAMES if known.startswith(PREFIX))
             raise ConfigError(f"unknown name {quoted(name)} ({source}){nearest(name, known)}")
     layer: Layer = {}
@@ -190,6 +193,11 @@ def _read_environment(environ: Mapping[str, str], source: SettingSource, warning
             layer[setting.name] = (text, origin)
             break
     return layer
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    is_address = name.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value) is not None
+    return is_address or _SERVICE_LINK.fullmatch(name) is not None
 
 
 def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -367,6 +375,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def quoted(raw: object) -> str:
-    """The operator's value in quotes, on one line of at most 80 characters."""
-    text = repr(raw)
+    """The operator's value in quotes, on one line of at most 80 characters, without a password in a URL."""
+    text = without_password(repr(raw))
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def without_password(text: str) -> str:
+    """The text with *** in place of the user and the password of each URL."""
+    return re.sub(r"//[^/\s]*@", "//***@", text)
