@@ -21,6 +21,7 @@ from vectord.cli.printing import print_text
 from vectord.config.command_line import usage_line
 from vectord.config.sources import nearest, quoted
 from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.observability.log_stream import drain_logs
 from vectord.observability.progress import terminal_handler
 
 PROGRAM = "vectord"
@@ -138,4 +139,5 @@ def _write_error(line: str) -> None:
     """Ends the bars of an unfinished download first, whose line the error would continue."""
     if (handler := terminal_handler()) is not None:
         handler.end_bars()
+    drain_logs()
     sys.stderr.write(f"{PROGRAM}: {line}\n")

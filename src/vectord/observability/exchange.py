@@ -28,11 +28,12 @@ class Steps:
 
 
 class ConnectionsCounted(msgspec.Struct, frozen=True, tag=True):
-    """The HTTP connections of one process."""
+    """The HTTP connections of one process, and the lines that its log has lost."""
 
     open: int
     limit: int
     over: dict[str, int]  # by reason: connections and requests beyond a limit, since the last report
+    log_lines_dropped: int = 0  # since the last report
     process: int = 0  # to which they belong; 0: the engine's
 
 

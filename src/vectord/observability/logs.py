@@ -22,7 +22,8 @@ import orjson
 
 from vectord.config import TelemetryConfig
 from vectord.observability.exchange import Exchange
-from vectord.observability.progress import TerminalHandler
+from vectord.observability.log_stream import log_stream
+from vectord.observability.progress import LineHandler, TerminalHandler
 
 _requests = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
@@ -33,17 +34,17 @@ FACTS = logging.getLogger("vectord.facts")  # the settings and the warm-up, for 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(config: TelemetryConfig, stream: TextIO | None = None, process: str | None = None) -> None:
-    """From now on every logger's lines of `config.log_level` and above go to `stream`, by default standard error.
+def configure(config: TelemetryConfig, output: TextIO | None = None, process: str | None = None) -> None:
+    """From now on every logger's lines of `config.log_level` and above go to `output`, by default standard error.
 
     process: the name of this process among several; part of each line.
     """
     # Our lines do not contain these; logging's documentation describes the three switches.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    stream = stream or sys.stderr
+    stream = log_stream(output or sys.stderr)
     is_terminal = stream.isatty()
     form = ("console" if is_terminal else "text") if config.log_format == "auto" else config.log_format
-    handler = TerminalHandler(stream) if form == "console" and is_terminal else logging.StreamHandler(stream)
+    handler = TerminalHandler(stream) if form == "console" and is_terminal else LineHandler(stream)
     if not isinstance(handler, TerminalHandler):
         handler.addFilter(lambda record: not hasattr(record, "progress"))
     colored = is_terminal and not os.environ.get("NO_COLOR")  # https://no-color.org

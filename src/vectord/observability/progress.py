@@ -12,16 +12,27 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+
+from vectord.observability.log_stream import LogStream
 
 if TYPE_CHECKING:
     from rich.table import Column
 
 
-class TerminalHandler(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO | LogStream]):
+    """Writes lines. The end of the process, which closes all handlers, waits until they are written."""
+
+    def close(self) -> None:
+        if isinstance(self.stream, LogStream):
+            self.stream.drain()
+        super().close()
+
+
+class TerminalHandler(LineHandler):
     """Writes lines, above the bars if there are any."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | LogStream) -> None:
         super().__init__(stream)
         self._bars: Any = None  # rich's Progress while a bar is shown
         self._tasks: dict[str, Any] = {}
@@ -72,7 +83,7 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
             TaskProgressColumn(table_column=one_line),
             TimeElapsedColumn(table_column=one_line),
         )
-        console = Console(file=self.stream, force_terminal=True, highlight=False, markup=False)
+        console = Console(file=cast("IO[str]", self.stream), force_terminal=True, highlight=False, markup=False)
         self._bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._bars.start()
 

@@ -20,6 +20,7 @@ from vectord.observability.instruments import (
     Snapshot,
     error_names,
 )
+from vectord.observability.log_stream import take_dropped
 from vectord.observability.process_metrics import memory_bytes
 from vectord.schema import Gauges, ModelInfo
 
@@ -48,6 +49,7 @@ class ServerMetrics(MetricFamilies):
             "descriptors",
             ("reason",),
         )
+        self.log_lines_dropped = Counter("vectord_log_lines_dropped", "Log lines that nothing read in time")
         self.failed = Counter("vectord_requests_failed", "Requests that ended in an error of the engine", ("error",))
         self.under_way = Gauge("vectord_requests_under_way", "Requests that the engine has accepted or lets wait")
         self.tokens = Counter("vectord_tokens", "Tokens of answered requests, special tokens included", ("model",))
@@ -100,6 +102,7 @@ class ServerMetrics(MetricFamilies):
         self.build.set(1, version, platform.python_version())
         self._busy = BusyShare()
         self._connections: dict[int, ConnectionsCounted] = {}  # the last report of each process
+        self.log_lines_dropped.expect()
         for reason in ("connections", "address", "descriptors"):
             self.connections_over.expect(reason)
         for reason in ("auth", "rate_limit", "backpressure"):
@@ -155,6 +158,7 @@ class ServerMetrics(MetricFamilies):
             del self._connections[event.process]
         self.connections.set(sum(each.open for each in self._connections.values()))
         self.connections_limit.set(sum(each.limit for each in self._connections.values()))
+        self.log_lines_dropped.add(event.log_lines_dropped)
         for reason, count in event.over.items():
             self.connections_over.add(count, reason)
 
@@ -205,6 +209,7 @@ class ServerMetrics(MetricFamilies):
     # --- scrapes ----------------------------------------------------------------------------------------------
 
     def look(self, snapshot: Snapshot) -> None:
+        self.log_lines_dropped.add(take_dropped())
         self.look_at_gauges(snapshot.gauges)
         self.device_ready.values = {
             (model.name, device): float(state == "ready")

@@ -20,6 +20,7 @@ import msgspec
 from vectord.cluster.remote.frames import read_exactly
 from vectord.config import Config
 from vectord.errors import ExitCode, StartError
+from vectord.observability.log_stream import drain_logs
 
 _LENGTH = struct.Struct("<I")
 
@@ -75,6 +76,7 @@ def run_and_exit(main: Callable[[], int]) -> NoReturn:
     try:
         code = main()
     except StartError as problem:
+        drain_logs()
         sys.stderr.write(f"vectord: {problem.message}\n")
         code = ExitCode.BAD_START
     except EOFError:  # the supervisor ended before the start

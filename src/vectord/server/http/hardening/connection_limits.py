@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias
 
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted
+from vectord.observability.log_stream import take_dropped
 from vectord.server.admission.gate import client_address
 
 RESERVED = 32  # connections above the limits
@@ -185,7 +186,7 @@ class ConnectionLimits:
     def report(self, now_s: float) -> None:
         """Called every second: emit an event for the metrics; if a limit was exceeded, log every LOG_EVERY_S."""
         if self._observer is not None:
-            self._observer(ConnectionsCounted(self.n_open, self.max_connections, dict(self._over)))
+            self._observer(ConnectionsCounted(self.n_open, self.max_connections, dict(self._over), take_dropped()))
         self._unlogged += self._over
         self._over.clear()
         if self._unlogged and now_s - self._logged_s >= LOG_EVERY_S:
