@@ -264,16 +264,13 @@ def test_the_file_is_checked_at_most_once_a_second(path: Path, monkeypatch: pyte
     assert len(looks) == 1
 
 
-@pytest.mark.parametrize("change", ["not TOML", "empty", "gone", "open to others"])
+@pytest.mark.parametrize("change", ["not TOML", "empty", "open to others"])
 def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log reports it once, without a digest, and a correction takes effect."""
     clock = Clock()
     known = Keys({}, None, KeysFile(str(written(path, stanza("a"))), clock))
-    if change == "gone":
-        path.unlink()
-    else:
-        written(path, {"not TOML": "[[", "empty": " ", "open to others": stanza("b")}[change])
-        path.chmod(0o666 if change == "open to others" else 0o600)
+    written(path, {"not TOML": "[[", "empty": " ", "open to others": stanza("b")}[change])
+    path.chmod(0o666 if change == "open to others" else 0o600)
     for _ in range(3):
         clock.passes()
         assert [opens(known, key) for key in "ab"] == [True, False]
@@ -282,6 +279,19 @@ def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, capl
     written(path, stanza("b"))
     clock.passes()
     assert [opens(known, key) for key in "ab"] == [False, True]
+
+
+def test_a_deleted_file_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They stayed valid until the server ended. A new file takes effect."""
+    clock = Clock()
+    known = Keys({}, None, KeysFile(str(written(path, stanza("a"))), clock))
+    path.unlink()
+    clock.passes()
+    assert not opens(known, "a")
+    assert ["deleted" in record.getMessage() for record in caplog.records] == [True]
+    written(path, stanza("a"))
+    clock.passes()
+    assert opens(known, "a")
 
 
 def test_an_empty_file_refuses_everyone(path: Path) -> None:

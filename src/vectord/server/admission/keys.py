@@ -187,7 +187,8 @@ class _KeysDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeysFile:
-    """The current keys of a file. If a changed file is invalid, the previous keys stay and the log has the error."""
+    """The current keys of a file. If a changed file is invalid, the previous keys stay and the log has the error; a
+    deleted file has no keys."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises ConfigError, in one line, if the file is invalid."""
@@ -210,6 +211,10 @@ class KeysFile:
         if version == self._version:
             return
         self._version = version  # from before the file is read: a later write is seen by the next check
+        if version is None:
+            self._keys = ()
+            _log.error("--api-keys-file: %r was deleted; its keys are no longer valid", str(self._path))
+            return
         try:
             self._keys = read_keys(self._path)
         except ConfigError as problem:
@@ -266,10 +271,12 @@ def _invalid(path: Path, what: str) -> ConfigError:
     return ConfigError(f"--api-keys-file: {str(path)!r} {what}")
 
 
-def _version(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file is written; None if there is no file."""
+def _version(path: Path) -> tuple[int, ...] | None:
+    """Changes whenever the file is written; None if there is no file, () if the file system does not answer."""
     try:
         facts = path.stat()
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError):
+        return ()
     return facts.st_mtime_ns, facts.st_size, facts.st_ino

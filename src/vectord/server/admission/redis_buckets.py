@@ -10,6 +10,7 @@ definition.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -126,8 +127,9 @@ class RedisBuckets:
         began_s = batch[0].began_s if batch else asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(began_s + TIMEOUT_S):
-                replies = await self._run_scripts([*([debts] if debts else []), *(each.draws for each in batch)])
-            refusals = [None if reply is None else Refusal(int(reply[0]), float(reply[1])) for reply in replies]
+                calls = [*([debts] if debts else []), *(each.draws for each in batch)]
+                replies = await self._run_scripts(calls)
+            refusals = [_refusal(reply, draws) for reply, draws in zip(replies, calls, strict=True)]
         except Exception as problem:  # requests that wait for the next trip fail now, too
             for each in (*batch, *self._pending):
                 if not each.reply.done():
@@ -166,6 +168,19 @@ class RedisBuckets:
             if isinstance(reply, Exception):
                 raise reply
         return replies
+
+
+def _refusal(reply: Any, draws: Sequence[Draw]) -> Refusal | None:
+    """Raises ValueError or TypeError for a reply that is not the script's: a proxy or another server may answer."""
+    if reply is None:
+        return None
+    if not isinstance(reply, list):
+        raise TypeError("not a reply of the script")
+    place, wait_s = reply
+    refusal = Refusal(int(place), float(wait_s))
+    if not (0 <= refusal.place < len(draws) and 0 < refusal.wait_s < math.inf):
+        raise ValueError("not a reply of the script")
+    return refusal
 
 
 def _arguments(draws: Sequence[Draw]) -> list[str | int]:
