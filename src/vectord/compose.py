@@ -220,7 +220,9 @@ async def _further_ports(
         if config.prometheus_port is not None and metrics is not None:
             from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
 
-            await ports.enter_async_context(serve_metrics(engine, metrics, config, app.state.shutdown))
+            await ports.enter_async_context(
+                serve_metrics(engine, metrics, config, app.state.shutdown, app.state.pipeline.reload)
+            )
         if config.grpc_port is not None:
             from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc is an extra and takes 100 ms
 

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from vectord.errors import (
     UNFORESEEN,
+    ConfigError,
     InferenceFailed,
     Overloaded,
     QueueTimedOut,
@@ -31,6 +32,8 @@ from vectord.products.common.batches import BatchResult
 from vectord.schema import Caller, EmbedResult, Result, Usage
 from vectord.server.admission.gate import Gate, caller_of, client_of, request_id
 from vectord.server.admission.keys import Key
+
+_log = logging.getLogger("vectord.server")
 
 ExchangeObserver: TypeAlias = Callable[[Exchange], None]
 
@@ -57,6 +60,28 @@ class Shutdown:
             listener()
 
     def on_begin(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+
+class Reload:
+    """SIGHUP: listeners read their files again, keys and certificates. Event loop only.
+
+    A file that is invalid now is logged, and the previous content stays.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        _log.info("reading keys and certificates again")
+        for listener in self._listeners:
+            try:
+                listener()
+            except ConfigError as problem:
+                _log.error("%s; the previous file stays in force", problem.message)
+
+    def on_begin(self, listener: Callable[[], None]) -> None:
+        """listener: may raise ConfigError."""
         self._listeners.append(listener)
 
 
@@ -91,6 +116,8 @@ class RequestPipeline:
         self._observer = observer
         self._tracer = tracer
         self._refusals = RefusalLog()
+        self.reload = Reload()
+        self.reload.on_begin(gate.keys.reload)
 
     @property
     def is_traced(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tests.cluster.remote.values import same
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
-from vectord.cluster.remote import client, frames
+from vectord.cluster.remote import client, frames, link
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import FrameKind, frame
@@ -23,6 +25,7 @@ from vectord.errors import (
     InputTooLong,
     Overloaded,
     PayloadTooLarge,
+    TimedOut,
     Unavailable,
     VectordError,
 )
@@ -273,6 +276,32 @@ async def test_without_an_engine_requests_fail_and_models_are_stalled() -> None:
         assert [info.state for info in engine.models().models] == ["stalled"]
         with pytest.raises(Unavailable):
             await engine.answer(ONE, ANYONE)
+
+
+async def test_an_engine_that_does_not_answer_is_stalled_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP: /health/ready was 200 for 100 s. New requests fail at once, and those sent before it stopped
+    end at their timeout."""
+    monkeypatch.setattr(link, "PING_S", 0.001)
+    monkeypatch.setattr(link, "ANSWER_S", 0.001)
+    monkeypatch.setattr(client, "GRACE_S", 0.0)
+
+    class Stopping(FakeEngine):
+        async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+            await self.gate.wait()
+
+    fake = Stopping()
+    async with remote(fake) as (engine, _):
+        fake.gate.clear()
+        sent = asyncio.create_task(engine.answer(ONE, Caller(client="c", deadline_s=time.monotonic() + 0.2)))
+        await until(lambda: engine.readiness() == {MODEL: "stalled"})
+        assert [info.state for info in engine.models().models] == ["stalled"]
+        with pytest.raises(Unavailable, match="does not answer"):
+            await engine.answer(ONE, ANYONE)
+        with pytest.raises(TimedOut):
+            await sent
+        fake.gate.set()
+        await until(lambda: engine.readiness() == {MODEL: "ready"})
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
 
 
 async def test_draining_affects_only_this_front_end() -> None:

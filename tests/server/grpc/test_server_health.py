@@ -13,11 +13,10 @@ from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
-from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
+from tests.server.grpc.fakes import live
 
 from vectord.server.grpc import server
-from vectord.server.grpc.server import SERVICES, HealthService
-from vectord.server.pipeline import Shutdown
+from vectord.server.grpc.server import SERVICES
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 
@@ -41,13 +40,29 @@ async def test_an_unknown_service_is_not_found():
 async def test_a_watcher_receives_the_shutdown(monkeypatch):
     """Serving, then not serving."""
     monkeypatch.setattr(server, "HEALTH_INTERVAL_S", 0.001)
-    async with asyncio.timeout(PATIENCE_S):
-        shutdown = Shutdown()
-        watching = HealthService(FakeEngine(), shutdown).Watch(pb.HealthCheckRequest(), None)
-        assert (await anext(watching)).status == SERVING
-        shutdown.begin()
-        assert (await anext(watching)).status == NOT_SERVING
-        await watching.aclose()
+    async with live() as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        watching = HealthStub(channel).Watch(pb.HealthCheckRequest())
+        assert (await watching.read()).status == SERVING
+        running.shutdown.begin()
+        assert (await watching.read()).status == NOT_SERVING
+        watching.cancel()
+
+
+@pytest.mark.parametrize("method", ["Watch", "Check"])
+async def test_idle_health_checks_take_no_places_of_other_calls(monkeypatch, method):
+    """1,080 clients without a key that watched, or sent no message, had refused every call."""
+    monkeypatch.setattr(server, "MAX_CALLS", 8)
+    monkeypatch.setattr(server, "MAX_HEALTH_CALLS", 3)
+    async with live(api_key="hush") as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        opened = [channel.stream_stream(f"/grpc.health.v1.Health/{method}")() for _ in range(20)]
+        ends = [asyncio.create_task(call.code()) for call in opened]
+        while sum(end.done() for end in ends) < 17:
+            await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+        assert {end.result() for end in ends if end.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        answer = await channel.unary_unary("/tei.v1.Info/Info")(b"", metadata=(("authorization", "Bearer hush"),))
+        assert answer
+        for call in opened:
+            call.cancel()
 
 
 async def listed(port: int, metadata: tuple[tuple[str, str], ...] = ()) -> set[str]:

@@ -19,7 +19,7 @@ from vectord.errors import ConfigError
 from vectord.observability.metrics import Metrics
 from vectord.server.http.app import create_app
 from vectord.server.http.run import bind, serve, serve_metrics, url_of
-from vectord.server.pipeline import Shutdown
+from vectord.server.pipeline import Reload, Shutdown
 
 HELLO = {"input": "hello"}
 
@@ -261,7 +261,10 @@ async def test_with_a_port_for_metrics_the_main_port_has_none() -> None:
 async def test_the_port_for_metrics_needs_the_metrics_key() -> None:
     """If one is set."""
     config = ServerConfig(prometheus_port=0, metrics_key="scrape")
-    async with serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown()) as port, httpx.AsyncClient() as client:
+    async with (
+        serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown(), Reload()) as port,
+        httpx.AsyncClient() as client,
+    ):
         url = f"http://127.0.0.1:{port}/metrics"
         assert (await client.get(url)).status_code == 401
         assert (await client.get(url, headers={"authorization": "Bearer scrape"})).status_code == 200
@@ -274,7 +277,10 @@ async def test_the_port_serves_only_metrics() -> None:
     """Without a key; closed after the block."""
     metrics = Metrics("1.2.3")
     config = ServerConfig(prometheus_port=0, api_key="secret")
-    async with serve_metrics(FakeEngine(), metrics, config, Shutdown()) as port, httpx.AsyncClient() as client:
+    async with (
+        serve_metrics(FakeEngine(), metrics, config, Shutdown(), Reload()) as port,
+        httpx.AsyncClient() as client,
+    ):
         url = f"http://127.0.0.1:{port}"
         page = await client.get(f"{url}/metrics")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -291,5 +297,5 @@ async def test_a_port_in_use_names_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = ServerConfig(prometheus_port=taken.getsockname()[1])
         with pytest.raises(ConfigError, match=r"in use; .* set another with --prometheus-port"):
-            async with serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown()):
+            async with serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown(), Reload()):
                 pass

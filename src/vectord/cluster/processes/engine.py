@@ -10,7 +10,6 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from functools import partial
 
 import uvloop
 from starlette.applications import Starlette
@@ -18,7 +17,7 @@ from starlette.applications import Starlette
 from vectord import compose
 from vectord.cluster.processes.start import (
     StartMessage,
-    on_first_signal,
+    on_signals,
     on_supervisor_end,
     read_start_message,
     run_and_exit,
@@ -60,7 +59,8 @@ async def _serve(composed: compose.Composition, state_changed: asyncio.Event, st
     on_supervisor_end(abandoned.set)
     ended = asyncio.Event()  # by a signal, or because no model could be loaded
     app.state.shutdown.on_begin(ended.set)
-    on_first_signal(partial(asyncio.get_running_loop().call_soon_threadsafe, app.state.shutdown.begin))
+    # On SIGTERM to all processes, the front-ends still drain: the engine ends after them.
+    on_signals(abandoned.set, app.state.pipeline.reload.begin)
     async with app.router.lifespan_context(app):
         await server.start(socket.socket(fileno=start.listener))
         tasks = [

@@ -37,7 +37,7 @@ def main() -> int:
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
     listener = socket.socket(fileno=start.listener)
-    run.serve(app, start.config.server, listener=listener, every_second=lower_other_threads)
+    run.serve(app, start.config.server, listener=listener, every_second=lower_other_threads, supervised=True)
     return 0
 
 
@@ -63,7 +63,9 @@ def build(config: Config, link: Link) -> Starlette:
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    app = create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+    app = create_app(
+        RemoteEngine(link, config.engine.request_timeout_s), dialects, config.server, metrics, lifespan, gate, tracing
+    )
     return app
 
 

@@ -71,6 +71,18 @@ def on_first_signal(callback: Callable[[], object]) -> None:
         signal.signal(number, shut_down)
 
 
+def on_signals(shut_down: Callable[[], object], reload: Callable[[], object]) -> None:
+    """Call `shut_down` at SIGINT and SIGTERM, and `reload` at SIGHUP, on the running loop.
+
+    systemd signals every process of a service, so that a process may get SIGTERM twice; the supervisor ends it with
+    SIGKILL if it must.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, shut_down)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
     """Run `main` and exit with its code, even if threads are still in native code."""
     try:

@@ -6,7 +6,8 @@ can load no model, end all of them. The shutdown, on SIGTERM or SIGINT:
 
     the port is closed here -> the front-ends drain, answer and end -> the engine's process drains and ends
 
-A second signal ends all of them at once. Each runs in a process group of its own: Ctrl-C reaches only the parent.
+A second signal ends all of them at once. SIGHUP goes to all of them. Each runs in a process group of its own: Ctrl-C
+reaches only the parent. A SIGTERM to all processes, as by systemd, drains them in the same order.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         engine = loop.create_task(self._keep_running(ENGINE, "vectord.cluster.processes.engine", self._engine_socket))
         names = [f"front-end-{place}" for place in range(1, self._config.server.front_ends + 1)]
         front_ends = [
@@ -117,6 +119,10 @@ class Supervisor:
                 process.kill()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+    def _reload(self) -> None:
+        """SIGHUP: all processes read their keys and certificates again."""
+        self._send_signal(list(self._running), signal.SIGHUP)
 
     async def _keep_running(self, name: str, module: str, listener: socket.socket) -> None:
         """Run this process, and restart it until the shutdown."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -16,7 +16,7 @@ import orjson
 
 from vectord.cluster.remote.codec import Buffer, decode_result, decode_value, encode_check, encode_request, encode_value
 from vectord.cluster.remote.frames import FrameKind
-from vectord.cluster.remote.link import Decode, Link
+from vectord.cluster.remote.link import NO_ANSWER, Decode, Link
 from vectord.cluster.remote.messages import (
     DrawTokens,
     ExposeMetrics,
@@ -25,14 +25,17 @@ from vectord.cluster.remote.messages import (
     ShowFigures,
     SpendTokens,
 )
-from vectord.errors import Overloaded, ShuttingDown
+from vectord.errors import Overloaded, ShuttingDown, TimedOut, Unavailable
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
 
+QUERY_S = 10.0  # the longest wait for an answer that needs no forward pass
+GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
+TOO_LATE = "The engine's process did not answer by the request's deadline."
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -50,8 +53,10 @@ NO_MODELS = ModelList(
 class RemoteEngine:
     """An EngineClient. Its state is the engine's latest report; while there is no engine, models are stalled."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, request_timeout_s: float = 0.0) -> None:
+        """request_timeout_s: the engine's, for an engine that stops; 0: no limit."""
         self._link = link
+        self._request_timeout_s = request_timeout_s
         self._draining = False
         self._running = 0
         self._checks_until_s = 0.0  # by time.monotonic()
@@ -65,16 +70,29 @@ class RemoteEngine:
         self._running += 1
         self._idle.clear()
         try:
-            return cast(Result, await self._request(FrameKind.REQUEST, content, decode_result))
+            async with asyncio.timeout(self._left_s(caller)) as scope:
+                return cast(Result, await self._request(FrameKind.REQUEST, content, decode_result))
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise TimedOut(TOO_LATE) from None
         finally:
             self._running -= 1
             if self._running == 0:
                 self._idle.set()
 
+    def _left_s(self, caller: Caller) -> float | None:
+        """How long to wait for the engine's process; None: no limit."""
+        limits = [self._request_timeout_s] if self._request_timeout_s else []
+        if caller.deadline_s is not None:
+            limits.append(max(0.0, caller.deadline_s - time.monotonic()))
+        return min(limits) + GRACE_S if limits else None
+
     async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
         """Checks with the engine's process, but only within CHECK_S of a refusal: the check takes a round trip."""
         if kinds and time.monotonic() < self._checks_until_s:
-            await self._request(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
+            work = self._request(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
+            await _soon(work)
 
     def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
         return None
@@ -157,4 +175,12 @@ class RemoteMetrics:
 
 async def _query(link: Link, query: Query, reply: Any) -> Any:
     """reply: its type."""
-    return await link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply))
+    return await _soon(link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply)))
+
+
+async def _soon(work: Coroutine[Any, Any, Any]) -> Any:
+    """Raises Unavailable after QUERY_S."""
+    try:
+        return await asyncio.wait_for(work, QUERY_S)
+    except TimeoutError:
+        raise Unavailable(NO_ANSWER) from None

@@ -11,17 +11,22 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
+from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_check, encode_value
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
 from vectord.cluster.remote.messages import EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
+from vectord.schema import ANYONE
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
+PING_S = 0.4  # between the pings of a connected engine
+ANSWER_S = 1.4  # how long its answer may take; with PING_S, a stopped engine is noticed within 2 s
 NO_ENGINE = "The engine's process is being replaced."
+NO_ANSWER = "The engine's process does not answer."
 REPORT_DELAY_S = 0.05  # reports are sent in batches
 MAX_REPORTS = 16_384  # kept without an engine; beyond it the oldest are dropped
 
@@ -38,7 +43,9 @@ class Link:
         self._connection: FrameConnection | None = None  # None: no engine
         self._pending: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
         self._last_number = 0
+        self._answers = True  # whether the engine answered the last ping in time
         self._connecting: asyncio.Task[None] | None = None
+        self._pinging: asyncio.Task[None] | None = None
         self._connected_or_given_up = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
@@ -46,7 +53,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        return self._connection is not None
+        return self._connection is not None and self._answers
 
     def on_connect(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every connection to an engine."""
@@ -55,6 +62,7 @@ class Link:
     async def open(self) -> None:
         """Returns when it is connected, or `give_up` was called."""
         self._connecting = asyncio.get_running_loop().create_task(self._stay_connected())
+        self._pinging = asyncio.get_running_loop().create_task(self._ping())
         await self._connected_or_given_up.wait()
 
     def give_up(self) -> None:
@@ -62,10 +70,11 @@ class Link:
         self._connected_or_given_up.set()
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._connecting
+        for task in (self._connecting, self._pinging):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         if self._connection is not None:
             self._connection.close()
         self._disconnected()
@@ -75,8 +84,14 @@ class Link:
     async def request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
         """The reply, decoded by `decode`. Cancelling this cancels the work in the engine.
 
-        Raises the engine's error; Unavailable without an engine; PayloadTooLarge for content above the frame limit.
+        Raises the engine's error; Unavailable without an engine that answers; PayloadTooLarge for content above the
+        frame limit.
         """
+        if not self._answers:
+            raise Unavailable(NO_ANSWER)
+        return await self._request(kind, content, decode)
+
+    async def _request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
         if self._connection is not None:
             await self._connection.drained()
         if self._connection is None:
@@ -161,6 +176,25 @@ class Link:
                     raise
             case _:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            if self._connection is None:
+                continue
+            question = self._request(FrameKind.CHECK, encode_check([], ANYONE), partial(decode_value, None))
+            asked = asyncio.create_task(question)
+            try:
+                if not (await asyncio.wait([asked], timeout=ANSWER_S))[0]:
+                    self._answers = False
+                    _log.error("the engine's process does not answer")
+                    await asyncio.wait([asked])  # it answers again, or the connection ends
+                    _log.warning("the engine's process answers again, or is replaced")
+                    self._answers = True
+                with suppress(VectordError):
+                    asked.result()
+            finally:
+                asked.cancel()
 
     def _disconnected(self) -> None:
         self._connection = None

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -142,15 +143,21 @@ class _FrontEndConnection:
         match kind:
             case FrameKind.REQUEST:
                 request, caller = decode_request(packed, arrays)
-                work = self._answer(number, FrameKind.RESULT, self._server.engine.answer(request, caller), caller)
+                work = self._answer(
+                    number, FrameKind.RESULT, partial(self._server.engine.answer, request, caller), caller
+                )
                 self._start(number, len(packed) + len(arrays), work)
             case FrameKind.CHECK:
                 kinds, caller = decode_check(packed, arrays)
-                work = self._answer(number, FrameKind.REPLY, self._server.engine.check_busy(kinds, caller), caller)
+                work = self._answer(
+                    number, FrameKind.REPLY, partial(self._server.engine.check_busy, kinds, caller), caller
+                )
                 self._start(number, len(packed), work)
             case FrameKind.QUERY:
                 query: Query = decode_value(Query, packed, arrays)
-                self._start(number, len(packed), self._answer(number, FrameKind.REPLY, self._reply(query), Caller()))
+                self._start(
+                    number, len(packed), self._answer(number, FrameKind.REPLY, partial(self._reply, query), Caller())
+                )
             case FrameKind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
@@ -210,10 +217,10 @@ class _FrontEndConnection:
             self._paused = paused
             (self.frames.pause_reading if paused else self.frames.resume_reading)()
 
-    async def _answer(self, number: int, kind: FrameKind, work: Awaitable[Any], caller: Caller) -> None:
+    async def _answer(self, number: int, kind: FrameKind, work: Callable[[], Awaitable[Any]], caller: Caller) -> None:
         """Send the result of `work`, or its error. Cancelled when the front-end does not want it any more."""
         try:
-            found = await work
+            found = await work()
             content = self._encoded_result(found) if kind is FrameKind.RESULT else encode_value(found)
             await self.frames.drained()
             self.frames.send(kind, number, content)

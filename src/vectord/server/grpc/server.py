@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
-from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from vectord.config import ServerConfig
@@ -27,9 +28,11 @@ from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.connection_limits import grpc_limit
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, certificate_of
-from vectord.server.pipeline import RequestPipeline, Shutdown
+from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
+MAX_HEALTH_CALLS = 64  # of each method of grpc.health.v1; among MAX_CALLS
+HEALTH_MESSAGE_S = 10.0  # until the message of a health check has arrived
 IDLE_S = 300  # how long a connection without calls stays open
 HANDSHAKE_S = 10.0  # for TLS and HTTP/2's first frames; 120 by grpc's default
 KEEPALIVE_S = 60  # idle time before a keepalive ping, and the timeout of the reply to it
@@ -61,12 +64,13 @@ async def serve_grpc(
     shutdown = pipeline.shutdown
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
     backpressure = backpressure or WriteBackpressure(config.payload_limit)
-    server.add_generic_rpc_handlers((Services(engine, config, pipeline, backpressure),))
-    add_HealthServicer_to_server(HealthService(engine, shutdown), server)
+    services = Services(engine, config, pipeline, backpressure)
+    server.add_generic_rpc_handlers((HealthService(engine, shutdown), services))
     if not config.demands_key:  # grpc answers reflection without a key
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
     certificate = certificate_of(config)
-    port = _bind(server, config.host, config.grpc_port, certificate)
+    credentials = None if certificate is None else _credentials(config, certificate, pipeline.reload)
+    port = _bind(server, config.host, config.grpc_port, credentials)
     begun_s: asyncio.Future[float] = loop.create_future()
     shutdown.on_begin(lambda: begun_s.set_result(loop.time()))
     await server.start()
@@ -107,14 +111,32 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _bind(server: Any, host: str, port: int, certificate: Certificate | None) -> int:
+def _credentials(config: ServerConfig, certificate: Certificate, reload: Reload) -> Any:
+    """grpc asks for the certificate at each handshake, on a thread of its own."""
+
+    def read(found: Certificate) -> Any:
+        chain, key = Path(found.chain_file).read_bytes(), Path(found.key_file).read_bytes()
+        return grpc.ssl_server_certificate_configuration([(key, chain)])
+
+    current = read(certificate)
+
+    def read_again() -> None:
+        nonlocal current
+        if (found := certificate_of(config)) is not None:
+            current = read(found)
+
+    reload.on_begin(read_again)
+    return grpc.dynamic_ssl_server_credentials(current, lambda: current)
+
+
+def _bind(server: Any, host: str, port: int, credentials: Any) -> int:
+    """credentials: None without TLS."""
     bound: int
     try:
-        if certificate is None:
+        if credentials is None:
             bound = server.add_insecure_port(_address(host, port))
         else:
-            chain, key = Path(certificate.chain_file).read_bytes(), Path(certificate.key_file).read_bytes()
-            bound = server.add_secure_port(_address(host, port), grpc.ssl_server_credentials([(key, chain)]))
+            bound = server.add_secure_port(_address(host, port), credentials)
     except RuntimeError:
         bound = 0
     if bound == 0:
@@ -126,24 +148,56 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class HealthService(HealthServicer):  # type: ignore[misc] # generated, without types
-    """grpc.health.v1, for orchestrators and load balancers. No key needed, as for HTTP's probes."""
+class HealthService(grpc.GenericRpcHandler):  # type: ignore[misc] # without types
+    """grpc.health.v1, for orchestrators and load balancers. No key needed, as for HTTP's probes.
+
+    Its methods have a limit of their own, which counts from before the message is read: a client without a key cannot
+    take the places of MAX_CALLS.
+    """
 
     def __init__(self, engine: EngineClient, shutdown: Shutdown) -> None:
         self._engine = engine
         self._shutdown = shutdown
+        self._open: Counter[str] = Counter()
+        self._handlers = {
+            f"/{HEALTH}/{method}": grpc.stream_stream_rpc_method_handler(
+                partial(self._answer, method, answer),
+                health_pb2.HealthCheckRequest.FromString,
+                health_pb2.HealthCheckResponse.SerializeToString,
+            )
+            for method, answer in (("Check", self._check), ("Watch", self._watch))
+        }
 
-    async def Check(self, request: Any, context: Any) -> Any:
-        status = self._status(request.service)
+    def service(self, details: Any) -> Any:
+        return self._handlers.get(details.method)
+
+    async def _answer(
+        self, method: str, answer: Callable[[str, Any], AsyncIterator[Any]], messages: AsyncIterator[Any], context: Any
+    ) -> AsyncIterator[Any]:
+        if self._open[method] >= MAX_HEALTH_CALLS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many health checks are open.")
+        self._open[method] += 1
+        try:
+            async with asyncio.timeout(HEALTH_MESSAGE_S):
+                request = await anext(messages, health_pb2.HealthCheckRequest())
+            async for response in answer(request.service, context):
+                yield response
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The message took too long to arrive.")
+        finally:
+            self._open[method] -= 1
+
+    async def _check(self, service: str, context: Any) -> AsyncIterator[Any]:
+        status = self._status(service)
         if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
-        return health_pb2.HealthCheckResponse(status=status)
+        yield health_pb2.HealthCheckResponse(status=status)
 
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def _watch(self, service: str, context: Any) -> AsyncIterator[Any]:
         """The status now and after every change."""
         reported = None
         while True:
-            status = self._status(request.service)
+            status = self._status(service)
             if status != reported:
                 reported = status
                 yield health_pb2.HealthCheckResponse(status=status)

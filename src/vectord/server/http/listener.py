@@ -68,6 +68,13 @@ class Certificate:
     key_file: str
 
 
+def reload_certificate(config: ServerConfig, context: ssl.SSLContext) -> None:
+    """The next handshakes use the present files. Raises ConfigError if they are invalid; the context is unchanged."""
+    certificate = certificate_of(config)
+    if certificate is not None:
+        context.load_cert_chain(certificate.chain_file, certificate.key_file, password="")
+
+
 def certificate_of(config: ServerConfig) -> Certificate | None:
     """None without TLS. Raises ConfigError, in one line, if a file is missing or the files do not match."""
     chain_file, key_file = config.tls_cert_file, config.tls_key_file

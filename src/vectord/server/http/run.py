@@ -2,11 +2,12 @@
 
 compose.py calls `serve` on the main thread; it returns when the server has drained. Order of the shutdown:
 
-    signal -> no new connections; new requests on open connections get 503 and Connection: close
+    SIGTERM, SIGINT -> no new connections; new requests on open connections get 503 and Connection: close
            -> engine.drain(): accepted requests are answered, within shutdown_timeout_secs
            -> idle connections close -> the app's lifespan closes the engine
 
-Requests that exceed the timeout get 503. A second signal ends the process immediately.
+Requests that exceed the timeout get 503. A second signal ends the process immediately; in a process of the supervisor
+it has no effect, because systemd and the supervisor both send one. SIGHUP: keys and certificates are read again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from vectord.server.http.hardening.acceptor import Acceptor
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot, configured_limits
 from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
+from vectord.server.http.listener import Certificate, bind, certificate_of, reload_certificate, url_of
 from vectord.server.http.routing import Table
-from vectord.server.pipeline import RequestPipeline, Shutdown
+from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
 MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
 FIRST_REQUEST_DRAIN_S = 1.0  # the same, for connections that the kernel had queued and whose request has not arrived
@@ -57,18 +58,20 @@ def serve(
     listener: socket.socket | None = None,
     on_listening: Callable[[str], None] | None = None,
     every_second: Callable[[], object] | None = None,
+    supervised: bool = False,
 ) -> None:
     """Serve `app`, from create_app, until a signal or app.state.shutdown.begin(); then drain and return.
 
     listener: from `bind`, None binds here. on_listening: receives the server's URL. every_second: called on the event
-    loop. Raises ConfigError if the address cannot be bound, the certificate is invalid or the process has too few file
-    descriptors.
+    loop. supervised: a second signal has no effect. Raises ConfigError if the address cannot be bound, the certificate
+    is invalid or the process has too few file descriptors.
     """
     certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
     _raise_file_limit()
     app.state.url = url = url_of(listener, "http" if certificate is None else "https")
-    Server(app, config, url, on_listening, certificate, every_second).run(sockets=[listener])
+    server = Server(app, config, url, on_listening, certificate, every_second, supervised=supervised)
+    server.run(sockets=[listener])
 
 
 class WatchingServer(uvicorn.Server):
@@ -131,6 +134,8 @@ class Server(WatchingServer):
         on_listening: Callable[[str], None] | None,
         certificate: Certificate | None = None,
         every_second: Callable[[], object] | None = None,
+        *,
+        supervised: bool = False,
     ) -> None:
         limits = ConnectionLimits(
             *configured_limits(
@@ -148,6 +153,10 @@ class Server(WatchingServer):
         self._url = url
         self._on_listening = on_listening
         self._every_second = every_second
+        self._supervised = supervised
+        self._reload: Reload = app.state.pipeline.reload
+        self._reload.on_begin(partial(_reload_certificate, settings, config))
+        self._must_reload = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -161,16 +170,27 @@ class Server(WatchingServer):
         """The first signal starts the shutdown; the second has the kernel's default effect and ends the process."""
 
         def begin_shutdown(number: int, frame: Any) -> None:
-            for each in before:
-                signal.signal(each, signal.SIG_DFL)
+            for each in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(each, signal.SIG_IGN if self._supervised else signal.SIG_DFL)
             self._shutdown.begin()
 
+        def request_reload(number: int, frame: Any) -> None:
+            self._must_reload = True
+
         before = {number: signal.signal(number, begin_shutdown) for number in (signal.SIGINT, signal.SIGTERM)}
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, request_reload)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._must_reload:
+            self._must_reload = False
+            self._reload.begin()
+        return await super().on_tick(counter)
 
     def _watch(self, now_s: float) -> None:
         super()._watch(now_s)
@@ -219,7 +239,7 @@ class Server(WatchingServer):
 
 @contextlib.asynccontextmanager
 async def serve_metrics(
-    engine: EngineClient, metrics: MetricsSource, config: ServerConfig, shutdown: Shutdown
+    engine: EngineClient, metrics: MetricsSource, config: ServerConfig, shutdown: Shutdown, reload: Reload
 ) -> AsyncIterator[int]:
     """Serves /metrics alone at `config.host` and `config.prometheus_port` during the block; yields the port.
 
@@ -235,6 +255,7 @@ async def serve_metrics(
     handler = HttpHandler(engine, table, config, RequestPipeline(Gate(ServerConfig()), shutdown), backpressure)
     settings = uvicorn_config(handler, config, certificate, "off")
     settings.timeout_graceful_shutdown = METRICS_SHUTDOWN_S
+    reload.on_begin(partial(_reload_certificate, settings, config))
     limits = ConnectionLimits(MAX_METRICS_CONNECTIONS, MAX_METRICS_CONNECTIONS)
     server = WatchingServer(settings, backpressure, limits)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -275,6 +296,12 @@ def uvicorn_config(
         ssl_certfile=None if certificate is None else certificate.chain_file,
         ssl_keyfile=None if certificate is None else certificate.key_file,
     )
+
+
+def _reload_certificate(settings: uvicorn.Config, config: ServerConfig) -> None:
+    """Raises ConfigError."""
+    if settings.loaded and settings.ssl is not None:
+        reload_certificate(config, settings.ssl)
 
 
 def _raise_file_limit() -> None:
