@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 from tests.real_server import running, wait_for
 
 from vectord.cluster.processes import supervisor
@@ -170,9 +172,13 @@ def test_a_front_end_that_dies_under_load_loses_only_its_connections(
     assert lost <= 6  # at most one request of each client
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_ends_all_processes(tmp_path: Path, number: int) -> None:
-    """With exit code 0; every accepted request is answered."""
+@pytest.mark.parametrize(
+    ("number", "receivers"),
+    [(signal.SIGTERM, "supervisor"), (signal.SIGINT, "supervisor"), (signal.SIGTERM, "all")],
+    ids=["SIGTERM", "SIGINT", "SIGTERM to all"],
+)
+def test_a_signal_drains_and_ends_all_processes(tmp_path: Path, number: int, receivers: str) -> None:
+    """With exit code 0; every accepted request is answered. systemd sends SIGTERM to all processes of a service."""
     log = tmp_path / "log"
     command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *SEVERAL]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
@@ -181,12 +187,50 @@ def test_a_signal_drains_and_ends_all_processes(tmp_path: Path, number: int) -> 
         process_ids = [pid for pids in children(process.pid).values() for pid in pids]
         with Load(url) as load:
             wait_for(lambda: load.seen[200] > 20, process)
+            for pid in process_ids if receivers == "all" else []:
+                os.kill(pid, number)
             process.send_signal(number)
             assert process.wait(timeout=30) == 0
     assert set(load.seen) <= {200, 503, "ConnectError", "ReadError", "RemoteProtocolError"}
     assert not any(Path(f"/proc/{pid}").exists() for pid in process_ids)
     assert log.read_text().count("stopped") == 3
     assert "out of time" not in log.read_text()
+
+
+@pytest.mark.parametrize("front_ends", ["1", "2"])
+def test_sighup_reloads_the_certificate(tmp_path: Path, front_ends: str) -> None:
+    """It ended the process without draining. An invalid file changes nothing."""
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    authority = trustme.CA()
+
+    def write_certificate() -> str:
+        issued = authority.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(key)
+        issued.cert_chain_pems[0].write_to_path(chain)
+        return chain.read_text()
+
+    first, log = write_certificate(), tmp_path / "log"
+    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", "--front-ends", front_ends, *FAKE]
+    command += ["--tls-cert-file", str(chain), "--tls-key-file", str(key)]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            port = int(wait_for(lambda: re.search(r"https://127\.0\.0\.1:(\d+)", log.read_text()), process)[1])
+            wait_for(lambda: log.read_text().count("listening") == int(front_ends), process)
+
+            def served() -> str:
+                return ssl.get_server_certificate(("127.0.0.1", port))
+
+            assert served() == first
+            second = write_certificate()
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda: served() == second, process)
+            chain.write_text("no certificate")
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda: log.read_text().count("stays in force") >= int(front_ends), process)
+            assert served() == second
+        finally:
+            process.terminate()
+        assert process.wait(timeout=30) == 0
 
 
 def test_the_processes_end_without_their_supervisor(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ async def test_a_trusted_proxys_header_counts() -> None:
 
 
 async def test_tls_covers_grpc(tmp_path: Path) -> None:
-    """With a certificate, plain connections are refused."""
+    """With a certificate, plain connections are refused. New connections get a reloaded certificate."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
@@ -114,7 +114,16 @@ async def test_tls_covers_grpc(tmp_path: Path) -> None:
     config = ServerConfig(grpc_port=0, tls_cert_file=str(chain), tls_key_file=str(key))
     trusting = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
     message = pb.EmbedRequest(inputs="abc").SerializeToString()
-    async with serve_grpc(FakeEngine(), config, pipeline(config)) as port:
+    requests = pipeline(config)
+    async with serve_grpc(FakeEngine(), config, requests) as port:
+        async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
+            await channel.unary_unary(EMBED)(message)
+        other = trustme.CA()
+        issued = other.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(key)
+        issued.cert_chain_pems[0].write_to_path(chain)
+        requests.reload.begin()
+        trusting = grpc.ssl_channel_credentials(other.cert_pem.bytes())
         async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
             await channel.unary_unary(EMBED)(message)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as plain:
