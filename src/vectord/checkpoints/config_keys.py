@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vectord.checkpoints.files.read import Settings
-from vectord.checkpoints.tokenizer_class import is_known
 from vectord.errors import ModelUnavailable
 
 OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
@@ -64,7 +63,7 @@ CONFIG: Mapping[str, Harmless] = {
         "license model_type name_or_path task_specific_params torch_dtype transformers_version "
         "vocab_size_or_config_json_file",
     ),
-    "tokenizer_class": Harmless("text/tokenizer_settings.py follows it", is_known),
+    **harmless("tokenizer.json is used unchanged", "tokenizer_class"),
     **harmless(
         "training only",
         "attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout classifier_dropout_prob dropout "
@@ -159,17 +158,16 @@ SENTENCE: Mapping[str, Harmless] = {
 
 # --- tokenizer_config.json ------------------------------------------------------------------------------------
 
-FOLLOWED = harmless(
-    "text/tokenizer_settings.py does as the tokenizer's class of transformers, or refuses the value",
-    "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
-    "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
-    "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
-    "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars truncation_side unk_id "
-    "unk_token video_token vision_bos_token vision_eos_token",
-) | {"tokenizer_class": Harmless("the same", is_known)}
-
 TOKENIZER: Mapping[str, Harmless] = {
-    **FOLLOWED,
+    **harmless(
+        "tokenizer.json is used unchanged, and the log states contradictions; vocabulary.py reads them for vocab.txt",
+        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
+        "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
+        "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
+        "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars tokenizer_class unk_id "
+        "unk_token video_token vision_bos_token vision_eos_token",
+    ),
+    **harmless("the usual side", "truncation_side", "right"),
     **harmless(
         "names, places and versions",
         "_from_auto backend device_map full_tokenizer_file is_local local_files_only merges_file name_or_path "

@@ -7,14 +7,15 @@ each of the two. Others are refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import FOLLOWED, SPARSE_TABLE, TOKENIZER, refuse_unread
-from vectord.checkpoints.files.read import Settings, read_bytes, read_json_object, read_settings
-from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
+from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
+from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
 
 ROUTERS = ("Router", "Asym")
@@ -84,32 +85,22 @@ def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, st
 
 
 def _check_tokenizer(own: Path, other: Path, max_tokens: int) -> None:
-    """Raise ModelUnavailable, naming the file, if two folders' tokenizers or their settings differ."""
-    for name, read in ((own.name, _tokens), *((name, _settings) for name in _COMPANIONS)):
-        if read(own.with_name(name)) != read(other.with_name(name)):
-            raise ModelUnavailable(
-                f"{own.with_name(name)}: a tokenizer of queries that differs from the documents' is not supported"
-            )
-    limit = read_settings(own.with_name(_COMPANIONS[0]), optional=True).get("model_max_length")
+    """Raise ModelUnavailable, naming the file, if two folders' tokenizers differ."""
+    if _tokens(own) != _tokens(other):
+        raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
+    settings = read_settings(own.with_name("tokenizer_config.json"), optional=True)
+    limit = settings.get("model_max_length")
     if limit is not None and not (type(limit) in (int, float) and limit >= max_tokens):
         raise ModelUnavailable(
-            f"{own.with_name(_COMPANIONS[0])}: model_max_length {repr(limit)[:80]} is not supported; it must be at "
+            f"{settings.path}: model_max_length {repr(limit)[:80]} is not supported; it must be at "
             f"least the documents' {max_tokens}"
         )
 
 
-_COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-
-
 def _tokens(tokenizer: Path) -> Any:
-    """The parts of a tokenizer.json that decide about a text's tokens without special ones, or a vocab.txt."""
+    """The parts of a tokenizer.json, given or made from vocab.txt, that decide a text's tokens without special ones."""
     if tokenizer.suffix == ".txt":
-        return read_bytes(tokenizer, TOKENIZER_LIMIT_BYTES)
-    fields = read_json_object(tokenizer, limit_bytes=TOKENIZER_LIMIT_BYTES)
+        fields = json.loads(vocab_txt_json(tokenizer))
+    else:
+        fields = read_json_object(tokenizer, limit_bytes=TOKENIZER_LIMIT_BYTES)
     return {key: fields.get(key) for key in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
-
-
-def _settings(file: Path) -> dict[str, Any]:
-    """The entries of a tokenizer's further file that can change a text's tokens."""
-    fields = read_settings(file, optional=True).fields
-    return {key: value for key, value in fields.items() if key in FOLLOWED or key not in TOKENIZER}

@@ -15,6 +15,9 @@ from vectord.errors import ModelUnavailable
 
 TOKENIZER_LIMIT_BYTES = 64 * 2**20  # Gemma's, with 262,144 tokens, has 33 MB
 VOCABULARY_LIMIT_BYTES = 16 * 2**20  # the longest known (LaBSE, 501,153 words) has 5 MB
+ADDED_LIMIT = 10_000  # tokens that the files next to vocab.txt add
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_OF_VOCAB_TXT = frozenset({"BertTokenizer", "DistilBertTokenizer", "PreTrainedTokenizer"})
 
 
 def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
@@ -61,18 +64,32 @@ def token_text(token: object) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def read_token_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings in the files next to the tokenizer.json or vocab.txt at `path`.
+
+    Before version 4.34 of transformers, the tokens of special_tokens_map.json replace those of tokenizer_config.json.
+    """
+    values = read_settings(path.with_name("tokenizer_config.json"), optional=True).fields
+    if "added_tokens_decoder" in values:
+        return values
+    return {**values, **read_settings(path.with_name("special_tokens_map.json"), optional=True).fields}
+
+
 def vocab_txt_json(path: Path) -> str:
     """Return the tokenizer.json that transformers' BertTokenizer makes of the vocab.txt at `path`.
 
-    Special tokens and normalization come from tokenizer_config.json next to it. Raises ModelUnavailable, naming the
-    file: unreadable, too large, not UTF-8, or without a special token.
+    Special tokens and normalization come from the files next to it. Raises ModelUnavailable, naming the file:
+    unreadable, too large, not UTF-8, without a special token, or of another class than BertTokenizer.
     """
     try:
         lines = read_bytes(path, VOCABULARY_LIMIT_BYTES).decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ModelUnavailable(f"{path}: not UTF-8") from error
     ids = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
-    config = read_settings(path.with_name("tokenizer_config.json"), optional=True)
+    config = read_token_settings(path)
+    name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    if name not in _OF_VOCAB_TXT:
+        raise ModelUnavailable(f"{path}: no tokenizer.json, and {name[:80]} is not made from vocab.txt here")
     specials = {}
     for name in ("pad", "unk", "cls", "sep", "mask"):
         specials[name] = token = token_text(config.get(f"{name}_token")) or f"[{name.upper()}]"
@@ -85,7 +102,29 @@ def vocab_txt_json(path: Path) -> str:
         chinese=config.get("tokenize_chinese_chars") is not False,
         strip_accents=strips if isinstance(strips, bool) else None,
         lowercase=config.get("do_lower_case") is not False,
+        added=_added_tokens(path, config),
     )
+
+
+def _added_tokens(path: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tokens that the files next to a vocab.txt add, in the order of their ids; those without one come last."""
+    decoder = config.get("added_tokens_decoder")
+    if decoder is None:
+        file = path.with_name("added_tokens.json")
+        ids = read_json_object(file) if file.exists() else {}
+        decoder = {i: {"content": name} for name, i in ids.items()}
+    try:
+        added = [dict(decoder[i]) for i in sorted(decoder, key=int)]
+    except (AttributeError, TypeError, ValueError):
+        raise ModelUnavailable(f"{path}: the tokens that the files next to it add have an unknown form") from None
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        for token in config.get(key) or ():
+            added.append({"special": True, **(token if isinstance(token, dict) else {"content": token})})
+    if len(added) > ADDED_LIMIT or not all(isinstance(token.get("content"), str) for token in added):
+        raise ModelUnavailable(
+            f"{path}: the files next to it add more than {ADDED_LIMIT:,} tokens, or one without text"
+        )
+    return added
 
 
 def wordpiece_json(
@@ -95,12 +134,14 @@ def wordpiece_json(
     lowercase: bool,
     strip_accents: bool | None,
     chinese: bool = True,
+    added: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """Return the tokenizer.json of a BERT with these words.
 
-    specials: the tokens pad, unk, cls, sep and mask; strip_accents: None: if lowercase; chinese: split at ideographs.
+    specials: the tokens pad, unk, cls, sep and mask; strip_accents: None: if lowercase; chinese: split at ideographs;
+    added: further tokens, as in tokenizer_config.json.
     """
-    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415  few models come without tokenizer.json
+    from tokenizers import AddedToken, BertWordPieceTokenizer  # noqa: PLC0415  few models come without tokenizer.json
 
     tokenizer = BertWordPieceTokenizer(
         dict(ids),
@@ -108,5 +149,11 @@ def wordpiece_json(
         handle_chinese_chars=chinese,
         strip_accents=strip_accents,
         lowercase=lowercase,
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(token["content"], **{flag: bool(token[flag]) for flag in _FLAGS if flag in token})
+            for token in added
+        ]
     )
     return str(tokenizer.to_str())

@@ -13,13 +13,13 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from vectord.checkpoints.spec import Colbert
+from vectord.checkpoints.vocabulary import read_token_settings, token_text
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
-from vectord.text.tokenizer_settings import named_token
 from vectord.text.truncation import Limit, fit_tokens
 
 
@@ -83,7 +83,8 @@ class ColbertEncoder:
     def _sequence(
         self, encoding: Encoding, form: _TextFormat, kind: str, limit: Limit, source: Source
     ) -> TokenSequence:
-        ids, type_ids = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+        ids = np.array(encoding.ids, np.int32)
+        type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)
         if form.marker is not None:
             ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
         seen = len(ids)
@@ -130,7 +131,9 @@ def _marker(tokenizer: Tokenizer, prefix: str, path: Path) -> int | None:
 
 def _mask(tokenizer: Tokenizer, path: Path) -> int:
     """The token that fills up queries: pylate's choice is the mask token, else the end token."""
-    names = (named_token(path, "mask_token") or "", *MASKS, named_token(path, "eos_token") or "")
+    settings = read_token_settings(path)
+    mask_token, eos_token = (token_text(settings.get(key)) or "" for key in ("mask_token", "eos_token"))
+    names = (mask_token, *MASKS, eos_token)
     mask = next((id_ for id_ in map(tokenizer.token_to_id, names) if id_ is not None), None)
     if mask is None:
         raise ModelUnavailable(

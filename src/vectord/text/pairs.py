@@ -185,5 +185,5 @@ class PairEncoder:
             for source, text_ids, count in zip(sources, ids, kept, strict=True)
         )
         length = TextLength(seen, len(joined), first.characters_cut + second.characters_cut)
-        types = {"type_ids": frame.join_types(*kept)} if frame.has_type_ids else {}
+        types = {"type_ids": frame.join_types(*kept)} if frame.has_type_ids and self._plain.has_types else {}
         return self._plain.sequence(joined, length, index, parts=(first, second), **types)

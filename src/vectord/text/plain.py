@@ -6,13 +6,15 @@ is read-only after loading (`read_specials_as_text` is called while the model lo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from tokenizers import Encoding
 
+from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32, TextLength
@@ -26,7 +28,10 @@ from vectord.text.tokenizer_file import (
     load_tokenizer,
     probe_frame,
 )
+from vectord.text.tokenizer_settings import declares_no_types
 from vectord.text.truncation import Limit, check_size, fit_characters
+
+log = logging.getLogger("vectord.text")
 
 # The limit of one call of the tokenizer, which returns all Encodings at once: up to 600 bytes per token, and per text.
 CALL_CHARACTERS = 2**17
@@ -48,17 +53,27 @@ class PlainTokenizer:
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
         # The libraries of static tables read tokenizer.json alone, and put no special tokens around a text.
-        config = spec.config if spec.static is None else None
+        config = None if spec.static is not None or is_gguf(spec.tokenizer) else spec.config
         self.tokenizer = load_tokenizer(spec.tokenizer, config, lowercase=spec.lowercase)
         if spec.static is not None:
             self.tokenizer.post_processor = None
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
+        self.has_types = config is None or not declares_no_types(spec.tokenizer)
+        if not self.has_types:
+            self.frame = replace(self.frame, has_type_ids=False)
+        if spec.pooling == "last" and not self.frame.suffix:
+            log.warning("%s puts no token after a text: the vector is that of the text's last token", spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")
         if isinstance(rows, int) and rows < 1:
             raise ModelUnavailable(f"{spec.folder}: config.json's vocab_size {rows} leaves no room for a token")
         self.vocab_size = min(ids, rows) if isinstance(rows, int) else ids
-        check_rows(self.tokenizer, self.vocab_size, spec.config.get("type_vocab_size"), spec.tokenizer)
+        check_rows(
+            self.tokenizer,
+            self.vocab_size,
+            spec.config.get("type_vocab_size") if self.has_types else None,
+            spec.tokenizer,
+        )
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer)

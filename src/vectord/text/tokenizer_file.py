@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from vectord.checkpoints.gguf.tokenizer import tokenizer_json
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
-from vectord.text.tokenizer_settings import apply_settings
+from vectord.text.tokenizer_settings import add_ends_of_own_class, find_contradictions
+
+log = logging.getLogger("vectord.text")
 
 MASKS = ("[MASK]", "<mask>")  # the names of mask tokens
 STEPS_LIMIT = 64  # normalizers, pre-tokenizers and decoders of a file; the longest known (Phi's) has 11
@@ -87,16 +90,21 @@ def library_failures_as_unavailable(path: Path) -> Iterator[None]:
 def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: bool) -> Tokenizer:
     """The tokenizer of the file, without truncation and padding. Raises ModelUnavailable if it cannot be read.
 
-    config: config.json's entries, to follow the files next to it as transformers does; None: read the file alone.
-    lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
+    config: config.json's entries; the log states where the files next to tokenizer.json contradict it. None: nothing
+    but the file is read. lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
     """
     try:
         tokenizer: Tokenizer = _read(path)
         check_growth(tokenizer, path)
-        if config is not None and not is_gguf(path):
-            tokenizer = apply_settings(tokenizer, path, config)
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        if config is not None:
+            add_ends_of_own_class(tokenizer, path)
+            differences = list(find_contradictions(tokenizer, path, config)) if path.suffix == ".json" else []
+            if differences:
+                log.warning(
+                    "%s is used unchanged; transformers 5 would make other tokens: %s", path, "; ".join(differences)
+                )
     except ModelUnavailable:
         raise
     except Exception as error:  # tokenizers raises nothing more specific
