@@ -166,7 +166,6 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "types has no class"),
     "one route": (change_router(structure={}), "structure has the routes"),
     "another tokenizer": (another_tokenizer, "tokenizer.json: a tokenizer of queries that differs from the documents'"),
-    "another special token": (other_settings(sep_token="x"), "tokenizer_config.json: a tokenizer of queries that"),
     "a shorter limit": (other_settings(model_max_length=8), "model_max_length 8 is not supported"),
     "no tokenizer": (no_tokenizer, "tokenizer.json"),
     "another shape": (a_table_of_two_dimensions, "one number for each token"),

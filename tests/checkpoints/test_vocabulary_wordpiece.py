@@ -31,6 +31,8 @@ def vocabulary(tmp_path: Path) -> Path:
         {"do_lower_case": False},
         {"do_lower_case": True, "strip_accents": False},
         {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False},
+        {"additional_special_tokens": ["dog", "[D]"]},
+        {"added_tokens_decoder": {"9": {"content": "dog", "normalized": True, "special": False}}},
     ],
     ids=str,
 )
@@ -52,6 +54,13 @@ def test_special_tokens_may_have_other_names(vocabulary: Path) -> None:
     config = {"cls_token": {"content": "the", "lstrip": False}, "sep_token": "dog"}
     write_json(vocabulary.with_name("tokenizer_config.json"), config)
     assert Tokenizer.from_str(vocab_txt_json(vocabulary)).encode("cafe").tokens == ["the", "cafe", "dog"]
+
+
+def test_another_class_is_refused(vocabulary: Path) -> None:
+    """It would split words in another way, by other files."""
+    write_json(vocabulary.with_name("tokenizer_config.json"), {"tokenizer_class": "BertJapaneseTokenizer"})
+    with pytest.raises(ModelUnavailable, match="BertJapaneseTokenizer is not made from vocab"):
+        vocab_txt_json(vocabulary)
 
 
 def test_windows_line_ends_are_accepted(vocabulary: Path) -> None:

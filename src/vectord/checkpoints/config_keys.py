@@ -156,50 +156,6 @@ SENTENCE: Mapping[str, Harmless] = {
     **harmless("Stanford's name of attend_to_expansion_tokens", "attend_to_mask_tokens", False),
 }
 
-# --- tokenizer_config.json ------------------------------------------------------------------------------------
-
-TOKENIZER: Mapping[str, Harmless] = {
-    **harmless(
-        "tokenizer.json is used unchanged, and the log states contradictions; vocabulary.py reads them for vocab.txt",
-        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens audio_token "
-        "auto_map boi_token bos_token cls_token do_lower_case eoi_token eos_token extra_ids extra_special_tokens "
-        "image_token keep_accents legacy mask_token model_input_names model_specific_special_tokens pad_token "
-        "sep_token split_by_punct split_special_tokens strip_accents tokenize_chinese_chars tokenizer_class unk_id "
-        "unk_token video_token vision_bos_token vision_eos_token",
-    ),
-    **harmless("the usual side", "truncation_side", "right"),
-    **harmless(
-        "names, places and versions",
-        "_from_auto backend device_map full_tokenizer_file is_local local_files_only merges_file name_or_path "
-        "processor_class revision special_tokens_map_file tokenizer_file "
-        "trust_remote_code use_fast verbose vocab_file",
-    ),
-    **harmless(
-        "a call decides it; here each text is read alone, and truncated as the model's other files say",
-        "max_len max_length model_max_length pad_to_multiple_of pad_token_type_id padding padding_side "
-        "return_token_type_ids stride truncation truncation_strategy",
-    ),
-    **harmless(
-        "texts of tokens only",
-        "clean_up_tokenization_spaces clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output errors "
-        "spaces_between_special_tokens trim_offsets",
-    ),
-    **harmless(
-        "conversations only",
-        "chat_control_tokens chat_template default_chat_template response_schema response_template "
-        "use_default_system_prompt",
-    ),
-    **harmless(
-        "tokenizers without tokenizer.json only",
-        "basic_tokenizer_class do_basic_tokenize from_slow legacy_behaviour never_split sp_model_kwargs "
-        "vocab_type wordpieces_prefix",
-    ),
-    **harmless("ids of tokens that are named too", "bos_token_id eos_token_id pad_token_id"),
-    **harmless("arguments of the class: none", "init_inputs", []),
-    **harmless("the usual value", "fix_mistral_regex", False),
-    **harmless("the usual value", "remove_space", True),
-}
-
 # --- modules.json: each of its entries ------------------------------------------------------------------------
 
 MODULE: Mapping[str, Harmless] = {

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from vectord.checkpoints.adapters import find_adapters, read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
-from vectord.checkpoints.config_keys import SENTENCE, TOKENIZER, TRANSFORMER_MODULE, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import OPTION, SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
@@ -102,8 +102,19 @@ def _read_route(
     _check_class(folder, kind)
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
-    refuse_unread(folder.tokenizer_config, TOKENIZER)
+    _check_truncation(folder)
     return spec
+
+
+def _check_truncation(folder: ModelFolder) -> None:
+    """Raise ModelUnavailable for a cut at the start as the model's own rule. tokenizer.json decides all else."""
+    settings = folder.tokenizer_config
+    side = settings.get("truncation_side")
+    if side not in (None, "right") and "truncation_side" not in folder.allowed:
+        raise ModelUnavailable(
+            f"{settings.path}: truncation_side {repr(side)[:80]} is not supported and could change the results; "
+            f"{OPTION} truncation_side ignores it"
+        )
 
 
 # sentence-transformers' class of each kind of model, or pylate's; the task of its Transformer module, and its output.

@@ -161,10 +161,11 @@ def _charsmap(tokenizer: Tokenizer) -> bytes | None:
 
 
 def _bert_normalizer(values: Values, charsmap: bytes | None) -> normalizers.Normalizer:
+    strips = values.get("strip_accents")
     return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(values.get("tokenize_chinese_chars", True)),
-        strip_accents=values.get("strip_accents"),
+        strip_accents=strips if isinstance(strips, bool) else None,
         lowercase=bool(values.get("do_lower_case", True)),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,63 @@ def test_neighbours_do_not_change_a_text(name: str, tmp_path: Path) -> None:
     together = np.split(tokens_of(backend, TEXTS), STARTS[1:])
     for text, states in zip(TEXTS, together, strict=True):
         np.testing.assert_allclose(tokens_of(backend, [text]), states, atol=1e-5)
+
+
+def longrope(kind: str) -> torch.nn.Module:
+    """Positions of another scale beyond 100 tokens."""
+    from transformers import AutoConfig, AutoModel
+
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [3.0] * 4}
+    facts = {"max_position_embeddings": 400, "num_key_value_heads": 2}
+    if kind == "phi3":
+        facts["original_max_position_embeddings"] = 100
+    scaled = {**rope, "factor": 4.0, "original_max_position_embeddings": 100}
+    tokens = {"bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(kind, **SIZES, **facts, **tokens, intermediate_size=48, rope_parameters=scaled)
+    return AutoModel.from_config(config)  # type: ignore[no-any-return]
+
+
+def sized(kind: str, **facts: Any) -> torch.nn.Module:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(kind, **SIZES, intermediate_size=48, max_position_embeddings=402, **facts)
+    return AutoModel.from_config(config)  # type: ignore[no-any-return]
+
+
+BATCH_DEPENDENT: dict[str, Callable[[], Any]] = {
+    "padding in a convolution": lambda: sized("convbert", embedding_size=32),
+    "padding in landmarks": lambda: sized("nystromformer", conv_kernel_size=5),
+    "padding in hashes": lambda: sized("yoso"),
+    "long positions of phi3": lambda: longrope("phi3"),
+    "long positions of llama": lambda: longrope("llama"),
+    "attention by length": lambda: sized("big_bird", block_size=8, num_random_blocks=2),
+}
+
+
+@pytest.mark.parametrize("name", BATCH_DEPENDENT)
+def test_a_class_that_reads_its_batch_runs_each_length_alone(name: str, tmp_path: Path) -> None:
+    """A text has the states that transformers gives it alone, whatever was read with it or before it."""
+    from transformers import AutoModel
+
+    folder = write(tmp_path, BATCH_DEPENDENT[name]())
+    backend = load(spec_of(folder, max_tokens=300), FLOAT32)
+    texts = texts_of(9, 250, 2, 30, 110, 9)
+    want = [padded_states(AutoModel.from_pretrained(folder), [text]) for text in texts]
+    for batch in (range(6), [1, 2], [0, 1], [2, 1, 0], [5], [3, 4]):
+        states = tokens_of(backend, [texts[i] for i in batch])
+        np.testing.assert_allclose(states, np.concatenate([want[i] for i in batch]), atol=1e-4)
+
+
+def test_a_class_that_long_texts_change_for_good_is_refused(tmp_path: Path) -> None:
+    """Dynamic positions keep the scale of the longest text so far."""
+    from transformers import LlamaConfig, LlamaModel
+
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    config = LlamaConfig(**SIZES, intermediate_size=48, max_position_embeddings=100, rope_parameters=rope)
+    folder = write(tmp_path, LlamaModel(config))
+    with pytest.raises(ModelUnavailable, match="depend on other texts, even without padding"):
+        load(spec_of(folder, max_tokens=300), FLOAT32)
+    load(spec_of(folder, max_tokens=100), FLOAT32).close()
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "llama", "olmo2", "phi3", "stablelm", "starcoder2"])

@@ -11,13 +11,18 @@ that checkpoints/checkpoint.py has read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+import copy
+import logging
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import signature
 from math import prod
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -34,7 +39,15 @@ from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, 
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.backends.base import (
+    POOLED,
+    Answers,
+    Backend,
+    BackendFacts,
+    BackendOptions,
+    PackedTexts,
+    TokenBatch,
+)
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
@@ -45,6 +58,9 @@ from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
+from vectord.schema import Float32, Int32
+
+logger = logging.getLogger(__name__)
 
 MAX_SIZE = 2**24  # of any number in a config, as in networks/facts.py
 MAX_LAYERS = 1024
@@ -111,9 +127,17 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
         max_batch_tokens=options.max_batch_tokens or default_batch_tokens,
         gpu=gpu_of(device),
     )
-    return TransformersBackend(
-        facts, TransformersModel(spec, device, dtype), partial(TransformersModel, spec, device, torch.float32)
-    )
+    model = TransformersModel(spec, device, dtype)
+    if not is_batch_invariant(model, spec):
+        logger.warning(
+            "%s: a text's results depend on longer texts in its batch, so each length runs alone", spec.folder
+        )
+        model.one_length = True
+        if not is_batch_invariant(model, spec):
+            raise ModelUnavailable(
+                f"model_type {spec.model_type!r}: a text's results depend on other texts, even without padding"
+            )
+    return TransformersBackend(facts, model, lambda: TransformersModel(spec, device, torch.float32, model.one_length))
 
 
 class TransformersBackend(Backend):
@@ -160,8 +184,12 @@ def _run(model: TransformersModel, batch: TokenBatch) -> Answers:
 class TransformersModel:
     """Body and heads on one device in one dtype."""
 
-    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises ModelUnavailable: a type that transformers lacks, or a config or tensors that do not fit it."""
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, one_length: bool = False) -> None:
+        """one_length: run the texts of each length by themselves, without padding.
+
+        Raises ModelUnavailable: a type that transformers lacks, or a config or tensors that do not fit it.
+        """
+        self.one_length = one_length
         ops = TorchOps(device, dtype)
         self._classifies = "scores" in spec.outputs
         self._heads = heads_of(spec, ops.heads)
@@ -177,9 +205,13 @@ class TransformersModel:
         has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
         self._filler = int(config.pad_token_id or 0)
+        self._words = int(config.vocab_size)
+        self.dtype = dtype
         self._device = device
         body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
+        self.limits = _length_limits(config)
+        self._short_body, self._short_limit = _with_full_attention(self._body, config)
         if not getattr(config, "is_causal", True):
             _attend_both_ways(body, spec, device)
 
@@ -197,12 +229,134 @@ class TransformersModel:
         }
         if self._takes_types:
             inputs["token_type_ids"] = tokens.type_ids[rows].masked_fill(~filled, 0).long()
-        answer = self._body(**inputs)
+        answer = self._run(inputs, padded.filled.sum(axis=1))
         if self._classifies:
             texts_asked = torch.tensor(texts_of_spans(texts), device=self._device)
-            return {"scores": answer.logits.index_select(0, texts_asked)}  # (M, labels)
-        x = answer.last_hidden_state.flatten(0, 1).index_select(0, places)  # (T, H)
+            return {"scores": answer.index_select(0, texts_asked)}  # (M, labels)
+        x = answer.flatten(0, 1).index_select(0, places)  # (T, H)
         return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
+
+    def probe(self, length: int) -> Int32:
+        """Return different token ids (length,) without the padding token."""
+        ids = (np.arange(length, dtype=np.int32) * 7 + 3) % self._words
+        ids[ids == self._filler] = (self._filler + 1) % self._words
+        return ids
+
+    def _run(self, inputs: dict[str, Tensor], lengths: npt.NDArray[np.int64]) -> Tensor:
+        """Return the logits (N, labels) or states (N, L, H) of padded inputs (N, L). lengths: (N,) of the texts."""
+        if not self.one_length:
+            return self._answer(inputs)
+        answers: Tensor | None = None
+        for length in np.unique(lengths).tolist():
+            texts = torch.tensor(np.flatnonzero(lengths == length), device=self._device)
+            answer = self._answer({name: rows[texts, :length] for name, rows in inputs.items()})
+            if answers is None:
+                whole = (
+                    (len(lengths), *answer.shape[1:])
+                    if self._classifies
+                    else (*inputs["input_ids"].shape, answer.shape[-1])
+                )
+                answers = answer.new_zeros(whole)
+            if self._classifies:
+                answers[texts] = answer
+            else:
+                answers[texts, :length] = answer
+        assert answers is not None, "an empty batch"
+        return answers
+
+    def _answer(self, inputs: dict[str, Tensor]) -> Tensor:
+        is_short = inputs["input_ids"].shape[1] <= self._short_limit
+        answer = (self._short_body if is_short else self._body)(**inputs)
+        return cast("Tensor", answer.logits if self._classifies else answer.last_hidden_state)
+
+
+# --- one text beside others -----------------------------------------------------------------------------------
+
+_SHORT = 5  # tokens
+_LONG = 64
+_PROBED_LIMIT = 1024  # the cost of probing grows with it: above, each length runs alone without a probe
+_LIMIT_KEYS = re.compile("position|window|block|chunk|landmark|seq_len|span|stride|mem_len|bucket|pool")
+
+
+def is_batch_invariant(model: TransformersModel, spec: ModelSpec) -> bool:
+    """Return whether texts have the same results alone, in any order, and in a batch with other lengths.
+
+    Some classes change their attention or positions for the whole batch, let tokens read padding, or change themselves
+    for good. So this compares texts around each limit of lengths that the config names.
+    """
+    limits = {limit for limit in model.limits if _SHORT < limit < spec.max_tokens}
+    if max(limits, default=0) > _PROBED_LIMIT and not model.one_length:
+        return False
+    groups = [
+        (_SHORT, _LONG),
+        *((_SHORT, limit, limit + 1, limit * 5 // 4) for limit in limits if limit <= _PROBED_LIMIT),
+    ]
+    with contextlib.suppress(MemoryError):  # no batch of these lengths can run
+        return all(
+            _is_invariant(model, spec, {min(length, spec.max_tokens) for length in lengths})
+            for lengths in sorted(groups)
+        )
+    return True
+
+
+def _is_invariant(model: TransformersModel, spec: ModelSpec, lengths: Collection[int]) -> bool:
+    texts = [model.probe(length) for length in sorted(lengths)]
+    up, down = [*range(len(texts))], [*range(len(texts))][::-1]
+    found: list[list[list[Float32]]] = [[] for _ in texts]  # of each text, its outputs in each batch
+    for batch in (*([i] for i in up), *([i] for i in down), up, down):
+        for i, outputs in zip(batch, _results(model, spec, [texts[i] for i in batch]), strict=True):
+            found[i].append(outputs)
+    tolerance = 1e-3 if model.dtype == torch.float32 else 0.03
+    return all(
+        float(np.linalg.norm(rows - alone)) <= tolerance * max(1.0, float(np.linalg.norm(alone)))
+        for first, *others in found
+        for outputs in others
+        for alone, rows in zip(first, outputs, strict=True)
+    )
+
+
+def _results(model: TransformersModel, spec: ModelSpec, texts: Sequence[Int32]) -> list[list[Float32]]:
+    """The outputs of each text."""
+    bounds = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    ids = np.concatenate(texts)
+    packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=bounds)
+    answers = _run(model, TokenBatch(texts=packed, outputs=spec.outputs))
+    split = [list(rows) if output in POOLED else np.split(rows, bounds[1:-1]) for output, rows in answers.items()]
+    return [list(outputs) for outputs in zip(*split, strict=True)]
+
+
+def _length_limits(config: PreTrainedConfig) -> frozenset[int]:
+    """The numbers of config.json at which a class may change how it reads a text."""
+    found = set()
+    entries = [config.to_dict()]
+    while entries:
+        for key, value in entries.pop().items():
+            if isinstance(value, dict):
+                entries.append(value)
+            elif _LIMIT_KEYS.search(str(key)):
+                found |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
+    return frozenset(found | {_sparse_limit(config)})
+
+
+def _sparse_limit(config: PreTrainedConfig) -> int:
+    """The longest text that BigBird reads with full attention although its attention is sparse; 0 for other classes."""
+    if getattr(config, "attention_type", None) != "block_sparse":
+        return 0
+    return int((5 + 2 * config.num_random_blocks) * config.block_size)
+
+
+def _with_full_attention(body: torch.nn.Module, config: PreTrainedConfig) -> tuple[torch.nn.Module, int]:
+    """Return the body for short texts, which shares the tensors, and the most tokens that it reads.
+
+    BigBird's class would replace its sparse attention for good at the first short text.
+    """
+    if not (limit := _sparse_limit(config)):
+        return body, 0
+    tensors = (*body.parameters(), *body.buffers())
+    short = copy.deepcopy(body, {id(tensor): tensor for tensor in tensors})
+    bare: Any = getattr(short, str(body.base_model_prefix), short)
+    bare.set_attention_type("original_full")
+    return short, limit
 
 
 # --- config ---------------------------------------------------------------------------------------------------
