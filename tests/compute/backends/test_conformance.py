@@ -32,7 +32,7 @@ from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 
-NOT_BACKENDS = {"base", "onnx_graph", "openvino_int8", "openvino_plans"}
+NOT_BACKENDS = {"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"}
 OTHER_FILES = {
     "handler",
     "onnx",

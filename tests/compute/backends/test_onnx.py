@@ -117,7 +117,7 @@ def want(body: tuple[torch.nn.Module, Path], backend: Backend) -> np.ndarray:
 
 def test_states_and_means_equal_the_models(backend: Backend, want: np.ndarray) -> None:
     """The graph's hidden states are packed again and pooled here."""
-    assert backend.facts.cost == "padded"
+    assert (backend.facts.cost, backend.facts.max_batch_texts) == ("padded", None)
     answers = backend.forward(batch_of(*TEXTS, outputs=("tokens", "dense")), 0)
     np.testing.assert_allclose(answers["tokens"], want, atol=1e-4)
     np.testing.assert_allclose(answers["dense"], np.add.reduceat(want, STARTS) / LENGTHS, atol=1e-4)
@@ -131,6 +131,37 @@ def test_neighbours_and_streams_do_not_change_a_text(backend: Backend, want: np.
         answer = backend.forward(batch, i % backend.facts.streams)["tokens"]
         np.testing.assert_allclose(answer, states, atol=1e-4)
         np.testing.assert_array_equal(backend.forward_exact(batch)["tokens"].shape, states.shape)
+
+
+def centred(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+    """Each text's padding counts."""
+    x = states(model, ids, mask, types)
+    return x - x.mean(1, keepdim=True) / 2
+
+
+def scaled(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+    """One scale for the batch, as of activations that are quantized at run time."""
+    x = states(model, ids, mask, types)
+    step = x.abs().max() / 7
+    return (x / step).round() * step
+
+
+@pytest.mark.parametrize("answer", [centred, scaled])
+def test_a_graph_that_reads_its_batch_runs_each_text_alone(
+    answer: Callable[..., torch.Tensor], load: LoadBackend, tmp_path: Path
+) -> None:
+    """Without padding. Other graphs have no limit of texts."""
+    import torch
+
+    model = bert()
+    backend = load(spec_of(export(model, answer, "last_hidden_state", tmp_path)), FLOAT32)
+    assert backend.facts.max_batch_texts == 1
+    for text in TEXTS:
+        ids, mask = pad([text])
+        with torch.no_grad():
+            want = answer(model, ids, mask, torch.zeros_like(ids))[0].numpy()
+        got = backend.forward(batch_of(text, outputs=("tokens",)), 0)["tokens"]
+        assert np.linalg.norm(got - want) < 0.02 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])

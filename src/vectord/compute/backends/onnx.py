@@ -46,7 +46,8 @@ def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
     )
     compile_with = partial(compile_plan, core, path, answerer.reads, threads)
     compile_graph = partial(compile_with, precision, facts.streams)
-    return GraphBackend(facts, answerer, compile_graph(), compile_graph, partial(compile_with, "f32", 1))
+    backend = GraphBackend(facts, answerer, compile_graph(), compile_graph, partial(compile_with, "f32", 1))
+    return backend.probed(spec)
 
 
 class OnnxPlan:

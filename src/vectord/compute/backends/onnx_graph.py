@@ -6,8 +6,11 @@ text times its texts; pooling and the heads are ours if the graph returns its hi
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -16,10 +19,13 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, PackedTexts, TokenBatch
+from vectord.compute.backends.invariance import SHORT_TOLERANCE, TOLERANCE, is_batch_invariant
 from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.compute.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
+
+logger = logging.getLogger(__name__)
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -128,12 +134,27 @@ class GraphBackend(Backend):
         """compile_exact: the graph in float32, on first use, which is rare; None: the file has no other numbers."""
         answerer.check(graph.widths)
         self.facts = facts
+        self._length_step = LENGTH_STEP
         self._answerer = answerer
         self._graph = graph
         self._compile = compile_graph
         self._compile_exact = compile_exact
         self._exact: Graph | None = None
         self._exact_lock = threading.Lock()
+
+    def probed(self, spec: ModelSpec) -> GraphBackend:
+        """Return self, which from now on takes one text a batch if the graph lets a text's outputs depend on others.
+
+        Graphs whose activations are quantized at run time share a scale in a batch.
+        """
+        tolerance = SHORT_TOLERANCE if self.facts.dtype in {"float16", "bfloat16"} else TOLERANCE
+        if not is_batch_invariant(partial(self.forward, stream=0), spec, (), tolerance):
+            logger.warning(
+                "%s: a text's results depend on the texts in its batch, so each text runs alone", spec.weights[0]
+            )
+            self._length_step = 1
+            self.facts = replace(self.facts, max_batch_texts=1)
+        return self
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         assert 0 <= stream < self.facts.streams, "no such stream"
@@ -157,5 +178,5 @@ class GraphBackend(Backend):
 
     def _answer(self, graph: Graph, batch: TokenBatch, stream: int) -> Answers:
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
-        padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
+        padded = pad(batch.texts, self._length_step, self._answerer.max_tokens)
         return self._answerer.answer(batch, padded, graph.run(batch.texts, padded, stream))

@@ -73,7 +73,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
         cost="padded",
         max_batch_tokens=graph.usual_tokens,
     )
-    return GraphBackend(facts, answerer, graph, session)
+    return GraphBackend(facts, answerer, graph, session).probed(spec)
 
 
 def choose_provider(device: str) -> str:

@@ -14,9 +14,9 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from math import prod
 from typing import Any, TypeAlias, cast
@@ -40,7 +40,6 @@ from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import (
-    POOLED,
     Answers,
     Backend,
     BackendFacts,
@@ -48,6 +47,7 @@ from vectord.compute.backends.base import (
     PackedTexts,
     TokenBatch,
 )
+from vectord.compute.backends.invariance import PROBED_LIMIT, SHORT_TOLERANCE, TOLERANCE, is_batch_invariant
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
@@ -58,7 +58,6 @@ from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
-from vectord.schema import Float32, Int32
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +127,13 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
         gpu=gpu_of(device),
     )
     model = TransformersModel(spec, device, dtype)
-    if not is_batch_invariant(model, spec):
+    too_long_to_probe = any(PROBED_LIMIT < limit < spec.max_tokens for limit in model.limits)
+    if too_long_to_probe or not _is_invariant(model, spec):
         logger.warning(
             "%s: a text's results depend on longer texts in its batch, so each length runs alone", spec.folder
         )
         model.one_length = True
-        if not is_batch_invariant(model, spec):
+        if not _is_invariant(model, spec):
             raise ModelUnavailable(
                 f"model_type {spec.model_type!r}: a text's results depend on other texts, even without padding"
             )
@@ -205,7 +205,6 @@ class TransformersModel:
         has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
         self._filler = int(config.pad_token_id or 0)
-        self._words = int(config.vocab_size)
         self.dtype = dtype
         self._device = device
         body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec)
@@ -236,12 +235,6 @@ class TransformersModel:
         x = answer.flatten(0, 1).index_select(0, places)  # (T, H)
         return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
 
-    def probe(self, length: int) -> Int32:
-        """Return different token ids (length,) without the padding token."""
-        ids = (np.arange(length, dtype=np.int32) * 7 + 3) % self._words
-        ids[ids == self._filler] = (self._filler + 1) % self._words
-        return ids
-
     def _run(self, inputs: dict[str, Tensor], lengths: npt.NDArray[np.int64]) -> Tensor:
         """Return the logits (N, labels) or states (N, L, H) of padded inputs (N, L). lengths: (N,) of the texts."""
         if not self.one_length:
@@ -270,59 +263,14 @@ class TransformersModel:
         return cast("Tensor", answer.logits if self._classifies else answer.last_hidden_state)
 
 
-# --- one text beside others -----------------------------------------------------------------------------------
+# --- lengths --------------------------------------------------------------------------------------------------
 
-_SHORT = 5  # tokens
-_LONG = 64
-_PROBED_LIMIT = 1024  # the cost of probing grows with it: above, each length runs alone without a probe
 _LIMIT_KEYS = re.compile("position|window|block|chunk|landmark|seq_len|span|stride|mem_len|bucket|pool")
 
 
-def is_batch_invariant(model: TransformersModel, spec: ModelSpec) -> bool:
-    """Return whether texts have the same results alone, in any order, and in a batch with other lengths.
-
-    Some classes change their attention or positions for the whole batch, let tokens read padding, or change themselves
-    for good. So this compares texts around each limit of lengths that the config names.
-    """
-    limits = {limit for limit in model.limits if _SHORT < limit < spec.max_tokens}
-    if max(limits, default=0) > _PROBED_LIMIT and not model.one_length:
-        return False
-    groups = [
-        (_SHORT, _LONG),
-        *((_SHORT, limit, limit + 1, limit * 5 // 4) for limit in limits if limit <= _PROBED_LIMIT),
-    ]
-    with contextlib.suppress(MemoryError):  # no batch of these lengths can run
-        return all(
-            _is_invariant(model, spec, {min(length, spec.max_tokens) for length in lengths})
-            for lengths in sorted(groups)
-        )
-    return True
-
-
-def _is_invariant(model: TransformersModel, spec: ModelSpec, lengths: Collection[int]) -> bool:
-    texts = [model.probe(length) for length in sorted(lengths)]
-    up, down = [*range(len(texts))], [*range(len(texts))][::-1]
-    found: list[list[list[Float32]]] = [[] for _ in texts]  # of each text, its outputs in each batch
-    for batch in (*([i] for i in up), *([i] for i in down), up, down):
-        for i, outputs in zip(batch, _results(model, spec, [texts[i] for i in batch]), strict=True):
-            found[i].append(outputs)
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.03
-    return all(
-        float(np.linalg.norm(rows - alone)) <= tolerance * max(1.0, float(np.linalg.norm(alone)))
-        for first, *others in found
-        for outputs in others
-        for alone, rows in zip(first, outputs, strict=True)
-    )
-
-
-def _results(model: TransformersModel, spec: ModelSpec, texts: Sequence[Int32]) -> list[list[Float32]]:
-    """The outputs of each text."""
-    bounds = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    ids = np.concatenate(texts)
-    packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=bounds)
-    answers = _run(model, TokenBatch(texts=packed, outputs=spec.outputs))
-    split = [list(rows) if output in POOLED else np.split(rows, bounds[1:-1]) for output, rows in answers.items()]
-    return [list(outputs) for outputs in zip(*split, strict=True)]
+def _is_invariant(model: TransformersModel, spec: ModelSpec) -> bool:
+    tolerance = SHORT_TOLERANCE if model.dtype != torch.float32 else TOLERANCE
+    return is_batch_invariant(partial(_run, model), spec, model.limits, tolerance)
 
 
 def _length_limits(config: PreTrainedConfig) -> frozenset[int]:

@@ -29,7 +29,7 @@ from vectord.errors import ConfigError, installing
 
 log = logging.getLogger("vectord")
 
-NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files of the folder
+NO_BACKENDS = frozenset({"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files
 ADAPTER_BACKENDS = ("fake", "openvino", "torch")
 DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every backend has
     "int8": ("onnxruntime", "openvino", "torch"),
