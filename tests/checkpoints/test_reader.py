@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.checkpoints.folders import write_json, write_sentence_model, write_transformer
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Located
 from vectord.errors import StartError
 
 
@@ -42,6 +43,32 @@ def test_a_bidirectional_language_model_is_known(folder: Path) -> None:
     assert "is_causal" not in spec_of(folder, name="Qwen/Qwen2.5-7B").config
     write_transformer(folder, model_type="qwen2", is_causal=True)
     assert spec_of(folder, name=name).config["is_causal"] is True
+
+
+def test_a_masked_language_model_without_pooling_is_not_guessed(folder: Path) -> None:
+    """It may be a SPLADE under any name. --pooling splade makes it one; another pooling, or --task embed, makes dense
+    vectors, as a file with the pooling does."""
+    write_transformer(folder, architectures=["BertForMaskedLM"])
+    assert "--pooling splade" in refusal(folder)
+    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
+    assert read_spec(located, is_splade=True).outputs == {"splade"}
+    assert read_spec(located, pooling="cls").pooling == "cls"
+    assert read_spec(located, task="embed").pooling == "mean"
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    assert spec_of(folder).pooling == "cls"
+
+
+def test_weights_and_adapters_that_are_not_read_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By name: they may be what the operator expects to be served. Copies for other programs are no surprise."""
+    write_sentence_model(folder, kinds=("Transformer", "Pooling", "Dense"))
+    write_dense(folder / "2_Dense", 8, 4)
+    assert spec_of(folder).dimensions == 4
+    assert "not read" not in caplog.text
+    write_dense(folder / "2_Dense_1024", 8, 4)
+    write_transformer(folder / "heads" / "late")
+    write_transformer(folder / "onnx")
+    spec_of(folder)
+    assert "not read: 2_Dense_1024/model.safetensors, heads/late/model.safetensors" in caplog.messages[-1]
 
 
 BROKEN: Mapping[str, Callable[[Path], object]] = {

@@ -18,7 +18,7 @@ from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.config_keys import OPTION, Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ADAPTER, ModelFolder
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, ModelSpec
 from vectord.errors import ModelUnavailable
 
 ADAPTERS_LIMIT = 64
@@ -167,11 +167,23 @@ def _check_targets(weights: Path, config: Settings, includes: Callable[[str], bo
         )
 
 
+def is_made_for(folder: Path, spec: ModelSpec) -> bool:
+    """Whether adapter_config.json names the model as its base, or none. A path of the machine on which the adapter was
+    trained is compared by its last part."""
+    base = read_settings(folder / ADAPTER).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        return True
+    own = {name.rpartition("/")[2].lower() for name in (spec.model_id, spec.folder.as_posix())}
+    return base.rstrip("/").rpartition("/")[2].lower() in own
+
+
 def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
-    """Return the adapters in folders of the model's folder, as peft saves several, by name of the folder."""
+    """Return the adapters in folders of the model's folder, as peft saves several, or below adapters/, as
+    jina-embeddings-v5 does, by name of the folder."""
     if ADAPTER in folder.allowed:
         return ()
-    found = sorted(path.parent for path in folder.transformer.glob(f"*/{ADAPTER}"))
+    places = (f"*/{ADAPTER}", f"adapters/*/{ADAPTER}")
+    found = sorted(path.parent for place in places for path in folder.transformer.glob(place))
     if len(found) > ADAPTERS_LIMIT:
         raise ModelUnavailable(f"{folder.transformer}: {len(found)} folders of adapters; at most {ADAPTERS_LIMIT}")
     return tuple(read_adapter(path.name, path, folder.allowed) for path in found)

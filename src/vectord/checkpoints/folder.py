@@ -103,9 +103,10 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
     if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
+        base = str(read_settings(adapter).get("base_model_name_or_path") or "BASE")[:200]
         raise ModelUnavailable(
-            f"{adapter}: an adapter in the model's own folder is not supported; serve its base model with --lora "
-            f"NAME=FOLDER, or the weights without it with {OPTION} {ADAPTER}"
+            f"{adapter}: the folder holds an adapter, without its base model; serve both with: vectord serve {base} "
+            f"--lora NAME={transformer} (or the weights in the folder without it with {OPTION} {ADAPTER})"
         )
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)

@@ -11,8 +11,8 @@ in the folder is executed or imported, not even code that `auto_map` names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -23,9 +23,9 @@ from vectord.checkpoints.config_keys import OPTION, SENTENCE, TRANSFORMER_MODULE
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
-from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
+from vectord.checkpoints.folder import ADAPTER, STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
-from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
+from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
 from vectord.checkpoints.kinds.scores import (
     add_classifier,
     add_token_classifier,
@@ -65,20 +65,23 @@ def read_spec(
     default_prompt_name: str | None = None,
     chat_template: str | None = None,
     task: TaskChoice = "auto",
+    is_splade: bool = False,
     allow_unknown: Collection[str] = (),
 ) -> ModelSpec:
     """Return all facts of the model in `located.folder`.
 
     pooling, default_prompt_name, chat_template: replace the model's own; task: the use of the model, auto for its
-    intended one. allow_unknown: keys of configuration files that may be unknown (config_keys.py).
+    intended one; is_splade: a masked-language model is a SPLADE, whatever its name. allow_unknown: keys of
+    configuration files that may be unknown (config_keys.py).
     Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
     name or a task that the model does not have.
     """
     allowed = frozenset(allow_unknown)
     folder = open_folder(located, allowed)
-    spec = _read_route(folder, located, pooling, default_prompt_name, task)
+    choices = Choices(pooling, default_prompt_name, task, is_splade)
+    spec = _read_route(folder, located, choices)
     if folder.has_query_network:
-        queries = _read_route(open_folder(located, allowed, "query"), located, pooling, default_prompt_name, task)
+        queries = _read_route(open_folder(located, allowed, "query"), located, choices)
         if {"dense"} != (spec.outputs & queries.outputs) - {"tokens"} or spec.dimensions != queries.dimensions:
             raise ModelUnavailable(
                 f"{located.folder / 'router_config.json'}: two networks are supported where both make dense vectors of "
@@ -86,17 +89,31 @@ def read_spec(
             )
         queries = replace(queries, fingerprint=fingerprint(queries), names_kinds=True)
         spec = replace(spec, query=queries)
+    if unread := unread_files(spec):
+        more = f" and {len(unread) - SHOWN_FILES} more" if len(unread) > SHOWN_FILES else ""
+        log.warning("%s: these files are not read: %s%s", folder.root, ", ".join(unread[:SHOWN_FILES]), more)
     differ = any(part is not None for part in (spec.query, spec.query_weights, spec.colbert))
     return replace(
         spec, names_kinds=differ, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template)
     )
 
 
-def _read_route(
-    folder: ModelFolder, located: Located, pooling: Pooling | None, default_prompt_name: str | None, task: TaskChoice
-) -> ModelSpec:
-    kind = find_kind(folder, task)
-    spec = _add_kind(folder, _common_facts(folder, located, default_prompt_name), kind, pooling)
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The operator's: arguments of `read_spec`."""
+
+    pooling: Pooling | None
+    default_prompt_name: str | None
+    task: TaskChoice
+    is_splade: bool
+
+
+def _read_route(folder: ModelFolder, located: Located, choices: Choices) -> ModelSpec:
+    task = choices.task
+    kind: ModelKind = "splade" if choices.is_splade and _may_be_splade(folder) else find_kind(folder, task)
+    if kind == "embed" and choices.pooling is None and task == "auto":
+        _refuse_guess(folder)
+    spec = _add_kind(folder, _common_facts(folder, located, choices.default_prompt_name), kind, choices.pooling)
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
     _check_class(folder, kind)
@@ -115,6 +132,49 @@ def _check_truncation(folder: ModelFolder) -> None:
             f"{settings.path}: truncation_side {repr(side)[:80]} is not supported and could change the results; "
             f"{OPTION} truncation_side ignores it"
         )
+
+
+def _may_be_splade(folder: ModelFolder) -> bool:
+    return not folder.modules and folder.is_saved_as("ForMaskedLM")
+
+
+def _refuse_guess(folder: ModelFolder) -> None:
+    """Raise ModelUnavailable for a masked-language model without modules.json and pooling: it may be a SPLADE."""
+    if _may_be_splade(folder) and not has_pooling(folder):
+        raise ModelUnavailable(
+            f"{folder.config.path}: a masked-language model makes sparse vectors (SPLADE) or dense ones, and no file "
+            "says which: set --pooling splade, or for dense vectors --pooling mean, cls, last or max"
+        )
+
+
+SHOWN_FILES = 5
+# Copies of the weights for other programs, which are chosen by the backend.
+_COPIES = frozenset({"onnx", "openvino", "original"})
+
+
+def unread_files(spec: ModelSpec) -> list[str]:
+    """Return the weights, adapters and lists of modules below the model's folder that the server does not read, as
+    paths in that folder. Copies of the weights for other programs are left out."""
+    if not spec.folder.is_dir():  # a GGUF file
+        return []
+    read = set(_paths_in(spec))
+    read |= {path.parent / ADAPTER for path in read} | {spec.folder / "modules.json"}
+    names = ("*.safetensors", ADAPTER, "modules.json")
+    found = (path for above in ("", "*/", "*/*/") for name in names for path in spec.folder.glob(above + name))
+    inside = ((path, path.relative_to(spec.folder)) for path in found if path not in read)
+    return sorted(place.as_posix() for _, place in inside if place.parts[0] not in _COPIES)
+
+
+def _paths_in(value: object) -> Iterator[Path]:
+    """The paths in a spec and in its parts."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _paths_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _paths_in(getattr(value, field.name))
 
 
 # sentence-transformers' class of each kind of model, or pylate's; the task of its Transformer module, and its output.

@@ -42,7 +42,8 @@ def bert() -> torch.nn.Module:
 
 
 def export(model: torch.nn.Module, answer: Callable[..., torch.Tensor], output: str, folder: Path) -> Path:
-    """Write onnx/model.onnx of `answer(model, ids, mask, types)`, and config.json, as on the hub."""
+    """Write onnx/model.onnx of `answer(model, ids, mask, types)`, and config.json, as on the hub. output: its name, or
+    several with spaces between them, of which the first is by token."""
     import torch
 
     class Exported(torch.nn.Module):
@@ -56,7 +57,10 @@ def export(model: torch.nn.Module, answer: Callable[..., torch.Tensor], output: 
     path = folder / "onnx" / "model.onnx"
     path.parent.mkdir(parents=True)
     sample = torch.ones(2, 7, dtype=torch.long)
-    axes = {name: {0: "n", 1: "l"} for name in INPUTS} | {output: {0: "n"}}
+    outputs = output.split()
+    axes = {name: {0: "n", 1: "l"} for name in INPUTS} | {name: {0: "n"} for name in outputs}
+    if len(outputs) > 1:
+        axes[outputs[0]][1] = "l"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The exporter imports onnx here, for functions that only other exporters need.
@@ -67,7 +71,7 @@ def export(model: torch.nn.Module, answer: Callable[..., torch.Tensor], output: 
             path,
             dynamo=False,
             input_names=list(INPUTS),
-            output_names=[output],
+            output_names=outputs,
             dynamic_axes=axes,
             opset_version=17,
         )
@@ -221,6 +225,23 @@ def test_a_graph_that_pools_returns_whole_texts(tmp_path: Path, load: LoadBacken
         loaded.forward(TokenBatch(texts=part, outputs=frozenset({"dense"})), 0)
     with pytest.raises(ModelUnavailable, match="sentence_embedding; no tokens can be made of that"):
         load(spec_of(folder), FLOAT32)
+
+
+def test_the_vector_of_a_graph_comes_before_our_pooling(tmp_path: Path, load: LoadBackend) -> None:
+    """Exporters write the hidden states next to it, from which only parts of a text are pooled."""
+    exported = bert()
+
+    def both(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = states(*inputs)
+        return hidden, hidden[:, 0] * 2
+
+    folder = export(exported, both, "token_embeddings sentence_embedding", tmp_path)
+    loaded = load(spec_of(folder, pooling="mean"), FLOAT32)
+    hidden = padded_states(exported, TEXTS)
+    np.testing.assert_allclose(loaded.forward(batch_of(*TEXTS), 0)["dense"], hidden[STARTS] * 2, atol=1e-4)
+    part = pack_texts(*TEXTS, spans=np.array([[0, 4]], np.int32))
+    answers = loaded.forward(TokenBatch(texts=part, outputs=frozenset({"dense"})), 0)
+    np.testing.assert_allclose(answers["dense"], [hidden[:4].mean(0)], atol=1e-4)
 
 
 def test_scores_are_the_graphs_logits(tmp_path: Path, load: LoadBackend) -> None:

@@ -262,10 +262,12 @@ def test_tensors_of_an_adapter_that_would_be_left_out_are_refused(
 
 
 def test_adapters_in_folders_of_the_model_are_found(bert: Path, tmp_path: Path) -> None:
-    """By the names of their folders; none with adapter_config.json in allow_unknown_config."""
+    """By the names of their folders, also below adapters/ as in jina-embeddings-v5; none with adapter_config.json in
+    allow_unknown_config."""
     folder = shutil.copytree(bert, tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
     write_peft(folder / "legal", bert, ATTENTION, seed=1)
+    write_peft(folder / "adapters" / "retrieval", bert, ATTENTION, seed=2)
     located = Located(folder=folder, model_id="mine", revision=None, source="folder")
-    assert [adapter.name for adapter in read_spec(located).adapters] == ["legal"]
+    assert sorted(adapter.name for adapter in read_spec(located).adapters) == ["legal", "retrieval"]
     assert read_spec(located, allow_unknown=["adapter_config.json"]).adapters == ()

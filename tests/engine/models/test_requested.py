@@ -171,6 +171,35 @@ def test_adapters_belong_to_the_only_or_the_named_model(tmp_path: Path) -> None:
     assert first.spec.fingerprint == plain.spec.fingerprint != alone.spec.fingerprint
 
 
+def test_the_model_of_an_adapter_may_have_its_name_for_clients(tmp_path: Path) -> None:
+    """As in the names of requests, MODEL:NAME."""
+    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
+    names = {"served_model_name": ("first", "second"), "lora": (f"second:legal={adapter}",)}
+    first, second = opened(DEFAULT_MODEL, str(other), **names)
+    assert ([one.name for one in first.spec.adapters], [one.name for one in second.spec.adapters]) == ([], ["legal"])
+
+
+@pytest.mark.parametrize(
+    ("base", "warns"),
+    [
+        (None, False),
+        (DEFAULT_MODEL, False),
+        ("/home/trainer/ALL-MiniLM-L6-v2/", False),
+        ("someone/another-model", True),
+        ("/home/trainer/checkpoint-500", True),
+    ],
+)
+def test_an_adapter_of_another_model_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, base: str | None, warns: bool
+) -> None:
+    """Its shapes may fit, and its vectors would be wrong. A path is compared by its last part."""
+    adapter = write_adapter(tmp_path / "adapter")
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+    opened(DEFAULT_MODEL, lora=(f"legal={adapter}",))
+    assert ("legal was trained for another model" in caplog.text) == warns
+
+
 @pytest.mark.parametrize(
     ("lora", "message"),
     [

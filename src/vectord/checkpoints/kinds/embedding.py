@@ -77,6 +77,17 @@ def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
     return mode, True
 
 
+def has_pooling(folder: ModelFolder) -> bool:
+    """Return whether the pooling of a folder without modules.json is known: from a file of it, the catalogue or
+    BGE-M3's heads."""
+    return (
+        folder.pooling is not None
+        or (folder.root / "1_Pooling" / "config.json").is_file()
+        or (folder.entry is not None and folder.entry.pooling is not None)
+        or any(_head(folder, name) for name in ("sparse_linear", "colbert_linear"))
+    )
+
+
 def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
     refuse_null(config, "embedding_dimension word_embedding_dimension include_prompt")
     modes = config.get("pooling_mode")

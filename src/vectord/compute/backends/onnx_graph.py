@@ -69,10 +69,11 @@ class Answerer:
         """given: the graph's outputs. Raises ModelUnavailable if the model needs others."""
         self._hidden = next((name for name in _HIDDEN if name in given), None)
         self._heads = heads_of(spec, NumpyOps()) if self._hidden is not None else {}
+        # A vector of the graph's own comes before our pooling, which parts of a text still need.
         self._made = {
             output: name
             for output, name in _MADE.items()
-            if output in spec.outputs - self._heads.keys() and name in given and not spec.scores_by_words
+            if output in spec.outputs - (self._heads.keys() - {"dense"}) and name in given and not spec.scores_by_words
         }
         if missing := spec.outputs - self._heads.keys() - self._made.keys():
             raise ModelUnavailable(
@@ -96,8 +97,11 @@ class Answerer:
     def answer(self, batch: TokenBatch, padded: Padded, given: Mapping[str, Array]) -> Answers:
         """given: the graph's outputs for the padded batch, by name."""
         answers: Answers = {}
+        pools_parts = not spans_are_whole(batch.texts)
         for output in batch.outputs & self._made.keys():
-            if not spans_are_whole(batch.texts):
+            if pools_parts and output in self._heads:
+                continue
+            if pools_parts:
                 raise ValueError("this graph pools whole texts and does not support parts of a text")
             rows = given[self._made[output]].reshape(len(padded.rows), -1)  # a single label may lack its dimension
             answers[output] = rows[texts_of_spans(batch.texts)].astype(np.float32)  # (M, D)
@@ -105,7 +109,7 @@ class Answerer:
             states = given[self._hidden]
             x = states.reshape(-1, states.shape[-1])[padded.places].astype(np.float32)  # (T, H)
             tokens = pack(batch.texts)
-            for output in batch.outputs & self._heads.keys():
+            for output in (batch.outputs & self._heads.keys()) - answers.keys():
                 answers[output] = self._heads[output](x, tokens).astype(np.float32)
         return answers
 

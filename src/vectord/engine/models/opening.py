@@ -79,8 +79,8 @@ def open_models(config: Config) -> list[ModelSource]:
     is_fatal = len(unreadable) == len(specs) or config.engine.required_models == "all" or config.model.lora
     if unreadable and is_fatal:  # adapters need the model that they were trained for
         raise next(iter(unreadable.values()))
-    specs = with_adapters(requested, specs, config.model)
     names = served_names(requested, specs, config.model.served_model_name)
+    specs = with_adapters(requested, specs, names, config.model)
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
     return [
@@ -229,6 +229,7 @@ def read_facts(
             default_prompt_name=config.default_prompt_name,
             chat_template=template,
             task=config.task,
+            is_splade=config.pooling == "splade",
             allow_unknown=config.allow_unknown_config,
         )
     except ModelUnavailable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import cast, get_args
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.adapters import read_adapter
+from vectord.checkpoints.adapters import is_made_for, read_adapter
 from vectord.checkpoints.fingerprint import changed
+from vectord.checkpoints.folder import ADAPTER
 from vectord.checkpoints.spec import ModelSpec, RequestedModel
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ConfigError
 from vectord.schema import VectorKind
+
+log = logging.getLogger("vectord.models")
 
 _ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>\S+)")
 _LORA = re.compile(r"((?P<model>[^\s=]{1,200}):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)")
@@ -120,9 +124,10 @@ def pinned_names(pinned: Sequence[str], names: Sequence[str]) -> frozenset[str]:
 
 
 def with_adapters(
-    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], config: ModelConfig
+    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], served: Sequence[str], config: ModelConfig
 ) -> list[ModelSpec]:
-    """The models with the adapters of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER.
+    """The models with the adapters of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER, where MODEL is
+    the model's own name or its name for clients. served: these names, in the order of the models.
 
     Raises ConfigError for another form, an unknown model or a name twice; ModelUnavailable for an adapter's files.
     """
@@ -132,7 +137,10 @@ def with_adapters(
         if match is None:
             raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
         model, name = match["model"], match["name"]
-        names = [{one.name, one.model, hub_id_of(one.model)} for one in requested]
+        names = [
+            {one.name, one.model, hub_id_of(one.model), name_for_clients}
+            for one, name_for_clients in zip(requested, served, strict=True)
+        ]
         places = [i for i, own in enumerate(names) if (len(names) == 1 if model is None else model in own)]
         if len(places) != 1:
             which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
@@ -140,7 +148,10 @@ def with_adapters(
         spec = adapted[places[0]]
         if name in [adapter.name for adapter in spec.adapters]:
             raise ConfigError(f"lora: {name}: the model has an adapter of this name")
-        adapter = read_adapter(name, Path(match["folder"]).expanduser(), frozenset(config.allow_unknown_config))
+        folder = Path(match["folder"]).expanduser()
+        adapter = read_adapter(name, folder, frozenset(config.allow_unknown_config))
+        if not is_made_for(folder, spec):
+            log.warning("lora: %s was trained for another model than %s: see %s", name, spec.model_id, folder / ADAPTER)
         adapted[places[0]] = replace(spec, adapters=(*spec.adapters, adapter))
     return [spec if spec is old else changed(spec) for spec, old in zip(adapted, specs, strict=True)]
 
