@@ -139,8 +139,9 @@ def _may_be_splade(folder: ModelFolder) -> bool:
 
 
 def _refuse_guess(folder: ModelFolder) -> None:
-    """Raise ModelUnavailable for a masked-language model without modules.json and pooling: it may be a SPLADE."""
-    if _may_be_splade(folder) and not has_pooling(folder):
+    """Raise ModelUnavailable for an unknown masked-language model without modules.json and pooling: it may be a
+    SPLADE."""
+    if _may_be_splade(folder) and folder.entry is None and not has_pooling(folder):
         raise ModelUnavailable(
             f"{folder.config.path}: a masked-language model makes sparse vectors (SPLADE) or dense ones, and no file "
             "says which: set --pooling splade, or for dense vectors --pooling mean, cls, last or max"

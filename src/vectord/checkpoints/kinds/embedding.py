@@ -78,12 +78,10 @@ def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
 
 
 def has_pooling(folder: ModelFolder) -> bool:
-    """Return whether the pooling of a folder without modules.json is known: from a file of it, the catalogue or
-    BGE-M3's heads."""
+    """Return whether the files of a folder without modules.json tell its pooling, or are BGE-M3's heads."""
     return (
         folder.pooling is not None
         or (folder.root / "1_Pooling" / "config.json").is_file()
-        or (folder.entry is not None and folder.entry.pooling is not None)
         or any(_head(folder, name) for name in ("sparse_linear", "colbert_linear"))
     )
 
