@@ -147,6 +147,7 @@ class RerankRequest:
     instruction: str | None = None  # for language models; None: the model's own
     chunks: ChunkOptions | None = None  # score each chunk of a passage; the best one counts
     max_passage_tokens: int | None = None  # a longer passage is cut to this, also without `truncate`
+    max_query_tokens: int | None = None  # the same for the query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,8 @@ def faulty(dialect: Dialect) -> Iterator[tuple[Route, Any]]:
         assert route.body is not None
         keys = {field.encode_name for field in msgspec.structs.fields(route.body)}
         example = {**route.example, **{key: _off(dialect, value) for key, value in OFF.items() if key in keys}}
-        example.pop("model", None)
+        if not any(field.required for field in msgspec.structs.fields(route.body) if field.encode_name == "model"):
+            example.pop("model", None)
         for key in keys & set(WRONG):
             for value in WRONG[key]:
                 yield route, {**example, key: value}

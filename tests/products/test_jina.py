@@ -223,10 +223,21 @@ def test_base64_is_of_float32(key):
     assert [floats(text) for text in vectors(parsed, in_every_precision())] == VECTORS.tolist()
 
 
-def test_jinas_key_takes_precedence_over_openais():
-    """The caller wrote Jina's; the SDK adds OpenAI's."""
-    parsed = call(EMBEDDINGS, input="a", embedding_type="binary", encoding_format="base64")
-    assert parsed.request.precisions == ("binary",)
+@pytest.mark.parametrize("types", ["binary", "ubinary", ["float", "binary"]], ids=str)
+def test_base64_next_to_other_types_is_refused(types):
+    """A client that asked for base64 would read those as something else."""
+    with pytest.raises(InvalidField) as refused:
+        call(EMBEDDINGS, input="a", embedding_type=types, encoding_format="base64")
+    assert (refused.value.field, refused.value.message) == (
+        "encoding_format",
+        "`encoding_format` base64 is of float vectors; set it to 'float' for other types.",
+    )
+
+
+def test_base64_next_to_floats_is_base64():
+    """Under OpenAI's key, next to Jina's."""
+    parsed = call(EMBEDDINGS, input=["a", "b"], embedding_type="float", encoding_format="base64")
+    assert [floats(text) for text in vectors(parsed, in_every_precision())] == VECTORS.tolist()
 
 
 def test_a_vector_in_several_types_is_an_object():
@@ -440,7 +451,7 @@ def test_ragflows_body_for_xinference_is_accepted():
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
-NO_PICTURES = "must have a `text`: images and PDFs are not served."
+NO_PICTURES = "must be a text, or an object with a `text` alone: this model embeds texts only."
 
 
 @pytest.mark.parametrize(
@@ -473,7 +484,7 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
             EMBEDDINGS,
             {"input": "a", "return_tokenized_input": True},
             InvalidField,
-            "`return_tokenized_input` is not served; leave it out.",
+            "`return_tokenized_input` is not supported: use /tokenize.",
             id="tokenized input requested",
         ),
         pytest.param(
@@ -516,7 +527,7 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
             RERANK,
             {**QUESTION, "return_embeddings": True},
             InvalidField,
-            "`return_embeddings` is not served; leave it out.",
+            "`return_embeddings` is not supported: a ranking has no vectors; use /v1/embeddings.",
             id="vectors of documents",
         ),
         pytest.param(

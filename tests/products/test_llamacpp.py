@@ -119,8 +119,8 @@ def test_content_is_texts_or_ids(parse, key, value, inputs):
         ),
         pytest.param(
             {"content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
-            WrongType,
-            "`content.content[0].type` must be one of the values that /docs lists for it.",
+            InvalidField,
+            "`content` must be a text, or an object with a `text` alone: this model embeds texts only.",
             id="image",
         ),
         pytest.param(

@@ -75,14 +75,19 @@ def test_requests_of_bodies(value, inputs):
 
 
 def test_null_and_unknown_keys_are_ignored():
-    """Among them keys of OpenAI's API that the product does not have."""
     bare = parse_embeddings(incoming({"input": "a"})).request
-    options = {"model": None, "encoding_format": None, "user": None, "dimensions": 8, "unknown": [1]}
+    options = {"model": None, "encoding_format": None, "user": None, "dimensions": None, "unknown": [1]}
     assert (
         parse_embeddings(incoming({"input": "a", **options})).request
         == bare
         == EmbedRequest(inputs=("a",), text=SILENT)
     )
+
+
+def test_dimensions_of_openais_sdk_are_applied():
+    """The product does not have the key."""
+    request = parse_embeddings(incoming({"input": "a", "dimensions": 8, "force_dimensions": True})).request
+    assert (request.dimensions, request.force_dimensions) == (8, True)
 
 
 def test_the_documents_answer():

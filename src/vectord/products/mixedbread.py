@@ -5,14 +5,15 @@ Runs on the event loop; large bodies are parsed in a thread. null is the same as
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, render_message
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import Switch, TopN, read_switch
-from vectord.products.common.ranking import EXAMPLE, best_first
+from vectord.products.common.ranking import EXAMPLE, RerankFields, best_first, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
@@ -21,12 +22,14 @@ ROUTES = Routes()
 ERRORS = UNPROCESSABLE
 
 
-class RerankingBody(msgspec.Struct):
+class RerankingBody(RerankFields):
     query: str
     input: list[str]
     model: str | None = None
     top_k: TopN = None
     return_input: Switch = None
+    rank_fields: Annotated[Any, refused("each of `input` is one text; join the fields", [])] = None
+    rewrite_query: Annotated[Any, refused("queries are ranked as they are", False)] = None
 
 
 class RankedInput(msgspec.Struct):
@@ -81,7 +84,7 @@ def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
             return_input=shows,
         )
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 DIALECT = Dialect(

@@ -12,8 +12,8 @@ import msgspec
 from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, error_response
-from vectord.products.common.inputs import Truncate, read_truncate
-from vectord.products.common.ranking import TextDocument, best_first
+from vectord.products.common.inputs import TextItem, Truncate, read_truncate
+from vectord.products.common.ranking import RerankFields, best_first, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
@@ -22,9 +22,9 @@ ROUTES = Routes()
 ERRORS = UNPROCESSABLE
 
 
-class RankingBody(msgspec.Struct):
-    query: TextDocument
-    passages: list[TextDocument]
+class RankingBody(RerankFields):
+    query: TextItem
+    passages: list[TextItem]
     model: Annotated[str | None, msgspec.Meta(description="a model in the path is not read")] = None
     truncate: Truncate = None
 
@@ -57,8 +57,8 @@ class Rankings(msgspec.Struct):
 def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
     truncate, side = read_truncate(body.truncate)
     request = RerankRequest(
-        query=body.query.text,
-        passages=[passage.text for passage in body.passages],
+        query=body.query.read("query"),
+        passages=[passage.read("passages", index) for index, passage in enumerate(body.passages)],
         model=body.model or None,
         text=TextOptions(truncate=truncate, truncate_side=side),
         raw=True,
@@ -68,7 +68,7 @@ def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
         rankings = [{"index": index, "logit": score} for index, score in best_first(result.scores)]
         return json_answer(rankings=rankings, usage=token_usage(result.usage))
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 def render_error(error: VectordError) -> Rendered:

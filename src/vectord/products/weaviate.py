@@ -6,7 +6,7 @@ of texts since 2026.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,8 +14,10 @@ from vectord.errors import MissingField, Unavailable
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
+from vectord.products.common.fields import no_effect
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import ready_models
+from vectord.products.common.ranking import RerankFields, with_fields
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, RerankRequest, RerankResult, TextOptions
 
@@ -27,18 +29,23 @@ render_error = render_message("error", ERRORS)
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
-class Vectorizing(msgspec.Struct):
-    """`pooling_strategy` is ignored: Weaviate always sends its own default, and a model has one pooling."""
+OfResponse = Annotated[Any, no_effect("a field of the response, which Weaviate also sends")]
 
+
+class Vectorizing(msgspec.Struct):
     task_type: Annotated[str | None, msgspec.Meta(description='"query" or "passage"')] = None
     dimensions: Count | None = None
+    pooling_strategy: Annotated[
+        Any, no_effect("Weaviate always sends its own default, and a model has one pooling")
+    ] = None
 
 
 class TextBody(msgspec.Struct):
-    """Weaviate also sends the keys of its response, `dims`, `vector` and `error`, which are ignored."""
-
     text: str
     config: Vectorizing | None = None
+    dims: OfResponse = None
+    vector: OfResponse = None
+    error: OfResponse = None
 
 
 class TextsBody(msgspec.Struct):
@@ -120,7 +127,7 @@ def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     """Weaviate sends `documents`; an older container takes one text as `property`."""
 
     query: str
@@ -163,7 +170,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         pairs = zip(body.documents, result.scores, strict=True)
         return json_answer(query=body.query, scores=[{"document": text, "score": score} for text, score in pairs])
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 # --- the model ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is read-only after loading (`read_specials_as_text` is called while the model lo
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from tokenizers import Encoding
 
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import EmptyInput, ForeignIds, ModelUnavailable, Untokenizable
+from vectord.errors import EmptyInput, ForeignIds, InvalidField, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32, TextLength
 from vectord.text import cl100k
 from vectord.text.sequence import TokenSequence
@@ -36,6 +37,9 @@ log = logging.getLogger("vectord.text")
 # The limit of one call of the tokenizer, which returns all Encodings at once: up to 600 bytes per token, and per text.
 CALL_CHARACTERS = 2**17
 TEXT_COST_CHARACTERS = 100
+
+# A whole file in place of a text: its vector would be one of base64 digits.
+_data_uri = re.compile(r"data:(image|audio|video|application)/[^,\s]{1,200};base64,[\w+/=%\r\n-]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +228,19 @@ class PlainTokenizer:
 
 
 def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "") -> Source:
-    """The text with its prompt, cut by characters if it is far too long. Raises InputTooLong if it may not be cut."""
+    """The text with its prompt, cut by characters if it is far too long.
+
+    Raises InputTooLong if it may not be cut, and InvalidField for an image or another file as a data URI.
+    """
+    refuse_data_uri(text, index)
     kept = fit_characters(text, limit, index)
     return Source(index, prompt + kept, len(text) - len(kept))
+
+
+def refuse_data_uri(text: str, index: int | None) -> None:
+    """Raises InvalidField for a text that is a data URI as a whole."""
+    if text[:5].lower() == "data:" and _data_uri.fullmatch(text.strip()):
+        raise InvalidField("{field} is a file in base64; this model embeds texts only.", index=index)
 
 
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:

@@ -23,7 +23,7 @@ from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_adapter, find_prompt, limit_of
 from vectord.text.pairs import PairEncoder
-from vectord.text.plain import PlainTokenizer, Source, cut_source
+from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
@@ -216,6 +216,7 @@ class TextEncoder:
     def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> list[Chunk]:
         """The document cut into chunks that the model can read; at least one. how: options, or the client's chunks, in
         order and not overlapping. See chunk_document for `max_chunks`, and for errors, which have no index."""
+        refuse_data_uri(text, None)
         return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials), max_chunks)
 
     # --- their own routes -------------------------------------------------------------------------------------

@@ -95,12 +95,14 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
     method = _check(served, target.name, request, task)
     async with task.use(served) as runner:
         task.check_wait(runner)
-        cut = await _cut(runner, request, task)
+        (query,) = await _cut(runner, "query", [request.query], request.max_query_tokens, task)
+        cut = await _cut(runner, "passages", request.passages, request.max_passage_tokens, task)
         pieces = await _pieces(runner, request, [passage.text for passage in cut], task)
+        read_request = replace(request, query=query.text)
         if method == "scores":
-            scored = await _by_pairs(runner, request, pieces, task)
+            scored = await _by_pairs(runner, read_request, pieces, task)
         else:
-            scored = await _by_vectors(served, runner, method, request, pieces, task)
+            scored = await _by_vectors(served, runner, method, read_request, pieces, task)
     best = pieces.best(scored.scores)
     read = list(scored.read)
     last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
@@ -114,7 +116,7 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         usage=usage_of(
             task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
         ),
-        query=scored.query,
+        query=query.whole(scored.query),
         passages=[passage.whole(scored.pieces[place]) for passage, place in zip(cut, best, strict=True)],
         max_tokens=served.spec.max_tokens,
         spans=[pieces.spans[place] for place in best] if request.chunks is not None else None,
@@ -129,29 +131,31 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
         raise ModelCannot("The model {model} cannot rerank{by}.", field="model", model=name, by=by)
     template = served.spec.yes_no
     if request.instruction is not None and (method != "scores" or template is None or not template.reads_instruction):
-        raise InvalidField("{field} is for language models; this model does not read it.", field="instruction")
+        raise InvalidField(
+            "{field} is for language models; this model does not read it. Leave it out.", field="instruction"
+        )
     weights = request.weights
     if weights is not None and not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
         raise InvalidField("{field} must be three numbers of at least 0, and not all 0.", field="weights")
-    if request.max_passage_tokens is not None and request.max_passage_tokens < 1:
-        raise InvalidField(
-            "{field} must be at least {limit}; got {given}.",
-            field="max_passage_tokens",
-            limit=1,
-            given=request.max_passage_tokens,
-        )
+    for field, most in (
+        ("max_passage_tokens", request.max_passage_tokens),
+        ("max_query_tokens", request.max_query_tokens),
+    ):
+        if most is not None and most < 1:
+            raise InvalidField("{field} must be at least {limit}; got {given}.", field=field, limit=1, given=most)
     check_specials(NEEDS[method], request.text)
     task.check_count("passages", len(request.passages))
     return method
 
 
-async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Sequence[CutText]:
-    """Each passage, cut to `max_passage_tokens`."""
-    passages, max_tokens, cut = request.passages, request.max_passage_tokens, runner.encoder.cut
+async def _cut(
+    runner: ModelRunner, field: str, texts: Sequence[str], max_tokens: int | None, task: Task
+) -> Sequence[CutText]:
+    """Each text, cut to `max_tokens`. field: that of the texts, for errors."""
     if max_tokens is None:
-        return [CutText(passage, 0, 0) for passage in passages]
-    with placing_errors("passages", len(passages)):
-        return await task.encode(passages, lambda part: cut(passages, max_tokens, part))
+        return [CutText(text, 0, 0) for text in texts]
+    with placing_errors(field, len(texts)):
+        return await task.encode(texts, lambda part: runner.encoder.cut(texts, max_tokens, part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:

@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField
-from vectord.products.common.body import Count, PositiveCount, TokenId
+from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
-from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
-from vectord.products.common.ranking import EXAMPLE, RankedItem, as_object, ranked
+from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, read_kind, read_switch
+from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingType, json_answer, precisions_of, rows_of_type
 from vectord.schema import (
@@ -41,9 +42,7 @@ ERRORS = STATUSES  # the SDK expects 400 for every fault of a body
 
 Version: TypeAlias = Literal["1", "2"]
 Truncate: TypeAlias = Literal["END", "START", "NONE"]
-Priority = Annotated[
-    int, msgspec.Meta(ge=0, le=999, description="accepted and ignored; the header x-vectord-lane selects the priority")
-]
+Priority = Annotated[int, msgspec.Meta(ge=0, le=999), no_effect("the header x-vectord-lane selects the priority")]
 
 
 class ApiVersion(msgspec.Struct):
@@ -89,7 +88,7 @@ class EmbedBody(msgspec.Struct):
         list[EmbedInput] | None,
         msgspec.Meta(description="the text parts of each are one text, with one line for each part"),
     ] = None
-    images: Annotated[list[str] | None, msgspec.Meta(description="refused: this server embeds no images")] = None
+    images: Annotated[Any, refused("this model embeds texts only", [])] = None
     model: str | None = None
     input_type: Annotated[
         str | None,
@@ -197,8 +196,6 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
 
 def _texts(body: EmbedBody) -> tuple[Sequence[str], str]:
     """The texts to embed, and their field in the body."""
-    if body.images:
-        raise InvalidField("{field}: this server embeds texts only.", field="images")
     if body.texts is not None and body.inputs is not None:
         raise InvalidField("Give either `texts` or `inputs`, not both.", field="inputs")
     if body.texts is not None:
@@ -224,7 +221,10 @@ def _joined_parts(item: EmbedInput, index: int) -> str:
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+DEFAULT_CHUNKS = 10  # of a document, in v1
+
+
+class RerankBody(RerankFields):
     """Only the string fields of a document's object are read, as in Cohere's schema."""
 
     query: str
@@ -240,10 +240,16 @@ class RerankBody(msgspec.Struct):
     return_documents: Annotated[
         Switch, msgspec.Meta(description="null: true in v1, as in other APIs of the path, and false in v2")
     ] = None
-    max_chunks_per_doc: Annotated[Count | None, msgspec.Meta(description="accepted and ignored")] = None
+    max_chunks_per_doc: Annotated[
+        Any, refused("long documents are truncated, not split; use `chunk` of /vectord/rerank", 1, DEFAULT_CHUNKS)
+    ] = None
     max_tokens_per_doc: Annotated[
         PositiveCount | None,
         msgspec.Meta(description="longer documents are truncated; null: 4096 in v2, and no limit in v1"),
+    ] = None
+    normalize: ProbabilitiesOnly = None
+    relevant_spans: Annotated[
+        Any, refused("a ranking has no spans; use `chunk` of /vectord/rerank", False, {"mode": "disabled"})
     ] = None
     priority: Priority | None = None
 
@@ -323,7 +329,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
             meta=_meta(version, result.usage, warnings, search_units=1),
         )
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:

@@ -22,6 +22,7 @@ from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
 from vectord.products.common.body import Content, decode
+from vectord.products.common.fields import check_refused, refusals_of
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
 
 Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
@@ -191,10 +192,12 @@ class Routes:
         def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
             body: type[Body] = get_type_hints(parser)["body"]
             decoder = msgspec.json.Decoder(body)
+            refusals = refusals_of(body)
             required = {field.encode_name for field in msgspec.structs.fields(body) if field.required} - {"query"}
 
             def parse(incoming: Incoming) -> Call:
                 decoded = decode(decoder, incoming.body)
+                check_refused(decoded, refusals)
                 try:
                     call = parser(decoded, incoming)
                 except VectordError as error:

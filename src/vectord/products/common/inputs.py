@@ -5,21 +5,45 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, TypeAlias, overload
+from typing import Annotated, Any, TypeAlias, overload
 
 import msgspec
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
+from vectord.products.common.fields import no_effect, refused
 from vectord.schema import Input, InputKind, Side, Span, TextOptions
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
 
-class TextItem(msgspec.Struct):
-    """A text in an object; other keys are ignored."""
+Medium = Annotated[Any, msgspec.Meta(description="refused: this model embeds texts only")]
 
-    text: str
+
+class TextItem(msgspec.Struct):
+    """A text in an object. Images and other files are refused; other keys are ignored.
+
+    Typed parts, `{"type": "text", "text": ...}`, are one input in llama.cpp's API and an input each in others, so
+    several of them are refused where both meanings are possible.
+    """
+
+    text: str | None = None
+    type: str | None = None
+    image: Medium = None
+    url: Medium = None
+    bytes: Medium = None
+    image_url: Medium = None
+    audio: Medium = None
+    video: Medium = None
+    pdf: Medium = None
+
+    def read(self, field: str, index: int | None = None) -> str:
+        """The text. Raises InvalidField if there is none, or another medium."""
+        media = (self.image, self.url, self.bytes, self.image_url, self.audio, self.video, self.pdf)
+        if self.text is None or any(medium is not None for medium in media):
+            template = "{field} must be a text, or an object with a `text` alone: this model embeds texts only."
+            raise InvalidField(template, field=field, index=index)
+        return self.text
 
 
 TextsOrIds: TypeAlias = str | list[str | TokenId | list[TokenId]]
@@ -38,7 +62,8 @@ def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: 
     """The inputs of OpenAI's and TEI's grammar: a text, a list of token ids, or a list of texts and lists of ids.
 
     A string is one input, and so is a flat list of integers. Raises EmptyInput for an empty list, also inside the list,
-    and InvalidField for an integer among other items. Empty strings pass: products differ on those.
+    and InvalidField for an integer among other items, or for several typed parts. Empty strings pass: products differ
+    on those.
     """
     if isinstance(value, str):
         return (value,)
@@ -49,6 +74,9 @@ def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: 
             if not isinstance(item, int):
                 raise _mixed(index, field)
         return (value,)  # type: ignore[return-value]
+    if len(value) > 1 and any(isinstance(item, TextItem) and item.type is not None for item in value):
+        template = "{field}: parts with a `type` are one input in some APIs and several in others; give strings."
+        raise InvalidField(template, field=field)
     return [_input(item, index, field) for index, item in enumerate(value)]
 
 
@@ -56,7 +84,7 @@ def _input(item: str | int | list[int] | TextItem, index: int, field: str) -> In
     if isinstance(item, str):
         return item
     if isinstance(item, TextItem):
-        return item.text
+        return item.read(field, index)
     if isinstance(item, int):
         raise _mixed(index, field)
     if not item:
@@ -179,6 +207,13 @@ def with_nvidia_keys(text: TextOptions, truncate: Switch, input_type: str | None
     cut, side = read_truncate(truncate)
     return text if cut is None or text.truncate is not None else replace(text, truncate=cut, truncate_side=side)
 
+
+Prompt = Annotated[str | None, msgspec.Meta(description="put before every text, in place of the model's own prompt")]
+Normalize = Annotated[Any, refused("its name here is `normalized`", True)]
+ProbabilitiesOnly = Annotated[
+    Any, refused("scores are from 0 to 1 here; for logits set `use_activation` to false", True)
+]
+User = Annotated[Any, no_effect("names the end user")]
 
 OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]
 Force = Annotated[

@@ -7,18 +7,22 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
-from vectord.schema import Float32, RerankResult
+from vectord.errors import InvalidField
+from vectord.products.common.body import Count
+from vectord.products.common.inputs import TextItem
+from vectord.schema import Float32, RerankRequest, RerankResult
 
 T = TypeVar("T")
 
 
 class TextDocument(msgspec.Struct):
-    """A document in an object; other keys are ignored."""
+    """A document of a response."""
 
     text: str
 
@@ -31,7 +35,7 @@ class RankedItem(msgspec.Struct):
     score: float  # the same
 
 
-Documents: TypeAlias = list[str | TextDocument]
+Documents: TypeAlias = list[str | TextItem]
 
 EXAMPLE: Mapping[str, Any] = {
     "query": "What is the capital of France?",
@@ -39,9 +43,48 @@ EXAMPLE: Mapping[str, Any] = {
 }
 
 
-def read_documents(documents: Documents) -> list[str]:
-    """The documents' texts."""
-    return [document if isinstance(document, str) else document.text for document in documents]
+def read_documents(documents: Sequence[str | TextItem]) -> list[str]:
+    """The documents' texts. Raises InvalidField for a document that is not a text alone."""
+    return [
+        document if isinstance(document, str) else document.read("passages", index)
+        for index, document in enumerate(documents)
+    ]
+
+
+Instruction = Annotated[str | None, msgspec.Meta(description="for language models that rerank; other models refuse it")]
+Variables = Annotated[
+    dict[str, Any] | None, msgspec.Meta(description="`instruction` only, which outranks the field of that name")
+]
+QueryTokens = Annotated[Count | None, msgspec.Meta(description="a longer query is truncated; 0 and null: no limit")]
+
+
+class RerankFields(msgspec.Struct, kw_only=True):
+    """vLLM's fields of rerankers, which the bodies of all products have here."""
+
+    instruction: Instruction = None
+    chat_template_kwargs: Variables = None
+    max_tokens_per_query: QueryTokens = None
+
+
+class HasRerankFields(Protocol):
+    """RerankFields, or a body with another base that declares the same fields."""
+
+    instruction: Instruction
+    chat_template_kwargs: Variables
+    max_tokens_per_query: QueryTokens
+
+
+def with_fields(request: RerankRequest, body: HasRerankFields) -> RerankRequest:
+    """`request` with these fields. Raises InvalidField for other variables of a template."""
+    instruction = body.instruction
+    variables = {name: value for name, value in (body.chat_template_kwargs or {}).items() if value is not None}
+    if variables:
+        instruction = variables.get("instruction")
+        if len(variables) > 1 or not isinstance(instruction, str):
+            raise InvalidField("{field} may contain a string `instruction` only.", field="chat_template_kwargs")
+    if instruction is None and not body.max_tokens_per_query:
+        return request
+    return replace(request, instruction=instruction, max_query_tokens=body.max_tokens_per_query or None)
 
 
 def as_object(text: str) -> dict[str, str]:

@@ -26,18 +26,22 @@ from vectord.errors import (
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import (
     Force,
+    ProbabilitiesOnly,
     Switch,
+    TextItem,
     Truncate,
     Use,
+    User,
     Width,
     read_inputs,
     read_switch,
     with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, listed_models, only_multivectors
-from vectord.products.common.ranking import best_first, ranked
+from vectord.products.common.ranking import RerankFields, best_first, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import embedding_items, json_answer, read_encoding
 from vectord.schema import (
@@ -101,7 +105,7 @@ class EmbeddingsBody(msgspec.Struct):
     input: Text | list[Text | TokenId | list[TokenId]]
     model: Model = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
-    user: str | None = None
+    user: User = None
     dimensions: Width = None
     output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's name of `dimensions`")] = None
     force_dimensions: Force = None
@@ -160,13 +164,13 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class TextDocument(msgspec.Struct):
-    """A document as LiteLLM may send it; other keys are ignored."""
+class TextDocument(TextItem):
+    """A document as LiteLLM may send it."""
 
-    text: Text
+    text: Text | None = None
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     query: Text
     documents: list[Text | TextDocument]
     model: Model = None
@@ -202,7 +206,10 @@ class Ranking(BaseAnswer):
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    documents = [(one if isinstance(one, str) else one.text).strip() for one in body.documents]
+    documents = [
+        (one if isinstance(one, str) else one.read("passages", index)).strip()
+        for index, one in enumerate(body.documents)
+    ]
     _refuse_none(documents, "passages")
     request = RerankRequest(
         query=body.query.strip(),
@@ -218,13 +225,15 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         results = ranked(result, documents, body.top_n, document=lambda document: document if shows else None)
         return _answer("rerank", "results", results, result)
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 class ClassifyBody(msgspec.Struct):
-    input: list[Text]
+    input: Text | list[Text]
     model: Model = None
     raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: probabilities")] = None
+    normalize: ProbabilitiesOnly = None
+    labels: Annotated[Any, refused("of Jina: the model's own labels are scored")] = None
 
 
 class ScoredLabel(msgspec.Struct):
@@ -247,13 +256,14 @@ class Classes(BaseAnswer):
     names={"inputs": "input"},
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
-    _refuse_none(body.input, "inputs")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    _refuse_none(texts, "inputs")
     model = _model(body.model, incoming.models)
     named = [info for info in incoming.models if model in (None, info.name)]
     if named and all(info.reranks for info in named):
         raise ModelCannot("A reranker does not classify: it has one label.", field="model")
     request = ClassifyRequest(
-        inputs=[text.strip() for text in body.input],
+        inputs=[text.strip() for text in texts],
         model=model,
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,

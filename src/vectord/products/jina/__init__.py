@@ -14,15 +14,21 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField
-from vectord.products.common.body import PositiveCount, TokenId
+from vectord.products.common.body import PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import FASTAPI, render_message
+from vectord.products.common.fields import no_effect, refused
 from vectord.products.common.inputs import (
     Force,
+    Normalize,
     OnSwitch,
+    Prompt,
     Switch,
+    TextItem,
+    TextsIdsOrItems,
     TopN,
     Truncate,
+    User,
     Width,
     check_count,
     join_chunks,
@@ -32,7 +38,17 @@ from vectord.products.common.inputs import (
     read_truncate,
 )
 from vectord.products.common.models import only_multivectors
-from vectord.products.common.ranking import EXAMPLE, RankedItem, TextDocument, as_object, ranked
+from vectord.products.common.ranking import (
+    EXAMPLE,
+    Documents,
+    RankedItem,
+    RerankFields,
+    TextDocument,
+    as_object,
+    ranked,
+    read_documents,
+    with_fields,
+)
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer, list_answer, precisions_of, rows_of_type
 from vectord.schema import (
@@ -64,17 +80,8 @@ Types = Annotated[
 ]
 
 
-class TextDoc(msgspec.Struct):
-    """A text in an object. An object without one is an image or a PDF, and refused."""
-
-    text: str | None = None
-
-
-DocumentInput: TypeAlias = str | TextDoc
-
-
 class MultiVectorBody(msgspec.Struct):
-    input: str | TextDoc | list[str | TokenId | list[TokenId] | TextDoc]
+    input: TextsIdsOrItems | TextItem
     model: str | None = None
     embedding_type: Types = None
     encoding_type: Annotated[
@@ -102,8 +109,11 @@ class EmbeddingsBody(MultiVectorBody):
         Switch, msgspec.Meta(description="the inputs are chunks of one text, each embedded in the context of all")
     ] = None
     return_multivector: Annotated[Switch, msgspec.Meta(description="one vector per token, under `embeddings`")] = None
-    return_tokenized_input: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
+    return_tokenized_input: Annotated[Any, refused("use /tokenize", False, "false")] = None
+    prompt: Prompt = None
     force_dimensions: Force = None
+    normalize: Normalize = None
+    user: User = None
 
 
 class VectorByType(msgspec.Struct):
@@ -176,7 +186,6 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
     names=_NAMES,
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    _refuse(body.return_tokenized_input, "return_tokenized_input")
     side = body.task.rpartition(".")[2] if body.task else None  # the end of a task such as "nl2code.query"
     kind = read_kind(side, body.input_type)
     late = read_switch(body.late_chunking, "late_chunking")
@@ -261,34 +270,25 @@ def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
         truncate_by_default=True,
         truncate_side=side,
         prompt_name=body.prompt_name,
+        prompt=body.prompt if isinstance(body, EmbeddingsBody) else None,
         kind=kind,
         task=task or None,
     )
 
 
 def _inputs(body: MultiVectorBody) -> Sequence[Input]:
-    value = [body.input] if isinstance(body.input, TextDoc) else body.input
-    if isinstance(value, str):
-        return [value]
-    texts = [_text(item, index, "inputs") if isinstance(item, TextDoc) else item for index, item in enumerate(value)]
-    return read_inputs(texts)
-
-
-def _text(document: DocumentInput, index: int, field: str) -> str:
-    text = document.text if isinstance(document, TextDoc) else document
-    if text is None:
-        raise InvalidField("{field} must have a `text`: images and PDFs are not served.", field=field, index=index)
-    return text
-
-
-def _refuse(switch: Switch, field: str) -> None:
-    """Raises InvalidField if `switch` requests a part of the response that this server does not have."""
-    if read_switch(switch, field):
-        raise InvalidField("{field} is not served; leave it out.", field=field)
+    return read_inputs([body.input] if isinstance(body.input, TextItem) else body.input)
 
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:
-    return body.embedding_type or body.encoding_type or body.encoding_format or "float"
+    """Raises InvalidField for base64, the format of OpenAI's SDK, next to types that are not floats."""
+    types = body.embedding_type or body.encoding_type or "float"
+    if body.encoding_format != "base64" or types == "base64":
+        return types
+    if types != "float":
+        template = "{field} base64 is of float vectors; set it to 'float' for other types."
+        raise InvalidField(template, field="encoding_format")
+    return "base64"
 
 
 def _listed(types: EmbeddingTypes) -> Sequence[EmbeddingType]:
@@ -333,9 +333,9 @@ def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResul
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     query: str
-    documents: list[DocumentInput]
+    documents: Documents
     model: str | None = None
     top_n: TopN = None
     return_documents: OnSwitch = None
@@ -343,7 +343,14 @@ class RerankBody(msgspec.Struct):
     max_doc_length: Annotated[
         PositiveCount | None, msgspec.Meta(description="most tokens of a document; null: the model's limit")
     ] = None
-    return_embeddings: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
+    max_query_length: Annotated[
+        PositiveCount | None, msgspec.Meta(description="most tokens of the query; null: the model's limit")
+    ] = None
+    return_embeddings: Annotated[Any, refused("a ranking has no vectors; use /v1/embeddings", False, "false")] = None
+    return_len: Annotated[Any, no_effect("of Xinference: `meta` always has the number of tokens")] = None
+    max_chunks_per_doc: Annotated[
+        Any, refused("of Xinference: long documents are truncated, not split; use `chunk` of /vectord/rerank", 1)
+    ] = None
 
 
 class RankedDocument(RankedItem):
@@ -376,14 +383,13 @@ class Ranking(BaseAnswer):
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
-    signs=["max_doc_length", "return_embeddings", "return_len", "truncation"],
+    signs=["max_doc_length", "max_query_length", "return_embeddings", "return_len", "max_chunks_per_doc", "truncation"],
     names={"passages": "documents", "max_passage_tokens": "max_doc_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    _refuse(body.return_embeddings, "return_embeddings")
     if not body.documents:
         raise EmptyInput("{field} cannot be empty", field="passages")
-    documents = [_text(document, index, "passages") for index, document in enumerate(body.documents)]
+    documents = read_documents(body.documents)
     request = RerankRequest(
         query=body.query,
         passages=documents,
@@ -391,6 +397,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
         raw=False,
         max_passage_tokens=body.max_doc_length,
+        max_query_tokens=body.max_query_length,
     )
     shows = read_switch(body.return_documents, "return_documents") is not False
 
@@ -404,7 +411,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
         )
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

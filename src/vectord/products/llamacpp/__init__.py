@@ -29,9 +29,20 @@ from vectord.errors import (
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.inputs import Truncate, Use, with_nvidia_keys
+from vectord.products.common.fields import refused
+from vectord.products.common.inputs import (
+    Force,
+    Medium,
+    TextItem,
+    Truncate,
+    Use,
+    User,
+    Width,
+    read_switch,
+    with_nvidia_keys,
+)
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
-from vectord.products.common.ranking import best_first
+from vectord.products.common.ranking import RerankFields, best_first, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import (
     EmbeddingItem,
@@ -108,20 +119,16 @@ Norm = Annotated[
 ]
 
 
-class TextPart(msgspec.Struct):
-    type: Literal["text"]
-    text: str
-
-
-class PromptObject(msgspec.Struct):
-    """A text in an object: whole, or in parts that are joined."""
+class PromptObject(TextItem):
+    """A text in an object: whole, in parts that are joined, or itself a part, with a `type`."""
 
     prompt_string: str | None = None
-    content: list[TextPart] | None = None
-    multimodal_data: Annotated[list[Any] | None, msgspec.Meta(description="refused: texts only")] = None
+    content: list[TextItem] | None = None
+    multimodal_data: Medium = None
 
 
-# One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text.
+# One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text, and
+# so is a list of parts.
 Prompts: TypeAlias = str | list[str | TokenId | list[TokenId | str] | PromptObject] | PromptObject
 
 
@@ -135,6 +142,9 @@ class EmbeddingBody(msgspec.Struct):
     model: Model = None
     truncate: Truncate = None
     input_type: Use = None
+    dimensions: Width = None
+    force_dimensions: Force = None
+    user: User = None
 
 
 class Embedded(msgspec.Struct):
@@ -199,6 +209,8 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
         model=model,
         text=with_nvidia_keys(TextOptions(own_ids=True), body.truncate, body.input_type),
         normalize=_norm(body) == norms.EUCLIDEAN,
+        dimensions=body.dimensions or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )
     if _without_pooling(model, incoming):
         return Call(replace(request, outputs=frozenset({"tokens"})), render_token_vectors, {"inputs": field})
@@ -224,6 +236,8 @@ def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
                 template = "{field}: a list with a token id is one text and holds only ids and texts."
                 raise InvalidField(template, field=field, index=index)
         return [cast("Sequence[int | str]", prompts)]
+    if any(isinstance(prompt, PromptObject) and prompt.type is not None for prompt in prompts):
+        return ["".join(_part(prompt, field, index) for index, prompt in enumerate(prompts))]
     return [_input(prompt, field, index) for index, prompt in enumerate(prompts)]
 
 
@@ -235,14 +249,22 @@ def _input(prompt: str | TokenId | list[TokenId | str] | PromptObject, field: st
     return cast("Input", prompt)
 
 
+def _part(prompt: object, field: str, index: int) -> str:
+    if not isinstance(prompt, PromptObject) or prompt.type is None:
+        raise InvalidField("{field}: a list with a part holds only parts.", field=field, index=index)
+    return prompt.read(field, index)
+
+
 def _text(prompt: PromptObject, field: str, index: int | None = None) -> str:
     if prompt.multimodal_data:
         raise InvalidField("{field}: `multimodal_data` is refused: texts only.", field=field, index=index)
     if prompt.prompt_string is not None:
         return prompt.prompt_string
     if prompt.content is not None:
-        return "".join(part.text for part in prompt.content)
-    raise WrongType("{field}: an object must have `prompt_string` or `content`.", field=field, index=index)
+        return "".join(part.read(field, index) for part in prompt.content)
+    if prompt == PromptObject():
+        raise WrongType("{field}: an object must have `prompt_string` or `content`.", field=field, index=index)
+    return prompt.read(field, index)
 
 
 def _norm(body: EmbeddingBody) -> int:
@@ -281,7 +303,7 @@ def _listed(model: str, result: EmbedResult | RerankResult, **shown: Any) -> Ren
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     """`texts` get TEI's answer, `documents` get Jina's."""
 
     query: str | None = None
@@ -341,7 +363,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             ranks = [rank | {"text": passages[rank["index"]]} for rank in ranks]
         return Rendered(body=dump_json(ranks))
 
-    return Call(request, render, {"passages": field})
+    return Call(with_fields(request, body), render, {"passages": field})
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -350,7 +372,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 class TokenizeBody(msgspec.Struct):
     content: str
     add_special: bool | None = None
-    parse_special: Annotated[bool | None, msgspec.Meta(description="false is refused")] = None
+    parse_special: Annotated[Any, refused("special tokens are always parsed", True)] = None
     with_pieces: bool | None = None
     model: Model = None
 
@@ -372,8 +394,6 @@ class TokenList(msgspec.Struct):
     names={"inputs": "content"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
-    if body.parse_special is False:
-        raise InvalidField("{field} cannot be turned off.", field="parse_special")
     request = TokenizeRequest(
         inputs=[body.content], model=_model(body.model, incoming), add_special_tokens=body.add_special is True
     )

@@ -1,8 +1,7 @@
 """Ollama's routes for embeddings and for the models that make them.
 
-In optional fields, null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides
-which models are in memory. Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page
-of the server, and Ollama's own is under /dialects/ollama/.
+In optional fields, null is the same as absent; unknown keys are ignored. Ollama requires a `model`; on the routes for
+vectors it is optional here. GET / is a page of the server, and Ollama's own is under /dialects/ollama/.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from vectord.errors import InputTooLong, MissingField, ModelNotFound, VectordErr
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
+from vectord.products.common.fields import no_effect
 from vectord.products.common.inputs import Width
 from vectord.products.common.models import first_model
 from vectord.products.common.vectors import json_answer
@@ -31,12 +31,50 @@ _NUM_CTX = {"max_tokens": "options.num_ctx"}
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
+OfTexts = Annotated[Any, no_effect("of generated texts")]
+OfLoading = Annotated[Any, no_effect("of the memory and speed of a model, which the server's settings decide")]
+
+
 class Options(msgspec.Struct):
-    """Only `num_ctx` affects embeddings; the other options are ignored."""
+    """The options of Ollama 0.32 and, as its Python client sends them, of earlier versions."""
 
     num_ctx: Annotated[
         Count | None, msgspec.Meta(description="most tokens of an input; 0 and null: the model's limit")
     ] = None
+    num_batch: OfLoading = None
+    num_gpu: OfLoading = None
+    main_gpu: OfLoading = None
+    num_thread: OfLoading = None
+    numa: OfLoading = None
+    low_vram: OfLoading = None
+    f16_kv: OfLoading = None
+    use_mmap: OfLoading = None
+    use_mlock: OfLoading = None
+    logits_all: OfTexts = None
+    vocab_only: OfLoading = None
+    embedding_only: OfLoading = None
+    num_keep: OfTexts = None
+    num_predict: OfTexts = None
+    draft_num_predict: OfTexts = None
+    seed: OfTexts = None
+    temperature: OfTexts = None
+    top_k: OfTexts = None
+    top_p: OfTexts = None
+    min_p: OfTexts = None
+    tfs_z: OfTexts = None
+    typical_p: OfTexts = None
+    repeat_last_n: OfTexts = None
+    repeat_penalty: OfTexts = None
+    presence_penalty: OfTexts = None
+    frequency_penalty: OfTexts = None
+    penalize_newline: OfTexts = None
+    mirostat: OfTexts = None
+    mirostat_tau: OfTexts = None
+    mirostat_eta: OfTexts = None
+    stop: OfTexts = None
+
+
+KeepAlive = Annotated[Any, no_effect("the server's settings decide which models are in memory")]
 
 
 class EmbedBody(msgspec.Struct):
@@ -50,6 +88,7 @@ class EmbedBody(msgspec.Struct):
         bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")
     ] = None
     options: Options | None = None
+    keep_alive: KeepAlive = None
 
 
 class Embeddings(msgspec.Struct):
@@ -116,6 +155,7 @@ class PromptBody(msgspec.Struct):
     prompt: str | None = None
     model: str | None = None
     options: Options | None = None
+    keep_alive: KeepAlive = None
 
 
 class Embedding(msgspec.Struct):
@@ -195,6 +235,10 @@ class ShowBody(msgspec.Struct):
 
     model: str | None
     name: str | None = None
+    system: OfTexts = None
+    template: OfTexts = None
+    options: OfTexts = None
+    verbose: Annotated[Any, no_effect("the vocabulary and the tensors are never shown")] = None
 
 
 class ShowNameBody(msgspec.Struct):

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -20,10 +20,14 @@ from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import (
+    Normalize,
+    Prompt,
     Switch,
     TextsIdsOrItems,
     Truncate,
+    User,
     Width,
     check_characters,
     read_fingerprint,
@@ -48,6 +52,9 @@ Task = Annotated[
         description="of Jina, Voyage and others: the kind of the texts, such as queries, or in `task` an adapter"
     ),
 ]
+LateChunking = Annotated[
+    Any, refused("of vLLM: /vectord/documents has the vectors of chunks; in Jina's API set `late_chunking`")
+]
 WHOLE_MODEL = -1  # vLLM's `truncate_prompt_tokens` for as many tokens as the model reads
 CutTo = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -65,19 +72,23 @@ class EmbeddingsBody(msgspec.Struct):
     embedding_type: Annotated[
         Precision | Literal["base64"] | None, msgspec.Meta(description="of Jina: the type of the numbers, or base64")
     ] = None
-    user: str | None = None
+    user: User = None
     truncate: Truncate = None
     truncation: Switch = None
     truncate_prompt_tokens: Annotated[
         CutTo | None, msgspec.Meta(description="of vLLM: truncate texts to this many tokens; -1: to the model's limit")
     ] = None
     normalized: Switch = None
+    normalize: Normalize = None
     prompt_name: str | None = None
+    prompt: Annotated[Prompt, msgspec.Meta(description="of Mixedbread")] = None
     task: Task = None
     input_type: Task = None
     expect_fingerprint: Annotated[
         str | None, msgspec.Meta(description="fingerprint of the expected vector space; another one gets 412")
     ] = None
+    modality: Annotated[Any, refused("of NIM: this model embeds texts only", "text")] = None
+    late_chunking_params: LateChunking = None
     partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails has an error in `data`")] = None
 
 
@@ -208,6 +219,7 @@ def _text_options(body: EmbeddingsBody) -> TextOptions:
         truncate=truncate if tokens is None else True,
         truncate_side=side,
         prompt_name=body.prompt_name,
+        prompt=body.prompt,
         kind=read_kind(body.task, body.input_type),
         task=body.task or None,
         max_tokens=None if tokens == WHOLE_MODEL else tokens,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,16 +18,18 @@ from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.inputs import Switch, TopN, read_switch
+from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, read_switch
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
     Documents,
     RankedItem,
+    RerankFields,
     TextDocument,
     as_object,
     best_first,
     ranked,
     read_documents,
+    with_fields,
 )
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import dump_json, json_answer
@@ -202,7 +204,7 @@ def render_counted(result: EmbedResult) -> Rendered:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     """return_documents: a key of other products on this path; it adds a `document` to each result."""
 
     query: str
@@ -210,6 +212,7 @@ class RerankBody(msgspec.Struct):
     model: str | None = None
     top_n: TopN = None
     return_documents: Switch = None
+    normalize: ProbabilitiesOnly = None
 
 
 class Ranked(RankedItem):
@@ -259,11 +262,12 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         results = ranked(result, passages, body.top_n, document=document, text=True)
         return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
-    return Call(_rerank_request(body.query, passages, body.model), render)
+    return Call(_rerank_request(body, passages), render)
 
 
-def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> RerankRequest:
-    return RerankRequest(query=query, passages=passages, model=model or None, text=TEXT, raw=False)
+def _rerank_request(body: RerankBody | RerankNamedBody, passages: Sequence[str]) -> RerankRequest:
+    request = RerankRequest(query=body.query, passages=passages, model=body.model or None, text=TEXT, raw=False)
+    return with_fields(request, body)
 
 
 def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,16 +280,16 @@ def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> 
     }
 
 
-class NamedDocument(msgspec.Struct):
-    text: str
+class NamedDocument(TextItem):
     id: str | None = None
 
 
-class RerankNamedBody(msgspec.Struct):
+class RerankNamedBody(RerankFields):
     query: str
     documents: list[str | NamedDocument]
     model: str | None = None
     top_k: TopN = None
+    top_n: Annotated[TopN, msgspec.Meta(description="the name of `top_k` at /rerank; read if that is not set")] = None
     return_scores: bool | None = None
 
 
@@ -313,11 +317,11 @@ class RankingNamed(msgspec.Struct):
 def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
         return _empty(body.model, _reranks, results=[])
-    passages = [document if isinstance(document, str) else document.text for document in body.documents]
+    passages = read_documents(body.documents)
 
     def render(result: RerankResult) -> Rendered:
         results: list[dict[str, Any]] = []
-        for index, score in best_first(result.scores, body.top_k):
+        for index, score in best_first(result.scores, body.top_k or body.top_n):
             document = body.documents[index]
             item: dict[str, Any] = {"index": index, "text": passages[index]}
             if isinstance(document, str):
@@ -329,7 +333,7 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
             results.append(item)
         return json_answer(results=results, model=result.model)
 
-    return Call(_rerank_request(body.query, passages, body.model), render)
+    return Call(_rerank_request(body, passages), render)
 
 
 # --- models ---------------------------------------------------------------------------------------------------

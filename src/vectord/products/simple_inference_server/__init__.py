@@ -17,9 +17,20 @@ from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordEr
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
-from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_characters, read_inputs, with_nvidia_keys
+from vectord.products.common.inputs import (
+    Force,
+    TextsOrIds,
+    Truncate,
+    Use,
+    User,
+    Width,
+    check_characters,
+    read_inputs,
+    read_switch,
+    with_nvidia_keys,
+)
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
-from vectord.products.common.ranking import RankedItem, ranked
+from vectord.products.common.ranking import RankedItem, RerankFields, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -60,12 +71,14 @@ render_rerank_error = partial(render_error, sentences={**SENTENCES, errors.Infer
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """Lists of token ids, base64 and a body without `model` are additions for users of OpenAI's SDK."""
+    """Lists of token ids, base64, `dimensions` and a body without `model` are additions for users of OpenAI's SDK."""
 
     input: TextsOrIds
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
-    user: str | None = None
+    user: User = None
+    dimensions: Width = None
+    force_dimensions: Force = None
     truncate: Truncate = None
     input_type: Use = None
 
@@ -98,7 +111,11 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         raise TooManyInputs(template, field="inputs", limit=limit, given=len(inputs))
     check_characters(inputs, incoming.guards.max_text_chars)
     request = EmbedRequest(
-        inputs=inputs, model=body.model or None, text=with_nvidia_keys(TEXT, body.truncate, body.input_type)
+        inputs=inputs,
+        model=body.model or None,
+        text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
+        dimensions=body.dimensions or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )
     encoding: Encoding = "base64" if body.encoding_format == "base64" else "float"
 
@@ -113,7 +130,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     return Call(request, render)
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     query: str
     documents: list[str]
     model: str | None = None
@@ -145,7 +162,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         results = ranked(result, body.documents, body.top_n, document=str)
         return json_answer(model=result.model, results=results, usage=token_usage(result.usage))
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)

@@ -26,7 +26,7 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
-from vectord.products.common.ranking import best_first
+from vectord.products.common.ranking import RerankFields, best_first, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, original_health, ready_lines
 from vectord.schema import (
@@ -348,7 +348,7 @@ def _sparse(vector: Sparse, as_lists: bool) -> dict[str, Any]:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     query: str
     passages: list[str]
     normalize: Annotated[Flag, msgspec.Meta(description="true: scores from 0 to 1; false: the model's raw scores")] = (
@@ -406,7 +406,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             warnings=list(_rerank_warnings(result)),
         )
 
-    return Call(RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw), render)
+    request = RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw)
+    return Call(with_fields(request, body), render)
 
 
 def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from vectord.products.common.inputs import (
     TextsOrIds,
     Truncate,
     Use,
+    User,
     check_count,
     read_filled_inputs,
     read_inputs,
@@ -29,6 +30,7 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import Info, render_info
+from vectord.products.common.ranking import Instruction, QueryTokens, Variables, with_fields
 from vectord.products.common.usage import compute_headers
 from vectord.products.common.vectors import (
     EmbeddingList,
@@ -266,6 +268,9 @@ class RerankBody(Truncation, kw_only=True):
     texts: list[str]
     raw_scores: bool | None = False
     return_text: bool | None = False
+    instruction: Instruction = None
+    chat_template_kwargs: Variables = None
+    max_tokens_per_query: QueryTokens = None
 
 
 class Rank(msgspec.Struct):
@@ -308,7 +313,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
         return _answer(ranks, result.usage, len(body.query) * len(body.texts) + sum(map(len, body.texts)))
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 def _reranks(model: ModelInfo) -> bool:
@@ -482,7 +487,7 @@ class OpenAIBody(msgspec.Struct):
 
     input: TextsOrIds
     model: str | None = None
-    user: str | None = None
+    user: User = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
     dimensions: Count | None = None
     force_dimensions: Force = False

@@ -1,6 +1,6 @@
 """vLLM's pooling API: vectors, classes, scores and tokens. Its /v2/embed is Cohere's, which that product serves.
 
-null is the same as absent; unknown keys are ignored, `priority` and `user` among them. Sentences of errors are vLLM's
+null is the same as absent; unknown keys are ignored. Sentences of errors are vLLM's
 where clients may look for them. Over-long text is an error unless the body has `truncate_prompt_tokens`. numbers.py
 writes vectors as base64 in the type and byte order of a body.
 """
@@ -25,9 +25,19 @@ from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField,
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
-from vectord.products.common.inputs import TextsOrIds, Truncate, Use, check_count, read_inputs, with_nvidia_keys
+from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.inputs import TextsOrIds, Truncate, Use, User, check_count, read_inputs, with_nvidia_keys
 from vectord.products.common.models import ModelItem, model_item, served_names
-from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
+from vectord.products.common.ranking import (
+    Documents,
+    Instruction,
+    QueryTokens,
+    Variables,
+    as_object,
+    ranked,
+    read_documents,
+    with_fields,
+)
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, json_answer
 from vectord.products.vllm.chat import (
@@ -66,6 +76,7 @@ from vectord.schema import (
 
 ROUTES = Routes()
 NAMES: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens", "conversation": "messages"}
+SCORING_NAMES: Mapping[str, str] = {**NAMES, "max_passage_tokens": "max_tokens_per_doc"}
 OF_MESSAGES: Mapping[str, str] = {"inputs": "messages"}  # the text of the messages is the only input
 
 # Keys of vLLM alone, by which a body on a shared path is vLLM's.
@@ -73,8 +84,10 @@ SIGNS = frozenset(
     {
         *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "request_id", "use_activation"),
         *("embed_dtype", "endianness", "messages", "mm_processor_kwargs", "cache_salt", "chat_template"),
+        *("chat_template_kwargs", "add_generation_prompt", "continue_final_message", "padding"),
     }
 )
+SCORING_SIGNS = SIGNS | {"max_tokens_per_doc"}
 
 OTHER_TASKS = ("plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
@@ -95,6 +108,8 @@ Tokens = Annotated[
     ),
 ]
 
+OfMedia = Annotated[Any, no_effect("of images, sound and video, which are refused")]
+
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
 
@@ -110,6 +125,10 @@ class CommonFields(msgspec.Struct, kw_only=True):
         bool | None, msgspec.Meta(description="false: vectors are not normalized, and scores are logits")
     ] = None
     normalize: Annotated[Any, msgspec.Meta(description="refused, as vLLM does; `use_activation` replaced it")] = None
+    padding: Annotated[Any, refused("texts are not padded", "do_not_pad")] = None
+    user: User = None
+    priority: Annotated[Any, no_effect("the header x-vectord-lane selects the priority")] = None
+    mm_processor_kwargs: OfMedia = None
 
 
 class InputBody(CommonFields, kw_only=True):
@@ -121,6 +140,7 @@ class InputBody(CommonFields, kw_only=True):
     continue_final_message: Continue = False
     chat_template: RequestTemplate = None
     chat_template_kwargs: TemplateVariables | None = None
+    media_io_kwargs: OfMedia = None
     add_special_tokens: Annotated[bool | None, msgspec.Meta(description="null: of `input`, not of `messages`")] = None
 
 
@@ -226,6 +246,7 @@ class EmbeddingBody(InputBody, kw_only=True):
     )
     truncate: Truncate = None
     input_type: Use = None
+    late_chunking_params: Annotated[Any, refused("/vectord/documents has the vectors of chunks")] = None
 
 
 class Embeddings(BaseAnswer):
@@ -256,6 +277,7 @@ class PoolingBody(EmbeddingBody, kw_only=True):
         str | None,
         msgspec.Meta(description='"embed", "classify", "token_embed" or "token_classify"; null: the model\'s purpose'),
     ] = None
+    data: Annotated[Any, refused("it is the input of plugins; use `input`")] = None
 
 
 class Pooled(msgspec.Struct):
@@ -506,7 +528,18 @@ Texts: TypeAlias = str | list[str]
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
 
-class ScoreBody(CommonFields, kw_only=True):
+class ScoringFields(CommonFields, kw_only=True):
+    """The keys of the bodies of `/score` and `/rerank`."""
+
+    max_tokens_per_doc: Annotated[
+        int | None, msgspec.Meta(description="most tokens of a document; 0 and null: the model's limit")
+    ] = None
+    instruction: Instruction = None
+    chat_template_kwargs: Variables = None
+    max_tokens_per_query: QueryTokens = None
+
+
+class ScoreBody(ScoringFields, kw_only=True):
     """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
 
     Otherwise both lists have the same length, and their texts pair in order.
@@ -539,8 +572,8 @@ class Scores(BaseAnswer):
     summary="Score pairs of texts, in order",
     example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
     keys=["queries", "data_1", "text_1"],
-    signs=SIGNS,
-    names=NAMES,
+    signs=SCORING_SIGNS,
+    names=SCORING_NAMES,
 )
 def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     names = next((pair for pair in PAIRS if None not in (getattr(body, pair[0]), getattr(body, pair[1]))), None)
@@ -563,21 +596,25 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
 
 
 def _pair_names(names: tuple[str, str], index: int) -> Mapping[str, str]:
-    return {**NAMES, "query": f"{names[0]}[{index}]", "passages": f"{names[1]}[{index}]"}
+    return {**SCORING_NAMES, "query": f"{names[0]}[{index}]", "passages": f"{names[1]}[{index}]"}
 
 
 def _as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _score_request(body: CommonFields, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
-    return RerankRequest(
+def _score_request(body: ScoringFields, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
+    if body.max_tokens_per_doc and not 0 < body.max_tokens_per_doc < 2**31:
+        raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
+    request = RerankRequest(
         query=query,
         passages=passages,
         model=body.model or None,
         text=_text_options(body, incoming),
         raw=body.use_activation is False,
+        max_passage_tokens=body.max_tokens_per_doc or None,
     )
+    return with_fields(request, body)
 
 
 def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Rendered:
@@ -591,13 +628,10 @@ def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Render
     return _listed("score", body, model, data, result.usage)
 
 
-class RerankBody(CommonFields, kw_only=True):
+class RerankBody(ScoringFields, kw_only=True):
     query: str
     documents: str | Documents
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
-    max_tokens_per_doc: Annotated[
-        int | None, msgspec.Meta(description="most tokens of a document; null: the model's limit")
-    ] = None
 
 
 class RankedDocument(msgspec.Struct):
@@ -626,14 +660,12 @@ class Reranked(msgspec.Struct):
     answer=Reranked,
     summary="Rank documents by how well they answer a query",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
-    signs=SIGNS,
-    names={**NAMES, "passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
+    signs=SCORING_SIGNS,
+    names={**SCORING_NAMES, "passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
-    if body.max_tokens_per_doc is not None and not 0 < body.max_tokens_per_doc < 2**31:
-        raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
-    request = replace(_score_request(body, incoming, body.query, documents), max_passage_tokens=body.max_tokens_per_doc)
+    request = _score_request(body, incoming, body.query, documents)
 
     def render(result: RerankResult) -> Rendered:
         return json_answer(
@@ -658,6 +690,9 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     continue_final_message: Continue = False
     chat_template: RequestTemplate = None
     chat_template_kwargs: TemplateVariables | None = None
+    media_io_kwargs: OfMedia = None
+    mm_processor_kwargs: OfMedia = None
+    tools: Annotated[Any, refused("conversations are tokenized without tools", [])] = None
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
     read_switch,
     with_nvidia_keys,
 )
-from vectord.products.common.ranking import EXAMPLE, best_first
+from vectord.products.common.ranking import EXAMPLE, RerankFields, best_first, with_fields
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer, read_encoding
 from vectord.schema import (
@@ -268,7 +268,7 @@ def _lists(lists: Sequence[Sequence[dict[str, object]]], model: str, usage: Usag
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(RerankFields):
     query: str
     documents: list[str]
     model: str | None = None
@@ -313,7 +313,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         ]
         return _list(data, result.model, result.usage)
 
-    return Call(request, render)
+    return Call(with_fields(request, body), render)
 
 
 # --- all responses --------------------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""The fields of a product's bodies that this server does not apply: refused, or without effect on the response.
+
+A body declares them with the fields that it applies, so that /docs and docs/apis list them with their reasons:
+
+    padding: Annotated[Any, refused("texts are not padded; leave it out", "do_not_pad")] = None
+    user: Annotated[Any, no_effect("names the end user")] = None
+
+`Routes.post` refuses a body in which a refused field has a value that would change the response. tests/products and
+tests/clients compare the fields of all bodies with the products' own types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from vectord.errors import InvalidField
+
+_REFUSAL: Final = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """path: attributes from the body to the value; field: the same names, joined, as the client writes them."""
+
+    path: tuple[str, ...]
+    field: str
+    reason: str
+    harmless: tuple[object, ...]
+
+
+def refused(reason: str, *harmless: object) -> msgspec.Meta:
+    """Marks a field that this server refuses.
+
+    reason: why, and the way out. harmless: values that request what this server does anyway; null is one, too.
+    """
+    values = " or ".join(["null", *map(json.dumps, harmless)])
+    return msgspec.Meta(description=f"refused unless {values}: {reason}", extra={_REFUSAL: (reason, harmless)})
+
+
+def no_effect(reason: str) -> msgspec.Meta:
+    """Marks a field whose value cannot change the response. reason: why."""
+    return msgspec.Meta(description=f"no effect: {reason}")
+
+
+def refusals_of(body: type[msgspec.Struct]) -> tuple[Refusal, ...]:
+    """The refused fields of a body and of the objects in it, without those of lists."""
+    found = inspect.type_info(body)
+    assert isinstance(found, inspect.StructType)
+    return tuple(_refusals(found, (), ()))
+
+
+def _refusals(body: inspect.StructType, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Refusal]:
+    for field in body.fields:
+        own_path, own_names = (*path, field.name), (*names, field.encode_name)
+        kind = field.type
+        if isinstance(kind, inspect.Metadata):
+            if kind.extra is not None and _REFUSAL in kind.extra:
+                reason, harmless = kind.extra[_REFUSAL]
+                yield Refusal(own_path, ".".join(own_names), reason, harmless)
+            kind = kind.type
+        for one in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
+            if isinstance(one, inspect.StructType):
+                yield from _refusals(one, own_path, own_names)
+
+
+def check_refused(body: msgspec.Struct, refusals: tuple[Refusal, ...]) -> None:
+    """Raises InvalidField for the first refused field that has a value, unless the value is harmless."""
+    for refusal in refusals:
+        value: Any = body
+        for name in refusal.path:
+            value = getattr(value, name, None)
+        if value is not None and value not in refusal.harmless:
+            raise InvalidField("{field} is not supported: {reason}.", field=refusal.field, reason=refusal.reason)

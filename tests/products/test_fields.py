@@ -1,0 +1,275 @@
+"""Every field of the products' own request types is applied, refused, or listed as without effect.
+
+The lists below are the products' types, with their version and source; tests/clients/test_fields.py reads those of the
+official client packages. A new release of a product shows its new fields here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import pytest
+from msgspec import inspect
+from tests.products.results import incoming, route_of
+from tests.server.fakes import FakeEngine
+
+from vectord.config.declared import DIALECTS
+from vectord.errors import InvalidField, VectordError
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Route, all_dialects, load_dialects
+from vectord.products.common.fields import Refusal, refusals_of
+from vectord.schema import EmbedRequest, RerankRequest
+from vectord.server.http.app import build_table
+from vectord.server.http.routing import Endpoint
+from vectord.server.pipeline import Shutdown
+
+VLLM_COMMON = (
+    "model user truncate_prompt_tokens padding truncation_side request_id priority mm_processor_kwargs cache_salt"
+)
+VLLM_INPUT = f"{VLLM_COMMON} input messages add_special_tokens use_activation add_generation_prompt "
+VLLM_INPUT += "continue_final_message chat_template chat_template_kwargs media_io_kwargs"
+VLLM_NUMBERS = "encoding_format embed_dtype endianness dimensions"
+VLLM_SCORING = f"{VLLM_COMMON} use_activation max_tokens_per_query max_tokens_per_doc instruction chat_template_kwargs"
+TEI_TEXTS = "inputs truncate truncation_direction prompt_name"
+
+# (product, path, a key if several of its routes have the path): fields
+TYPES: Mapping[tuple[str, str, str], str] = {
+    # vLLM 0.33.0: entrypoints/pooling/*/protocol.py and entrypoints/serve/tokenize/protocol.py
+    ("vllm", "/v1/embeddings", ""): f"{VLLM_INPUT} {VLLM_NUMBERS} late_chunking_params",
+    ("vllm", "/pooling", ""): f"{VLLM_INPUT} {VLLM_NUMBERS} task data",
+    ("vllm", "/classify", ""): VLLM_INPUT,
+    ("vllm", "/score", ""): f"{VLLM_SCORING} queries documents items data_1 data_2 text_1 text_2",
+    ("vllm", "/rerank", ""): f"{VLLM_SCORING} query documents top_n",
+    ("vllm", "/tokenize", ""): "model prompt messages add_special_tokens return_token_strs add_generation_prompt "
+    "continue_final_message chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs tools",
+    ("vllm", "/detokenize", ""): "model tokens",
+    # llama.cpp, October 2026: handle_embeddings_impl, post_rerank, post_tokenize in tools/server/server-context.cpp
+    ("llamacpp", "/embeddings", ""): "input content encoding_format embd_normalize model",
+    ("llamacpp", "/v1/embeddings", ""): "input content encoding_format embd_normalize model user",
+    ("llamacpp", "/rerank", ""): "query documents texts top_n return_text model",
+    ("llamacpp", "/tokenize", ""): "content add_special parse_special with_pieces",
+    ("llamacpp", "/detokenize", ""): "tokens",
+    # text-embeddings-inference 1.9.3: docs/openapi.json
+    ("tei", "/embed", ""): f"{TEI_TEXTS} normalize dimensions",
+    ("tei", "/embed_all", ""): TEI_TEXTS,
+    ("tei", "/embed_sparse", ""): TEI_TEXTS,
+    ("tei", "/similarity", ""): "inputs parameters parameters.truncate parameters.truncation_direction "
+    "parameters.prompt_name",
+    ("tei", "/rerank", ""): "query texts truncate truncation_direction raw_scores return_text",
+    ("tei", "/predict", ""): "inputs truncate truncation_direction raw_scores",
+    ("tei", "/tokenize", ""): "inputs add_special_tokens prompt_name",
+    ("tei", "/decode", ""): "ids skip_special_tokens",
+    ("tei", "/vertex", ""): "instances",
+    ("tei", "/v1/embeddings", ""): "input model user encoding_format dimensions",
+    # infinity 0.0.77: infinity_emb/fastapi_schemas/pymodels.py
+    ("infinity", "/embeddings", ""): "input model encoding_format user dimensions modality",
+    ("infinity", "/rerank", ""): "query documents return_documents raw_scores model top_n",
+    ("infinity", "/classify", ""): "input model raw_scores",
+    # Ollama 0.32: api/types.go
+    ("ollama", "/api/embed", ""): "model input keep_alive truncate dimensions options options.num_ctx "
+    "options.num_batch options.num_gpu options.main_gpu options.use_mmap options.num_thread options.draft_num_predict "
+    "options.num_keep options.seed options.num_predict options.top_k options.top_p options.min_p options.typical_p "
+    "options.repeat_last_n options.temperature options.repeat_penalty options.presence_penalty "
+    "options.frequency_penalty options.stop",
+    ("ollama", "/api/embeddings", ""): "model prompt keep_alive options",
+    ("ollama", "/api/show", "model"): "model system template verbose options name",
+    # Jina, 2026: api.jina.ai/redoc, and the clients of Chroma, LlamaIndex and Xinference
+    ("jina", "/v1/embeddings", ""): "model input task dimensions normalized embedding_type late_chunking truncate "
+    "return_multivector encoding_type input[].text input[].image input[].url input[].bytes input[].pdf",
+    ("jina", "/v1/multi-vector", ""): "model input input_type dimensions embedding_type",
+    ("jina", "/v1/rerank", ""): "model query documents top_n return_documents truncation max_doc_length "
+    "max_query_length return_embeddings return_len max_chunks_per_doc documents[].text documents[].image",
+    # NVIDIA NIM 2.4: the API references of Embedding and Reranking NIM. Its embeddings are OpenAI's product here.
+    ("openai", "/v1/embeddings", ""): "model input input_type truncate encoding_format embedding_type dimensions "
+    "modality user",
+    ("nvidia", "/v1/ranking", ""): "model query query.text passages passages[].text passages[].image truncate",
+    # The four systems that vectord replaces: their documents and sources
+    ("embedding_server", "/api/v1/embed", ""): f"{TEI_TEXTS} normalize dimensions",
+    ("smart_embedder", "/embeddings", ""): "sentences return_dense return_sparse return_colbert normalize_dense "
+    "sparse_as_indices",
+    ("smart_embedder", "/rerank", ""): "query passages normalize",
+    ("simple_inference_server", "/v1/embeddings", ""): "model input encoding_format user",
+    ("simple_inference_server", "/v1/rerank", ""): "model query documents top_n",
+    ("semantic_explorer", "/embed", ""): "input model",
+    ("semantic_explorer", "/rerank", ""): "query documents model top_n",
+    ("semantic_explorer", "/api/rerank", ""): "query documents documents[].text documents[].id model top_k "
+    "return_scores",
+    # Weaviate's modules text2vec-transformers and reranker-transformers: the structs of their clients in Go
+    ("weaviate", "/vectors", "text"): "text dims vector error config config.pooling_strategy config.task_type "
+    "config.dimensions",
+    ("weaviate", "/rerank", ""): "query documents property",
+}
+
+
+def fields_of(body: type[msgspec.Struct]) -> set[str]:
+    """The names of a body's fields, with those of objects and of the objects in lists."""
+    found = inspect.type_info(body)
+    assert isinstance(found, inspect.StructType)
+    return set(_fields(found, ""))
+
+
+def _fields(body: inspect.StructType, prefix: str) -> Iterator[str]:
+    for field in body.fields:
+        name = prefix + field.encode_name
+        yield name
+        for inner, suffix in _objects(field.type):
+            yield from _fields(inner, f"{name}{suffix}.")
+
+
+def _objects(kind: inspect.Type) -> Iterator[tuple[inspect.StructType, str]]:
+    if isinstance(kind, inspect.Metadata):
+        yield from _objects(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            yield from _objects(one)
+    elif isinstance(kind, inspect.ListType):
+        yield from ((one, f"[]{suffix}") for one, suffix in _objects(kind.item_type))
+    elif isinstance(kind, inspect.StructType):
+        yield kind, ""
+
+
+def routes() -> Sequence[Route]:
+    """One route for each type of body."""
+    found = {
+        route.body: route
+        for dialect in all_dialects()
+        for route in dialect.routes
+        if route.body is not None and not route.form
+    }
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("product", "path", "key"), TYPES, ids=lambda part: part or "-")
+def test_every_field_of_a_products_own_type_is_known(product: str, path: str, key: str) -> None:
+    """Its body applies the field, refuses it, or lists it as without effect."""
+    (dialect,) = load_dialects([product])
+    body = route_of(dialect, path, key).body
+    assert body is not None
+    assert set(TYPES[product, path, key].split()) - fields_of(body) == set()
+
+
+REFUSED = [
+    pytest.param(route, refusal, id=f"{route.path} {refusal.field}")
+    for route in routes()
+    if route.body is not None
+    for refusal in refusals_of(route.body)
+]
+
+
+@pytest.mark.parametrize(("route", "refusal"), REFUSED)
+def test_a_refused_field_is_named_and_its_harmless_values_pass(route: Route, refusal: Refusal) -> None:
+    """null is harmless for every field."""
+    parsed = route.parse(incoming(route.example)).request
+    for value in (None, *refusal.harmless):
+        assert route.parse(incoming({**route.example, refusal.field: value})).request == parsed
+    with pytest.raises(InvalidField) as refused:
+        route.parse(incoming({**route.example, refusal.field: "x"}))
+    assert refused.value.field_name == refusal.field
+    assert refused.value.message == f"`{refusal.field}` is not supported: {refusal.reason}."
+
+
+# --- shared paths ---------------------------------------------------------------------------------------------
+
+TABLE = build_table(FakeEngine(), load_dialects(DIALECTS), Shutdown(), Metrics("0"))
+SHARED = [endpoint for endpoint in TABLE if endpoint.method == "POST" and len(endpoint.choices) > 1]
+
+
+@pytest.mark.parametrize("endpoint", SHARED, ids=lambda endpoint: endpoint.path)
+def test_on_a_shared_path_the_product_that_answers_knows_each_field_of_the_others(endpoint: Endpoint) -> None:
+    """So no field that one of them applies or refuses is ignored because another one answers."""
+    ignored = set()
+    for choice in endpoint.choices:
+        assert choice.route.body is not None
+        for key in choice.route.keys:
+            for field in effective(choice.route.body):
+                chosen = endpoint.choose(json.dumps({key: 1, field: 1}).encode())
+                assert chosen.route.body is not None
+                if field not in fields_of(chosen.route.body):
+                    ignored.add(f"{choice.dialect.name}: {field}, next to {key}, by {chosen.dialect.name}")
+    assert ignored == set()
+
+
+def effective(body: type[msgspec.Struct]) -> Iterator[str]:
+    """The names of the fields that may change the response."""
+    found = inspect.type_info(body)
+    assert isinstance(found, inspect.StructType)
+    for field in found.fields:
+        schema = (field.type.extra_json_schema or {}) if isinstance(field.type, inspect.Metadata) else {}
+        if not schema.get("description", "").startswith("no effect: "):
+            yield field.encode_name
+
+
+# --- rerankers ------------------------------------------------------------------------------------------------
+
+RERANKERS = [
+    pytest.param(route, id=f"{dialect.name} {route.path}")
+    for dialect in all_dialects()
+    if dialect.name != "vectord"
+    for route in {route.parse: route for route in dialect.routes}.values()
+    if route.body is not None and "instruction" in fields_of(route.body)
+]
+
+
+@pytest.mark.parametrize("route", RERANKERS)
+def test_every_reranking_body_reads_an_instruction_and_a_limit_of_the_query(route: Route) -> None:
+    """Under both of vLLM's names; the engine refuses an instruction for a model without one."""
+    for sent in ({"instruction": "Find birds."}, {"chat_template_kwargs": {"instruction": "Find birds."}}):
+        request = route.parse(incoming({**route.example, **sent, "max_tokens_per_query": 7})).request
+        assert isinstance(request, RerankRequest)
+        assert (request.instruction, request.max_query_tokens) == ("Find birds.", 7)
+    with pytest.raises(InvalidField) as refused:
+        route.parse(incoming({**route.example, "chat_template_kwargs": {"enable_thinking": False}}))
+    assert refused.value.field_name == "chat_template_kwargs"
+
+
+def test_every_product_that_ranks_reads_an_instruction() -> None:
+    """By its example, which makes a request to rank."""
+    without = []
+    for route in routes():
+        if route.body is None or route.example is None:
+            continue
+        try:
+            request = route.parse(incoming(route.example)).request
+        except VectordError:
+            continue
+        if isinstance(request, RerankRequest) and "instruction" not in fields_of(route.body):
+            without.append(route.path)
+    assert without == []
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------
+
+PARTS = [{"type": "text", "text": "a dog"}, {"type": "text", "text": " barks"}]
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings", "/embedding"])
+def test_parts_are_one_input_of_llama_cpp(path: str) -> None:
+    (dialect,) = load_dialects(["llamacpp"])
+    request = route_of(dialect, path).parse(incoming({"input": PARTS})).request
+    assert isinstance(request, EmbedRequest)
+    assert request.inputs == ["a dog barks"]
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])
+def test_parts_are_refused_where_they_have_two_meanings(path: str) -> None:
+    """One part is one input in every API."""
+    endpoint = TABLE.find("POST", path).endpoint
+    route = endpoint.choose(json.dumps({"input": PARTS}).encode()).route
+    with pytest.raises(InvalidField, match="parts with a `type`"):
+        route.parse(incoming({"input": PARTS}))
+    assert route.parse(incoming({"input": PARTS[:1]})).request.inputs == ["a dog"]
+
+
+MEDIA = ("image", "url", "bytes", "image_url", "audio", "video", "pdf")
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("text", [{}, {"text": "a dog"}], ids=["alone", "with a text"])
+@pytest.mark.parametrize(("product", "path"), [("openai", "/v1/embeddings"), ("jina", "/v1/embeddings")])
+def test_another_medium_than_text_is_refused(product: str, path: str, text: Mapping[str, str], medium: str) -> None:
+    (dialect,) = load_dialects([product])
+    with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
+        route_of(dialect, path).parse(incoming({"input": ["a cat", {**text, medium: "data:image/png;base64,aGk="}]}))
+    assert (refused.value.field_name, refused.value.index) == ("input", 1)
