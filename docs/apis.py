@@ -8,7 +8,7 @@ import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import cast
 
@@ -88,8 +88,9 @@ def _head() -> list[str]:
         "profiles ([configuration.md](configuration.md)) change the served products and their order.",
         "[api.md](api.md#headers) describes the headers of all responses, and vectors as bytes.",
         "",
-        "In bodies, null equals an absent field, and unknown keys are ignored. Without `model`, the first served model",
-        "that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
+        "In bodies, null equals an absent field. Fields of a product that this server does not apply are listed, too,",
+        "as refused or as without effect on the response. Keys that are not listed are ignored. Without `model`,",
+        "the first served model that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
         '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
         "Fields of an optional object are required if the object is present.",
     ]
@@ -257,7 +258,7 @@ def _body(body: type[msgspec.Struct]) -> list[str]:
     return [
         "| field | type | default | meaning |",
         "|---|---|---|---|",
-        *map(_row, _required_first(rows(body))),
+        *(_row(list(group)) for _, group in groupby(_required_first(rows(body)), _in_one_row)),
         *(["", notes] if notes else ()),
     ]
 
@@ -268,9 +269,15 @@ def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
     return sorted(fields, key=lambda row: re.split(r"[.\[]", row.name)[0] not in required)
 
 
-def _row(row: Row) -> str:
+def _in_one_row(row: Row) -> tuple[str, str]:
+    """The key of neighbouring fields that share a row: those that are refused, or without effect, for one reason."""
+    return ("", row.meaning) if row.meaning.startswith(("refused", "no effect")) else (row.name, "")
+
+
+def _row(group: Sequence[Row]) -> str:
+    row = group[0]
     default = row.default if row.default in ("", "required") else f"`{row.default}`"
-    return _cells(f"`{row.name}`", row.kind, default, row.meaning)
+    return _cells(", ".join(f"`{row.name}`" for row in group), row.kind, default, row.meaning)
 
 
 def _curl(route: Route, prefix: str) -> str:

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import pytest
 from msgspec import inspect
-from tests.products.results import incoming, route_of
+from tests.products.results import incoming, rerank_result, route_of
 from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
 from vectord.errors import InvalidField, VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Route, all_dialects, load_dialects
-from vectord.products.common.fields import Refusal, refusals_of
-from vectord.schema import EmbedRequest, RerankRequest
+from vectord.products.common.fields import RefusedField, refusals_of
+from vectord.schema import ClassifyRequest, EmbedRequest, RerankRequest
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
@@ -159,7 +159,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("route", "refusal"), REFUSED)
-def test_a_refused_field_is_named_and_its_harmless_values_pass(route: Route, refusal: Refusal) -> None:
+def test_a_refused_field_is_named_and_its_harmless_values_pass(route: Route, refusal: RefusedField) -> None:
     """null is harmless for every field."""
     parsed = route.parse(incoming(route.example)).request
     for value in (None, *refusal.harmless):
@@ -273,3 +273,20 @@ def test_another_medium_than_text_is_refused(product: str, path: str, text: Mapp
     with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
         route_of(dialect, path).parse(incoming({"input": ["a cat", {**text, medium: "data:image/png;base64,aGk="}]}))
     assert (refused.value.field_name, refused.value.index) == ("input", 1)
+
+
+def test_a_string_is_one_text_of_classify() -> None:
+    """vLLM's clients send it on infinity's path."""
+    route = TABLE.find("POST", "/classify").endpoint.choose(b'{"input": "a dog"}').route
+    request = route.parse(incoming({"input": "a dog"})).request
+    assert isinstance(request, ClassifyRequest)
+    assert request.inputs == ["a dog"]
+
+
+@pytest.mark.parametrize("name", ["top_k", "top_n"])
+def test_api_rerank_of_semantic_explorer_cuts_the_ranking(name: str) -> None:
+    """By the source's name, and by that of its document."""
+    (dialect,) = load_dialects(["semantic_explorer"])
+    body = {"query": "q", "documents": ["a", "b", "c"], name: 1}
+    answer = route_of(dialect, "/api/rerank").parse(incoming(body)).answered(rerank_result(0.1, 0.9, 0.5))
+    assert [one["index"] for one in json.loads(answer.body)["results"]] == [1]

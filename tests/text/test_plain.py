@@ -1,4 +1,4 @@
-"""Token ids in place of a text: the model's own are used, others are rejected."""
+"""Token ids in place of a text: the model's own are used, others are rejected. So are files in base64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.text.makers import ALL, PLAIN, byte_level, make_encoder, qwen3, read,
 from tokenizers import AddedToken
 
 from vectord.checkpoints.spec import Colbert
-from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
-from vectord.schema import TextOptions
+from vectord.errors import EmptyInput, ForeignIds, InputTooLong, InvalidField, Untokenizable
+from vectord.schema import ChunkOptions, TextOptions
 from vectord.text import cl100k
 from vectord.text.tokenizer import TextEncoder
 
@@ -114,3 +114,43 @@ def test_one_special_token_is_enough_where_the_model_has_one(tmp_path: Path) -> 
     assert ids_of(encoder, whole[-1:]) == [whole[-1:]]
     with pytest.raises(ForeignIds):
         ids_of(encoder, [*whole, whole[0]])
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"data:image/png;base64,{PIXEL}",
+        f" DATA:image/JPEG;name=a.jpg;base64,{PIXEL}\n",
+        f"data:application/pdf;base64,{PIXEL[:40]}\r\n{PIXEL[40:]}",
+        f"data:audio/wav;base64,{PIXEL * 9999}",
+    ],
+    ids=["image", "spaces and parameters", "lines", "long"],
+)
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+def test_a_file_in_base64_is_not_read_as_a_text(make: Any, text: str, tmp_path: Path) -> None:
+    """As an input, as a document that is cut into chunks or to a limit, and as a passage."""
+    encoder = make_encoder(tmp_path, make())
+    with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
+        read(encoder, ["a dog", text], PLAIN)
+    assert refused.value.index == 1
+    with pytest.raises(InvalidField, match="this model embeds texts only"):
+        encoder.chunk(text, ChunkOptions(max_tokens=5))
+    with pytest.raises(InvalidField, match="this model embeds texts only"):
+        encoder.cut([text], 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data:image/png;base64,iVBORw0KGgo= is a pixel",
+        f"The logo is data:image/png;base64,{PIXEL}",
+        "data: an image",
+        "data:text/plain;base64,aGVsbG8=",
+    ],
+)
+def test_a_text_about_a_file_is_read(text: str, tmp_path: Path) -> None:
+    encoder = make_encoder(tmp_path, wordpiece())
+    assert len(read(encoder, [text], TextOptions(truncate=True))) == 1

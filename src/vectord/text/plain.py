@@ -239,7 +239,7 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "") -> 
 
 def refuse_data_uri(text: str, index: int | None) -> None:
     """Raises InvalidField for a text that is a data URI as a whole."""
-    if text[:5].lower() == "data:" and _data_uri.fullmatch(text.strip()):
+    if text[:99].lstrip()[:5].lower() == "data:" and _data_uri.fullmatch(text.strip()):
         raise InvalidField("{field} is a file in base64; this model embeds texts only.", index=index)
 
 

@@ -444,3 +444,23 @@ async def test_colbert_vectors_need_special_tokens(method):
         assert not backend.batches
         await engine.answer(ask(method="dense", text=text), ANYONE)
     assert refused.value.field == "add_special_tokens"
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3, JUDGE, COLBERT], ids=["pairs", "vectors", "words", "colbert"])
+async def test_the_query_is_cut_to_the_request_s_limit(model):
+    """The scores are those of its beginning for every method, and its length states the cut."""
+    async with serving_one(model) as (engine, _):
+        result = await engine.answer(ask(max_query_tokens=4), ANYONE)
+        short = await engine.answer(ask(query=QUERY[:4]), ANYONE)
+    np.testing.assert_array_equal(result.scores, short.scores)
+    assert result.query.seen - result.query.kept == len(QUERY) - 4
+    assert result.query.kept == short.query.kept
+    assert result.usage.tokens == short.usage.tokens
+
+
+async def test_max_query_tokens_must_be_positive():
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(max_query_tokens=0), ANYONE)
+    assert refused.value.field == "max_query_tokens"
+    assert not backend.batches

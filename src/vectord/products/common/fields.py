@@ -25,7 +25,7 @@ _REFUSAL: Final = "refusal"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedField:
     """path: attributes from the body to the value; field: the same names, joined, as the client writes them."""
 
     path: tuple[str, ...]
@@ -39,8 +39,8 @@ def refused(reason: str, *harmless: object) -> msgspec.Meta:
 
     reason: why, and the way out. harmless: values that request what this server does anyway; null is one, too.
     """
-    values = " or ".join(["null", *map(json.dumps, harmless)])
-    return msgspec.Meta(description=f"refused unless {values}: {reason}", extra={_REFUSAL: (reason, harmless)})
+    unless = f" unless {' or '.join(map(json.dumps, harmless))}" if harmless else ""
+    return msgspec.Meta(description=f"refused{unless}: {reason}", extra={_REFUSAL: (reason, harmless)})
 
 
 def no_effect(reason: str) -> msgspec.Meta:
@@ -48,28 +48,28 @@ def no_effect(reason: str) -> msgspec.Meta:
     return msgspec.Meta(description=f"no effect: {reason}")
 
 
-def refusals_of(body: type[msgspec.Struct]) -> tuple[Refusal, ...]:
+def refusals_of(body: type[msgspec.Struct]) -> tuple[RefusedField, ...]:
     """The refused fields of a body and of the objects in it, without those of lists."""
     found = inspect.type_info(body)
     assert isinstance(found, inspect.StructType)
     return tuple(_refusals(found, (), ()))
 
 
-def _refusals(body: inspect.StructType, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Refusal]:
+def _refusals(body: inspect.StructType, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[RefusedField]:
     for field in body.fields:
         own_path, own_names = (*path, field.name), (*names, field.encode_name)
         kind = field.type
         if isinstance(kind, inspect.Metadata):
             if kind.extra is not None and _REFUSAL in kind.extra:
                 reason, harmless = kind.extra[_REFUSAL]
-                yield Refusal(own_path, ".".join(own_names), reason, harmless)
+                yield RefusedField(own_path, ".".join(own_names), reason, harmless)
             kind = kind.type
         for one in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
             if isinstance(one, inspect.StructType):
                 yield from _refusals(one, own_path, own_names)
 
 
-def check_refused(body: msgspec.Struct, refusals: tuple[Refusal, ...]) -> None:
+def check_refused(body: msgspec.Struct, refusals: tuple[RefusedField, ...]) -> None:
     """Raises InvalidField for the first refused field that has a value, unless the value is harmless."""
     for refusal in refusals:
         value: Any = body

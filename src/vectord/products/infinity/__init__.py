@@ -233,7 +233,7 @@ class ClassifyBody(msgspec.Struct):
     model: Model = None
     raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: probabilities")] = None
     normalize: ProbabilitiesOnly = None
-    labels: Annotated[Any, refused("of Jina: the model's own labels are scored")] = None
+    labels: Annotated[Any, refused("the model's own labels are scored")] = None
 
 
 class ScoredLabel(msgspec.Struct):

@@ -347,9 +347,9 @@ class RerankBody(RerankFields):
         PositiveCount | None, msgspec.Meta(description="most tokens of the query; null: the model's limit")
     ] = None
     return_embeddings: Annotated[Any, refused("a ranking has no vectors; use /v1/embeddings", False, "false")] = None
-    return_len: Annotated[Any, no_effect("of Xinference: `meta` always has the number of tokens")] = None
+    return_len: Annotated[Any, no_effect("`meta` always has the number of tokens")] = None
     max_chunks_per_doc: Annotated[
-        Any, refused("of Xinference: long documents are truncated, not split; use `chunk` of /vectord/rerank", 1)
+        Any, refused("long documents are truncated, not split; use `chunk` of /vectord/rerank", 1)
     ] = None
 
 

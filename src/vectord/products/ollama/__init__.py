@@ -31,8 +31,8 @@ _NUM_CTX = {"max_tokens": "options.num_ctx"}
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-OfTexts = Annotated[Any, no_effect("of generated texts")]
-OfLoading = Annotated[Any, no_effect("of the memory and speed of a model, which the server's settings decide")]
+OfTexts = Annotated[Any, no_effect("for generated texts")]
+OfLoading = Annotated[Any, no_effect("the server's settings decide on memory and speed")]
 
 
 class Options(msgspec.Struct):
@@ -50,7 +50,7 @@ class Options(msgspec.Struct):
     f16_kv: OfLoading = None
     use_mmap: OfLoading = None
     use_mlock: OfLoading = None
-    logits_all: OfTexts = None
+    logits_all: OfLoading = None
     vocab_only: OfLoading = None
     embedding_only: OfLoading = None
     num_keep: OfTexts = None

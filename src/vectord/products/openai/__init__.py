@@ -20,7 +20,7 @@ from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import no_effect, refused
 from vectord.products.common.inputs import (
     Normalize,
     Prompt,
@@ -53,7 +53,7 @@ Task = Annotated[
     ),
 ]
 LateChunking = Annotated[
-    Any, refused("of vLLM: /vectord/documents has the vectors of chunks; in Jina's API set `late_chunking`")
+    Any, refused("/vectord/documents has the vectors of chunks; in Jina's API set `late_chunking`")
 ]
 WHOLE_MODEL = -1  # vLLM's `truncate_prompt_tokens` for as many tokens as the model reads
 CutTo = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -73,6 +73,7 @@ class EmbeddingsBody(msgspec.Struct):
         Precision | Literal["base64"] | None, msgspec.Meta(description="of Jina: the type of the numbers, or base64")
     ] = None
     user: User = None
+    metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
     truncate: Truncate = None
     truncation: Switch = None
     truncate_prompt_tokens: Annotated[
@@ -87,7 +88,7 @@ class EmbeddingsBody(msgspec.Struct):
     expect_fingerprint: Annotated[
         str | None, msgspec.Meta(description="fingerprint of the expected vector space; another one gets 412")
     ] = None
-    modality: Annotated[Any, refused("of NIM: this model embeds texts only", "text")] = None
+    modality: Annotated[Any, refused("this model embeds texts only", "text")] = None
     late_chunking_params: LateChunking = None
     partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails has an error in `data`")] = None
 

@@ -108,7 +108,7 @@ Tokens = Annotated[
     ),
 ]
 
-OfMedia = Annotated[Any, no_effect("of images, sound and video, which are refused")]
+OfMedia = Annotated[Any, no_effect("for images, sound and video, which are refused")]
 
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
