@@ -90,7 +90,8 @@ def _head() -> list[str]:
         "",
         "In bodies, null equals an absent field. Fields of a product that this server does not apply are listed, too,",
         "as refused or as without effect on the response. Keys that are not listed are ignored. Without `model`,",
-        "the first served model that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
+        "the first served model that supports the operation answers. Types are JSON types:",
+        "`[integer]` is a list of integers,",
         '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
         "Fields of an optional object are required if the object is present.",
     ]

@@ -581,3 +581,10 @@ def test_every_path_exists_with_and_without_v1():
 def test_signs_are_fields_of_the_body(sign):
     """A body is routed here for fields that are read."""
     assert sign in ROUTES[EMBEDDINGS].body.__struct_fields__
+
+
+def test_the_query_may_be_limited_to_some_tokens():
+    """Also next to an instruction."""
+    limited = call(RERANK, **QUESTION, max_query_length=7).request
+    assert limited.max_query_tokens == 7
+    assert call(RERANK, **QUESTION, max_query_length=7, instruction="i").request.max_query_tokens == 7

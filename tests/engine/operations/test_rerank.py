@@ -265,6 +265,14 @@ async def test_an_instruction_for_another_model_is_rejected(model, method):
     assert not backend.batches
 
 
+async def test_an_empty_instruction_is_none_to_another_model():
+    """Some clients always send the field."""
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(instruction=""), ANYONE)
+        plain = await engine.answer(ask(), ANYONE)
+    np.testing.assert_array_equal(result.scores, plain.scores)
+
+
 async def test_a_language_model_reads_the_instruction():
     """The request's instruction replaces the model's own."""
     async with serving_one(JUDGE) as (engine, _):

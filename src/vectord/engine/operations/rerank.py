@@ -130,7 +130,7 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot("The model {model} cannot rerank{by}.", field="model", model=name, by=by)
     template = served.spec.yes_no
-    if request.instruction is not None and (method != "scores" or template is None or not template.reads_instruction):
+    if request.instruction and (method != "scores" or template is None or not template.reads_instruction):
         raise InvalidField(
             "{field} is for language models; this model does not read it. Leave it out.", field="instruction"
         )

@@ -82,9 +82,8 @@ def with_fields(request: RerankRequest, body: HasRerankFields) -> RerankRequest:
         instruction = variables.get("instruction")
         if len(variables) > 1 or not isinstance(instruction, str):
             raise InvalidField("{field} may contain a string `instruction` only.", field="chat_template_kwargs")
-    if instruction is None and not body.max_tokens_per_query:
-        return request
-    return replace(request, instruction=instruction, max_query_tokens=body.max_tokens_per_query or None)
+    max_query_tokens = body.max_tokens_per_query or request.max_query_tokens
+    return replace(request, instruction=instruction, max_query_tokens=max_query_tokens)
 
 
 def as_object(text: str) -> dict[str, str]:
