@@ -30,8 +30,9 @@ def is_batch_invariant(forward: Forward, spec: ModelSpec, limits: Collection[int
 
     limits: lengths at which the network may change; texts around each one are compared.
     """
+    most = min(PROBED_LIMIT, spec.max_tokens - 1)
     groups = [{_SHORT, _LONG}]
-    groups += [{_SHORT, limit, limit + 1, limit * 5 // 4} for limit in sorted(limits) if _SHORT < limit <= PROBED_LIMIT]
+    groups += [{_SHORT, limit, limit + 1, limit * 5 // 4} for limit in sorted(limits) if _SHORT < limit <= most]
     with contextlib.suppress(MemoryError):  # no batch of these lengths can run
         for lengths in groups:
             texts = [_text(length, spec) for length in sorted({min(length, spec.max_tokens) for length in lengths})]
