@@ -31,6 +31,14 @@ ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot"
 RerankMethod: TypeAlias = Literal["scores", "dense", "colbert", "sparse", "weighted"]
 
 
+def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
+    """The indices of `scores` (N,), best first; equal scores by their logits (N,), and then in order.
+
+    An activation function rounds different logits to one score: in float32, a sigmoid is 1 from 17 on.
+    """
+    return np.lexsort((-scores,) if logits is None else (-logits, -scores))
+
+
 # --- requests -------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +368,7 @@ class RerankResult:
     model: str
     fingerprint: str
     scores: Float32  # (N,)
+    logits: Float32 | None = None  # (N,) before the activation function, if there is one: see `best_first`
     kind: ScoreKind
     usage: Usage
     query: TextLength  # as read by the model
@@ -374,6 +383,7 @@ class ClassifyResult:
     fingerprint: str
     labels: Sequence[str]
     scores: Float32  # (N, labels); with `each_token`, of all tokens of all inputs in order, specials included
+    logits: Float32 | None = None  # likewise, before the activation function, if there is one: see `best_first`
     tokens: Sequence[int] = ()  # with `each_token`: how many rows of `scores` each input has
     kind: ScoreKind
     usage: Usage

@@ -137,8 +137,11 @@ def sparse_of(text: str) -> Mapping[int, float]:
     return {ord(letter): float(np.float32(text.count(letter) / 3)) for letter in text}
 
 
+HIGHEST_SCORE = np.float32(3 / 7)  # of a passage: higher logits have this score
+
+
 def score_of(text: str) -> float:
-    """One of 7 values, so that some texts have equal scores."""
+    """A passage's logit, and a class's score: one of 7 values, so that some texts have equal ones."""
     return float(np.float32(zlib.crc32(text.encode()) % 7 / 7))
 
 
@@ -200,10 +203,12 @@ def _documents(request: DocumentsRequest, space: str) -> DocumentsResult:
 
 def _rerank(request: RerankRequest, space: str) -> RerankResult:
     used = usage(request.passages, truncate=request.text.truncate, field="passages")
+    logits = np.array([score_of(passage) for passage in request.passages], np.float32)
     return RerankResult(
         model=MODEL,
         fingerprint=space,
-        scores=np.array([score_of(passage) for passage in request.passages], np.float32),
+        scores=np.minimum(logits, HIGHEST_SCORE),
+        logits=logits,
         kind="logit",
         usage=used,
         query=TextLength(3, 2 if request.text.truncate else 3),

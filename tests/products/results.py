@@ -79,11 +79,13 @@ def rerank_result(*scores: float, **facts: Any) -> RerankResult:
     return RerankResult(**{**defaults, **facts})
 
 
-def classify_result(*rows: Sequence[float], labels: Sequence[str] = ("sad", "glad", "mad")) -> ClassifyResult:
+def classify_result(
+    *rows: Sequence[float], labels: Sequence[str] = ("sad", "glad", "mad"), logits: np.ndarray | None = None
+) -> ClassifyResult:
     used = usage([(3, 3)] * len(rows))
     scores = np.array(rows, np.float32)
     return ClassifyResult(
-        model="served", fingerprint="f00d", labels=labels, scores=scores, kind="probability", usage=used
+        model="served", fingerprint="f00d", labels=labels, scores=scores, logits=logits, kind="probability", usage=used
     )
 
 

@@ -73,10 +73,15 @@ def _softplus(x: Array) -> Array:
     return np.logaddexp(0, x)
 
 
-# By DenseActivation; torch.nn.functional has the formulas. A sigmoid is written as a tanh because exp(-x) overflows.
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), in a form that neither overflows nor loses small values."""
+    return np.exp(-_softplus(-x))
+
+
+# By DenseActivation; torch.nn.functional has the formulas.
 FORMULAS: Mapping[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
-    "sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "sigmoid": _sigmoid,
     "log_sigmoid": lambda x: -_softplus(-x),
     "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
     "tanh": np.tanh,
@@ -87,7 +92,7 @@ FORMULAS: Mapping[str, Callable[[Array], Array]] = {
     "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x),
     "selu": lambda x: SELU_SCALE * np.where(x < 0, SELU_ALPHA * np.expm1(np.minimum(x, 0)), x),
     "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
-    "silu": lambda x: x * (1 + np.tanh(x / 2)) / 2,
+    "silu": lambda x: x * _sigmoid(x),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "softplus": _softplus,

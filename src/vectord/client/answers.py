@@ -56,7 +56,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Sequence[Ranked]):
-    """Passages, best first; equal scores keep the order of the request."""
+    """Passages, best first; equal scores by their logits, then in the order of the request."""
 
     ranked: Sequence[Ranked]
     score_kind: str  # logit, probability, cosine, maxsim, dot or weighted; scores of two kinds cannot be compared

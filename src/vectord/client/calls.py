@@ -356,7 +356,7 @@ class _JoinRanking:
 
     def __init__(self, top_n: int | None) -> None:
         self._top_n = top_n
-        self._ranked: list[Ranked] = []
+        self._ranked: list[tuple[Ranked, float]] = []  # with the logit
         self._model = self._fingerprint = self._score_kind = ""
         self._query_truncated = False
         self._truncated: list[int] = []
@@ -367,15 +367,17 @@ class _JoinRanking:
         self._model, self._fingerprint, self._score_kind = answer.model, reply.fingerprint, answer.score_kind
         self._query_truncated = answer.query_truncated
         self._ranked += [
-            Ranked(part.start + one.index, one.score, part.items[one.index], one.span) for one in answer.results
+            (Ranked(part.start + one.index, one.score, part.items[one.index], one.span), one.logit)
+            for one in answer.results
         ]
         self._truncated += [part.start + index for index in answer.truncated]
         self._tokens_read += reply.tokens_read
 
     def result(self) -> Ranking:
-        best = sorted(self._ranked, key=lambda ranked: -ranked.score)  # stable: equal scores keep their order
+        # Equal scores by their logits, then in order.
+        best = sorted(self._ranked, key=lambda ranked: (ranked[0].score, ranked[1]), reverse=True)
         return Ranking(
-            ranked=best[: self._top_n or None],
+            ranked=[ranked for ranked, _ in best[: self._top_n or None]],
             score_kind=self._score_kind,
             model=self._model,
             fingerprint=self._fingerprint,

@@ -67,6 +67,7 @@ def reading(reply: HttpReply) -> Iterator[None]:
 class _RankedPassage(msgspec.Struct):
     index: int
     score: float
+    logit: float = 0.0  # orders equal scores; absent without an activation function
     span: Span | None = None
 
 

@@ -39,6 +39,7 @@ from vectord.schema import (
     Sparse,
     TextOptions,
     VectorKind,
+    best_first,
 )
 
 if TYPE_CHECKING:
@@ -352,7 +353,7 @@ class Embedder:
         text = TextOptions(truncate=truncate)
         request = RerankRequest(query=query, passages=documents, model=model, text=text, instruction=instruction)
         result = cast("RerankResult", await self._engine.answer(request, CALLER))
-        best = np.argsort(-result.scores, kind="stable")[:top_k].tolist()
+        best = best_first(result.scores, result.logits)[:top_k].tolist()
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
 
     # --- between threads --------------------------------------------------------------------------------------

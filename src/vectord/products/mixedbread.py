@@ -13,7 +13,7 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import UNPROCESSABLE, render_message
 from vectord.products.common.fields import refused
 from vectord.products.common.inputs import Switch, TopN, read_switch
-from vectord.products.common.ranking import EXAMPLE, RerankFields, best_first, with_fields
+from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
@@ -73,7 +73,7 @@ def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
     def render(result: RerankResult) -> Rendered:
         data = [
             {"index": index, "score": score, "input": body.input[index] if shows else None, "object": "rank_result"}
-            for index, score in best_first(result.scores, body.top_k)
+            for index, score in best_passages(result, body.top_k)
         ]
         return json_answer(
             usage=token_usage(result.usage) | {"completion_tokens": 0},

@@ -13,7 +13,7 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, error_response
 from vectord.products.common.inputs import TextItem, Truncate, read_truncate
-from vectord.products.common.ranking import RerankFields, best_first, with_fields
+from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
@@ -65,7 +65,7 @@ def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
     )
 
     def render(result: RerankResult) -> Rendered:
-        rankings = [{"index": index, "logit": score} for index, score in best_first(result.scores)]
+        rankings = [{"index": index, "logit": score} for index, score in best_passages(result)]
         return json_answer(rankings=rankings, usage=token_usage(result.usage))
 
     return Call(with_fields(request, body), render)

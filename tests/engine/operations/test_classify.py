@@ -74,6 +74,10 @@ async def test_logits_get_the_model_s_activation_unless_raw(activation, raw, exp
         result = await engine.answer(ClassifyRequest(inputs=["text"], raw=raw), ANYONE)
     np.testing.assert_allclose(result.scores, [expected(logits("text").astype(np.float64))], rtol=1e-5)
     assert result.kind == kind
+    if kind == "logit":
+        assert result.logits is None
+    else:
+        np.testing.assert_allclose(result.logits, [logits("text")], rtol=1e-6)
 
 
 async def test_a_model_with_one_label_classifies():

@@ -157,10 +157,10 @@ def sparse(weights: dict[int, float]) -> Sparse:
 
 
 def test_sigmoid_is_a_probability_for_any_logit():
-    """No overflow or NaN; otherwise 1 / (1 + exp(-x))."""
-    logits = np.array([-1e30, -1000, -2, 0, 3, 1000, 1e30], np.float32)
-    expected = [0, 0, 1 / (1 + math.exp(2)), 0.5, 1 / (1 + math.exp(-3)), 1, 1]
-    np.testing.assert_allclose(postprocess.sigmoid(logits), expected, atol=1e-7)
+    """No overflow or NaN; otherwise 1 / (1 + exp(-x)), also where that is small."""
+    logits = np.array([-1e30, -1000, -60, -25, -2, 0, 3, 1000, 1e30], np.float32)
+    expected = [0, 0, math.exp(-60), math.exp(-25), 1 / (1 + math.exp(2)), 0.5, 1 / (1 + math.exp(-3)), 1, 1]
+    np.testing.assert_allclose(postprocess.activate(logits, "sigmoid")[0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e38, -1e38])

@@ -100,6 +100,18 @@ async def test_a_language_model_weighs_yes_against_no(raw, kind):
     assert result.kind == kind
 
 
+async def test_a_rounded_score_hides_neither_the_order_nor_the_best_chunk():
+    """Probabilities that a sigmoid rounds to 1 or 0 come with their logits, which choose each passage's chunk."""
+    certain = replace(JUDGE, yes_no=replace(YES_NO, divisor=1e-4))
+    chunks = ChunkOptions(max_tokens=4)
+    async with serving_one(certain) as (engine, _):
+        sharp = await engine.answer(ask(chunks=chunks), ANYONE)
+        raw = await engine.answer(ask(chunks=chunks, raw=True), ANYONE)
+    assert set(sharp.scores.tolist()) <= {0.0, 1.0}
+    np.testing.assert_array_equal(sharp.logits, raw.scores)
+    assert (sharp.spans, raw.logits) == (raw.spans, None)
+
+
 async def test_a_language_model_with_a_head_has_one_logit():
     """It reads the same template, and its head's logit is that of yes."""
     async with serving_one(LANGUAGE_MODEL_WITH_A_HEAD) as (engine, _):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.products.results import rerank_result
 
-from vectord.products.common.ranking import Documents, as_object, best_first, ranked, read_documents
+from vectord.products.common.ranking import Documents, as_object, best_passages, ranked, read_documents
 from vectord.products.common.vectors import dump_json
 
 TEXTS = ["rain", "joy", "snow"]
@@ -35,7 +35,7 @@ SCORES = st.lists(
 @given(SCORES)
 def test_scores_are_sorted_and_equal_ones_stay_in_order(scores):
     """Every index once, from the highest score to the lowest; zeros of either sign are equal."""
-    assert [index for index, _ in best_first(np.array(scores, np.float32))] == sorted(
+    assert [index for index, _ in best_passages(rerank_result(*scores))] == sorted(
         range(len(scores)), key=lambda index: -scores[index]
     )
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
@@ -239,6 +240,16 @@ def test_each_text_is_a_separate_request():
     )
     second = stream.read(message("", query="r", raw_scores=False))
     assert second == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
+
+
+def test_texts_of_equal_scores_are_ranked_by_their_logits():
+    """A sigmoid rounds them all to 1."""
+    stream = RankStream(10_000)
+    for logit in (29, 41, 33, 36):
+        stream.read(message("a"))
+        stream.add(rerank_result(1.0, logits=np.array([logit], np.float32)))
+    response = pb.RerankResponse.FromString(stream.response())
+    assert [rank.index for rank in response.ranks] == [1, 3, 2, 0]
 
 
 @pytest.mark.parametrize("return_text", [False, True])

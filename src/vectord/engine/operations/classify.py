@@ -36,13 +36,15 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
             if request.each_token:
                 _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
             ran = await task.run(runner, sequences, frozenset({kind_of_answer}))
+    logits = ran.rows(kind_of_answer)
     activation = "identity" if request.raw else served.spec.score_activation
-    scores, kind = postprocess.activate(ran.rows(kind_of_answer), activation)
+    scores, kind = postprocess.activate(logits, activation)
     return ClassifyResult(
         model=target.name,
         fingerprint=served.spec.fingerprint,
         labels=labels,
         scores=scores,
+        logits=None if activation == "identity" else -logits if activation == "softmin" else logits,
         tokens=[len(rows) for rows in ran.each(kind_of_answer)] if request.each_token else (),
         kind=kind,
         usage=usage_of(task, [sequence.length for sequence in sequences], inputs, ran),

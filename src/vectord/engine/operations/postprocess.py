@@ -57,11 +57,6 @@ def cosines(rows: Float32) -> Float32:
     return scores
 
 
-def sigmoid(logits: Float32) -> Float32:
-    """1 / (1 + exp(-x)), in a form that neither overflows nor gives NaN."""
-    return (0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))).astype(np.float32)
-
-
 def softmax(logits: Float32) -> Float32:
     """(N, L) to shares of each row, which sum to 1."""
     shares = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))

@@ -36,6 +36,7 @@ from vectord.schema import (
     Span,
     TextLength,
     VectorKind,
+    best_first,
 )
 from vectord.text.sequence import CutText, Prefix, ReadRequest, TokenSequence
 
@@ -59,13 +60,12 @@ class Pieces:
     spans: Sequence[Span]
     owners: Sequence[int]  # the passage of each text, ascending; every passage has at least one
 
-    def best(self, scores: Float32) -> list[int]:
+    def best(self, scores: Float32, logits: Float32 | None) -> list[int]:
         """The place of each passage's best text, the first one of equals."""
         best: dict[int, int] = {}
-        for place, owner in enumerate(self.owners):
-            if owner not in best or scores[place] > scores[best[owner]]:
-                best[owner] = place
-        return list(best.values())
+        for place in best_first(scores, logits).tolist():
+            best.setdefault(self.owners[place], place)
+        return [best[owner] for owner in sorted(best)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class Scored:
     """Scores of the pieces."""
 
     scores: Float32  # (pieces,)
+    logits: Float32 | None  # (pieces,) before the activation function, if there is one
     kind: ScoreKind
     ran: RunResult
     query: TextLength
@@ -103,7 +104,7 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
             scored = await _by_pairs(runner, read_request, pieces, task)
         else:
             scored = await _by_vectors(served, runner, method, read_request, pieces, task)
-    best = pieces.best(scored.scores)
+    best = pieces.best(scored.scores, scored.logits)
     read = list(scored.read)
     last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
     for passage, place in zip(cut, last.values(), strict=True):
@@ -112,6 +113,7 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         model=target.name,
         fingerprint=served.fingerprint,
         scores=scored.scores[best],
+        logits=None if scored.logits is None else scored.logits[best],
         kind=scored.kind,
         usage=usage_of(
             task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
@@ -195,8 +197,11 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
     if request.text.count_all:
         with placing_errors("query", 1):
             (query,) = await task.whole_lengths(runner, [request.query], [query])
-    scores, kind = _activated(runner.spec, ran.rows("scores"), request.raw)
-    return Scored(scores, kind, ran, query, lengths, [pair.length for pair in pairs])
+    logits = _logits(runner.spec, ran.rows("scores"))
+    scores, kind = _activated(runner.spec, logits, request.raw)
+    return Scored(
+        scores, None if scores is logits else logits, kind, ran, query, lengths, [pair.length for pair in pairs]
+    )
 
 
 def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefix | None:
@@ -218,20 +223,25 @@ def _common(a: Int32, b: Int32) -> int:
     return int(differ[0]) if len(differ) else len(a)
 
 
+def _logits(spec: ModelSpec, rows: Float32) -> Float32:
+    """rows (N, L) as one logit for each pair (N,): of two numbers, "yes" minus "no"."""
+    odds = rows[:, -1] - rows[:, 0] if rows.shape[1] == 2 else rows[:, 0]
+    if spec.scores_by_words and spec.yes_no is not None:
+        odds = odds / np.float32(spec.yes_no.divisor)
+    return odds
+
+
 def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
-    """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability.
+    """logits (N,) as scores (N,). raw None: a cross-encoder's logit, a language model's probability.
 
     An activation function other than sigmoid is the author's choice, which replaces both.
     """
-    odds = logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]  # (N,) "yes" minus "no"
-    if spec.scores_by_words and spec.yes_no is not None:
-        odds = odds / np.float32(spec.yes_no.divisor)
     if raw is not True and spec.score_activation not in ("identity", "sigmoid"):
-        scores, kind = postprocess.activate(odds[:, None], spec.score_activation)
+        scores, kind = postprocess.activate(logits[:, None], spec.score_activation)
         return scores[:, 0], kind
     if raw is None:
         raw = spec.yes_no is None
-    return (odds, "logit") if raw else (postprocess.sigmoid(odds), "probability")
+    return (logits, "logit") if raw else (postprocess.activate(logits, "sigmoid")[0], "probability")
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -264,6 +274,7 @@ async def _by_vectors(
     values, score_kind = _combined(method, scores, request.weights)
     return Scored(
         values,
+        None,
         score_kind,
         passages.ran,
         query.lengths[0],

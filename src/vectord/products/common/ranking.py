@@ -16,7 +16,7 @@ import numpy as np
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.inputs import TextItem
-from vectord.schema import Float32, RerankRequest, RerankResult
+from vectord.schema import ClassifyResult, RerankRequest, RerankResult, best_first
 
 T = TypeVar("T")
 
@@ -91,13 +91,16 @@ def as_object(text: str) -> dict[str, str]:
     return {"text": text}
 
 
-def best_first(scores: Float32, top_n: int | None = None) -> list[tuple[int, np.float32]]:
-    """Indices and values of `scores` (N,) from the highest to the lowest; equal scores stay in order.
+def best_passages(result: RerankResult, top_n: int | None = None) -> list[tuple[int, np.float32]]:
+    """The indices and scores of the passages, best first. top_n: the most results; None and 0 for all."""
+    order: list[int] = best_first(result.scores, result.logits)[: top_n or None].tolist()
+    return [(index, result.scores[index]) for index in order]
 
-    top_n: the most results; None and 0 for all.
-    """
-    order: list[int] = np.argsort(-scores, kind="stable")[: top_n or None].tolist()
-    return [(index, scores[index]) for index in order]
+
+def orders_of_labels(result: ClassifyResult) -> list[list[int]]:
+    """For each input the places of its labels, best first."""
+    logits = [None] * len(result.scores) if result.logits is None else result.logits
+    return [best_first(scores, row).tolist() for scores, row in zip(result.scores, logits, strict=True)]
 
 
 def ranked(
@@ -114,7 +117,7 @@ def ranked(
     Semantic Explorer's `text`.
     """
     items = []
-    for index, score in best_first(result.scores, top_n):
+    for index, score in best_passages(result, top_n):
         item: dict[str, Any] = {"index": index, "relevance_score": score, "score": score}
         if text:
             item["text"] = passages[index]

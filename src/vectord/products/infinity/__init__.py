@@ -41,7 +41,7 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, listed_models, only_multivectors
-from vectord.products.common.ranking import RerankFields, best_first, ranked, with_fields
+from vectord.products.common.ranking import RerankFields, orders_of_labels, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import embedding_items, json_answer, read_encoding
 from vectord.schema import (
@@ -271,8 +271,8 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
 
     def render(result: ClassifyResult) -> Rendered:
         data = [
-            [{"score": score, "label": result.labels[index]} for index, score in best_first(scores)]
-            for scores in result.scores
+            [{"score": scores[place], "label": result.labels[place]} for place in order]
+            for scores, order in zip(result.scores, orders_of_labels(result), strict=True)
         ]
         return _answer("classify", "data", data, result)
 

@@ -42,7 +42,7 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
-from vectord.products.common.ranking import RerankFields, best_first, with_fields
+from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import (
     EmbeddingItem,
@@ -354,7 +354,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
     def render(result: RerankResult) -> Rendered:
         """`texts` get TEI's form, a bare array; `documents` get Jina's, without the documents."""
-        best = best_first(result.scores, body.top_n)
+        best = best_passages(result, body.top_n)
         if body.texts is None:
             results = [{"index": index, "relevance_score": score} for index, score in best]
             return _listed(body.model or result.model, result, results=results)

@@ -26,7 +26,7 @@ from vectord.products.common.ranking import (
     RerankFields,
     TextDocument,
     as_object,
-    best_first,
+    best_passages,
     ranked,
     read_documents,
     with_fields,
@@ -321,7 +321,7 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
 
     def render(result: RerankResult) -> Rendered:
         results: list[dict[str, Any]] = []
-        for index, score in best_first(result.scores, body.top_k or body.top_n):
+        for index, score in best_passages(result, body.top_k or body.top_n):
             document = body.documents[index]
             item: dict[str, Any] = {"index": index, "text": passages[index]}
             if isinstance(document, str):

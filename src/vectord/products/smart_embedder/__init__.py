@@ -26,7 +26,7 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
-from vectord.products.common.ranking import RerankFields, best_first, with_fields
+from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, original_health, ready_lines
 from vectord.schema import (
@@ -398,7 +398,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     raw = normalize is not True if reranker is None or reranker.labels else None
 
     def render(result: RerankResult) -> Rendered:
-        ranks = best_first(result.scores)
+        ranks = best_passages(result)
         return json_answer(
             results=[{"index": index, "passage": body.passages[index], "score": score} for index, score in ranks],
             model_name=result.model,

@@ -61,6 +61,7 @@ from vectord.schema import (
     TokenizeResult,
     Usage,
     VectorKind,
+    best_first,
 )
 
 ROUTES = Routes()
@@ -308,7 +309,9 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
     def render(result: RerankResult) -> Rendered:
         """Best first. TEI counts the query's characters once for each text."""
-        ranks: list[dict[str, Any]] = [{"index": i, "score": result.scores[i]} for i in places(result.scores)]
+        ranks: list[dict[str, Any]] = [
+            {"index": i, "score": result.scores[i]} for i in places(result.scores, result.logits)
+        ]
         if body.return_text:
             ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
         return _answer(ranks, result.usage, len(body.query) * len(body.texts) + sum(map(len, body.texts)))
@@ -321,10 +324,19 @@ def _reranks(model: ModelInfo) -> bool:
     return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
 
 
-def places(scores: Float32) -> list[int]:
-    """The indices of `scores` (N,), best first. TEI sorts and reverses: the last of equal scores comes first."""
-    order: list[int] = np.argsort(scores, kind="stable")[::-1].tolist()
+def places(scores: Float32, logits: Float32 | None) -> list[int]:
+    """`best_first`, but with the last of equal scores and logits first: TEI sorts and reverses."""
+    reverse = slice(None, None, -1)
+    order: list[int] = (
+        len(scores) - 1 - best_first(scores[reverse], None if logits is None else logits[reverse])
+    ).tolist()
     return order
+
+
+def places_of_labels(result: ClassifyResult) -> list[list[int]]:
+    """For each input the places of its labels, best first."""
+    logits = [None] * len(result.scores) if result.logits is None else result.logits
+    return [places(scores, row) for scores, row in zip(result.scores, logits, strict=True)]
 
 
 class PredictBody(Truncation, kw_only=True):
@@ -360,8 +372,8 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     def render(result: ClassifyResult) -> Rendered:
         """Labels best first: one list for a single input, a list of lists for a batch."""
         predictions = [
-            [{"score": scores[place], "label": result.labels[place]} for place in places(scores)]
-            for scores in result.scores
+            [{"score": scores[place], "label": result.labels[place]} for place in order]
+            for scores, order in zip(result.scores, places_of_labels(result), strict=True)
         ]
         return _answer(predictions[0] if single else predictions, result.usage)
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
-from vectord.products.common.ranking import best_first
+from vectord.products.common.ranking import best_passages, orders_of_labels
 from vectord.products.vectord.fields import (
     ChunkFields,
     FusionWeight,
@@ -68,6 +68,7 @@ class RerankBody(TextFields, kw_only=True):
 class RankedPassage(msgspec.Struct):
     index: int
     score: float
+    logit: float | UnsetType = UNSET  # of a score that an activation function made of it; orders equal scores
     span: Span | UnsetType = UNSET  # the chunk with this score, in characters
     passage: str | UnsetType = UNSET
 
@@ -81,7 +82,7 @@ class WarningAnswer(msgspec.Struct):
 
 
 class RerankAnswer(ResultAnswer):
-    """Best first; equal scores in the order of the passages."""
+    """Best first; equal scores by their logits, then in the order of the passages."""
 
     score_kind: ScoreKind
     results: list[RankedPassage]
@@ -119,8 +120,10 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
     def render(result: RerankResult) -> Rendered:
         results = []
-        for index, score in best_first(result.scores, body.top_n):
+        for index, score in best_passages(result, body.top_n):
             item: dict[str, Any] = {"index": index, "score": score}
+            if result.logits is not None:
+                item["logit"] = result.logits[index]
             if result.spans is not None:
                 item["span"] = result.spans[index]
             if body.return_passages:
@@ -178,8 +181,8 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     def render(result: ClassifyResult) -> Rendered:
         lengths = {result.model: result.usage.lengths}
         data = []
-        for index, scores in enumerate(result.scores):
-            labels = [{"label": result.labels[label], "score": score} for label, score in best_first(scores)]
+        for index, order in enumerate(orders_of_labels(result)):
+            labels = [{"label": result.labels[place], "score": result.scores[index, place]} for place in order]
             data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
         return result_answer(result, score_kind=result.kind, data=data)
 

@@ -34,6 +34,7 @@ from vectord.products.common.ranking import (
     QueryTokens,
     Variables,
     as_object,
+    orders_of_labels,
     ranked,
     read_documents,
     with_fields,
@@ -514,8 +515,8 @@ def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
 
 def render_classes(body: InputBody, result: ClassifyResult) -> Rendered:
     data = [
-        {"index": index, "label": result.labels[int(np.argmax(scores))], "probs": scores, "num_classes": len(scores)}
-        for index, scores in enumerate(result.scores)
+        {"index": index, "label": result.labels[order[0]], "probs": scores, "num_classes": len(scores)}
+        for index, (scores, order) in enumerate(zip(result.scores, orders_of_labels(result), strict=True))
     ]
     return _listed("classify", body, result.model, data, result.usage)
 

@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
     read_switch,
     with_nvidia_keys,
 )
-from vectord.products.common.ranking import EXAMPLE, RerankFields, best_first, with_fields
+from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer, read_encoding
 from vectord.schema import (
@@ -309,7 +309,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     def render(result: RerankResult) -> Rendered:
         data: list[dict[str, Any]] = [
             {"index": index, "relevance_score": score} | ({"document": body.documents[index]} if shows else {})
-            for index, score in best_first(result.scores, body.top_k)
+            for index, score in best_passages(result, body.top_k)
         ]
         return _list(data, result.model, result.usage)
 

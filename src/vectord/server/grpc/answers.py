@@ -8,7 +8,7 @@ import numpy as np
 
 from vectord import __version__
 from vectord.products.common.models import first_model, tag_of
-from vectord.products.tei.routes import places
+from vectord.products.tei.routes import places, places_of_labels
 from vectord.schema import (
     ClassifyResult,
     DecodeResult,
@@ -71,7 +71,8 @@ def embed_sparse(result: EmbedResult) -> pb.EmbedSparseResponse:
 def predict(result: ClassifyResult) -> pb.PredictResponse:
     """Labels best first."""
     (scores,) = result.scores
-    items = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in places(scores)]
+    (order,) = places_of_labels(result)
+    items = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in order]
     return pb.PredictResponse(predictions=items, metadata=metadata(result.usage))
 
 
@@ -79,13 +80,14 @@ def rerank(query: str, texts: Sequence[str], return_text: bool, result: RerankRe
     """Best first. TEI counts the query's characters once per text."""
     characters = len(query) * len(texts) + sum(map(len, texts))
     return pb.RerankResponse(
-        ranks=ranks(result.scores, texts if return_text else None), metadata=metadata(result.usage, characters)
+        ranks=ranks(result.scores, result.logits, texts if return_text else None),
+        metadata=metadata(result.usage, characters),
     )
 
 
-def ranks(scores: Float32, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
-    """Best first, with the text if `texts` is given. scores: (N,) in the order of the texts."""
-    for place in places(scores):
+def ranks(scores: Float32, logits: Float32 | None, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
+    """Best first, with the text if `texts` is given. scores, logits: (N,) in the order of the texts."""
+    for place in places(scores, logits):
         yield pb.Rank(index=place, score=scores[place], text=None if texts is None else texts[place])
 
 

@@ -145,6 +145,7 @@ class RankStream:
         self._texts: list[str] = []
         self._characters = 0
         self._scores: list[float] = []
+        self._logits: list[float] = []
         self._tokens = 0
         self._timings: list[Timings] = []
 
@@ -168,6 +169,7 @@ class RankStream:
         """The result of the first message without a score."""
         assert isinstance(result, RerankResult)
         self._scores.append(float(result.scores[0]))
+        self._logits.append(float((result.scores if result.logits is None else result.logits)[0]))
         self._tokens += result.usage.tokens
         self._timings.append(result.usage.timings)
 
@@ -176,7 +178,7 @@ class RankStream:
         if self._first is None:
             raise EmptyInput(NO_TEXTS, field="texts")
         texts = self._texts if self._first.return_text else None
-        ranks = answers.ranks(np.array(self._scores, np.float32), texts)
+        ranks = answers.ranks(np.array(self._scores, np.float32), np.array(self._logits, np.float32), texts)
         content: bytes = pb.RerankResponse(ranks=ranks, metadata=answers.metadata(self._usage())).SerializeToString()
         return content
 
