@@ -70,6 +70,7 @@ MODEL = ModelInfo(
     labels=(),
     pooling="mean",
     dimensions=DIMENSIONS,
+    full_dimensions=DIMENSIONS,
     matryoshka=None,
     max_input_tokens=8192,
     dtype="bfloat16",

@@ -447,7 +447,8 @@ class ModelInfo:
     reranks: bool  # scores pairs of query and passage
     labels: Sequence[str]  # of a classifier
     pooling: str  # "" if it makes no dense vector
-    dimensions: int  # 0 if it makes none
+    dimensions: int  # of a request that names none; 0 if it makes none
+    full_dimensions: int  # the most that a request may name
     matryoshka: Sequence[int] | None  # the widths that it was trained to be cut to; None: unknown
     max_input_tokens: int
     dtype: str

@@ -127,7 +127,8 @@ class NumpyBackend:
 
 
 def dense_rows(spec: ModelSpec, texts: Sequence[str], **options: Any) -> np.ndarray:
-    return unit(np.concatenate([row for _, row in NumpyBackend(spec).answers("dense", texts, **options)]))
+    rows = np.concatenate([row for _, row in NumpyBackend(spec).answers("dense", texts, **options)])
+    return unit(rows[:, : spec.truncate_dim])
 
 
 def dense_answer(folder: Path) -> Arrays:

@@ -138,6 +138,25 @@ def test_encode_applies_the_models_own_normalize(folder: Path, library: Any, tmp
             np.testing.assert_allclose(made.encode(TEXTS, **options), model.encode(TEXTS, **options), atol=1e-5)
 
 
+def test_the_folders_truncate_dim_is_the_default_of_dimensions(folder: Path, tmp_path: Path) -> None:
+    """As in the library; another width can be requested, also a larger one. Each space has a name of its own."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    model = SentenceTransformer(modules=[*SentenceTransformer(str(folder)), Normalize()], device="cpu", truncate_dim=8)
+    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    library = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
+        for options in ({}, {"truncate_dim": 16}, {"truncate_dim": WIDTH}, {"normalize_embeddings": True}):
+            np.testing.assert_allclose(made.encode(TEXTS, **options), library.encode(TEXTS, **options), atol=1e-5)
+        usual, same, whole = (made.embed(TEXTS, outputs=("dense",), dimensions=size) for size in (None, 8, WIDTH))
+        ranked = made.rerank(TEXTS[0], TEXTS)
+    assert (usual.dense.shape, whole.dense.shape) == ((3, 8), (3, WIDTH))
+    assert (usual.fingerprint, same.fingerprint) == (f"{whole.fingerprint}:8",) * 2
+    cosines = usual.dense @ usual.dense[0]
+    np.testing.assert_allclose([one.score for one in ranked], [cosines[one.index] for one in ranked], atol=1e-5)
+
+
 def test_encode_with_the_models_prompts(library: Any, tmp_path: Path) -> None:
     """For queries, for documents, by name, and the default one, as the library applies them."""
     from sentence_transformers import SentenceTransformer

@@ -102,6 +102,7 @@ def model_info(name: str = "served", **facts: Any) -> ModelInfo:
         "labels": (),
         "pooling": "mean",
         "dimensions": 384,
+        "full_dimensions": 384,
         "matryoshka": None,
         "max_input_tokens": 256,
         "dtype": "bfloat16",

@@ -23,6 +23,7 @@ SAMPLE_BYTES = 64 * 2**10
 # Left out, because they do not change the outputs: names and paths, facts from the catalogue, keys without effect.
 _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
+    | {"truncate_dim"}
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset({"adapters", "layer", "log_twice", "query", "query_weights", "static", "whole_numbers"})

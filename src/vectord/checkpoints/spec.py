@@ -193,6 +193,7 @@ class ModelSpec:
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
     dense_modules: tuple[DenseModule, ...] = ()
     dimensions: int = 0  # of the dense vector, after dense_modules
+    truncate_dim: int | None = None  # the dimensions of requests that name none; None: all
     whole_numbers: bool | None = None  # whether the dense vector is 127 times its tanh, rounded (pplx-embed)
     matryoshka: tuple[int, ...] | None = None  # dimensions that it was trained to be cut to; (): none; None: unknown
     static: StaticTable | None = None  # None: a network computes the vectors
@@ -245,6 +246,20 @@ class ModelSpec:
             "scores": self.scores_width,
             "token_scores": len(self.token_labels),
         }
+
+    @property
+    def usual_dimensions(self) -> int:
+        """The dimensions of requests that name none."""
+        return min(self.dimensions, self.truncate_dim or self.dimensions)
+
+    def cut(self, dimensions: int | None) -> int | None:
+        """How many leading numbers of a vector are kept for a request of these dimensions; None: all."""
+        return self.truncate_dim if dimensions is None else dimensions
+
+    def width_of_space(self, dimensions: int | None) -> str:
+        """What follows the fingerprint in the name of a space with this many dimensions; None: the usual ones."""
+        width = self.usual_dimensions if dimensions is None else dimensions
+        return "" if width == self.dimensions else f":{width}"
 
     @property
     def scores_by_words(self) -> bool:

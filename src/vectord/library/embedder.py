@@ -158,7 +158,7 @@ class Embedder:
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
-        self._prompts = {source.name: source.spec.prompts for source in sources}
+        self._specs = {source.name: source.spec for source in sources}
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
@@ -261,8 +261,8 @@ class Embedder:
             )
         given = inputs if sentences is None else sentences
         texts = [given] if isinstance(given, str) else _strings(given, "inputs")
-        name = next(iter(self._normalizes))
-        if prompt_name in ("query", "document") and prompt_name not in self._prompts[name] and prompt is None:
+        name, spec = next(iter(self._specs.items()))
+        if prompt_name in ("query", "document") and prompt_name not in spec.prompts and prompt is None:
             # Every model of the library has these two prompts, if only empty.
             task, prompt, prompt_name = task or cast("InputKind", prompt_name), "", None
         found = self.embed(
@@ -274,14 +274,15 @@ class Embedder:
             prompt=prompt,
             show_progress=show_progress_bar,
             normalize=normalize_embeddings or self._normalizes[name],
+            dimensions=spec.dimensions if spec.truncate_dim and output_value == "sentence_embedding" else None,
         )
         if output_value == "token_embeddings":
             rows: Any = [_tensor(matrix) for matrix in found.tokens] if texts else []
         elif not texts:
             rows = np.array([], np.float32 if convert_to_tensor else float)
         else:
-            if truncate_dim is not None:  # after the model's own Normalize
-                found = finish(found, truncate_dim, normalize_embeddings)
+            if (cut := spec.cut(truncate_dim)) is not None:  # after the model's own Normalize
+                found = finish(found, cut, normalize_embeddings)
             rows = _quantized(found, precision or "float32")
         if output_value == "sentence_embedding" and (convert_to_tensor or not convert_to_numpy):
             rows = _tensor(rows) if convert_to_tensor else list(_tensor(rows))

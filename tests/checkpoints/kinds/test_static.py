@@ -72,7 +72,7 @@ def vectors(folder: Path, texts: Sequence[str] = TEXTS) -> Float32:
     backend = static.load(spec, BackendOptions())
     dense = backend.forward(batch_of(*(one.ids for one in sequences), outputs=spec.outputs), 0)["dense"]
     backend.close()
-    return dense
+    return dense[:, : spec.truncate_dim]
 
 
 def assert_equal(got: Float32, want: npt.NDArray[Any]) -> None:

@@ -242,12 +242,27 @@ def test_the_operators_chat_template_is_a_file_or_the_template_itself(tmp_path: 
 def test_unknown_keys_of_the_models_files_are_ignored_by_name(tmp_path: Path) -> None:
     """In any of its files; another key still stops the start."""
     folder = minilm_folder(tmp_path / "mine")
-    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 64, "prompt_dim": 3})
-    with pytest.raises(ModelUnavailable, match=r"truncate_dim 64 .*--allow-unknown-config truncate_dim"):
+    write_json(folder / "config_sentence_transformers.json", {"width": 64, "prompt_dim": 3})
+    with pytest.raises(ModelUnavailable, match=r"width 64 .*--allow-unknown-config width"):
         read(folder)
     with pytest.raises(ModelUnavailable, match="prompt_dim 3"):
-        read(folder, allow_unknown_config=("truncate_dim",))
-    assert read(folder, allow_unknown_config=("truncate_dim", "prompt_dim")).dimensions == 384
+        read(folder, allow_unknown_config=("width",))
+    assert read(folder, allow_unknown_config=("width", "prompt_dim")).dimensions == 384
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_operators_pooling_keeps_the_rest_of_the_folders(tmp_path: Path, pooling: str) -> None:
+    """Whether pooling includes the prompt, the modules after it, and the usual dimensions; cosines of the published
+    weights hold no longer."""
+    folder = minilm_folder(tmp_path / "mine")
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 64, "prompts": {"query": "Query: "}})
+    own = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    write_json(folder / "1_Pooling" / "config.json", own | {"include_prompt": False})
+    spec = read(folder, pooling=pooling)
+    assert (spec.pooling, spec.include_prompt, spec.usual_dimensions, spec.dimensions) == (pooling, False, 64, 384)
+    assert spec.prompts == {"query": "Query: "}
+    assert read(DEFAULT_MODEL).known_cosines
+    assert not read(DEFAULT_MODEL, pooling=pooling).known_cosines
 
 
 def test_a_prompt_that_is_too_long_is_refused() -> None:

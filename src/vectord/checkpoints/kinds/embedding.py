@@ -37,7 +37,9 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
 
     Raises ModelUnavailable: modules in an unsupported order, an unknown pooling, widths that do not chain.
     """
-    mode, include_prompt = (pooling, True) if pooling else _pooling(folder)
+    own = _pooling_config(folder)
+    include_prompt = own is None or own.flag("include_prompt", True)
+    mode = pooling or _pooling(folder, own)
     modules = (*_own_projection(folder, spec, mode), *_after_pooling(folder, mode))
     dimensions = chain_width(spec.hidden_size, modules)
     spec = replace(
@@ -47,6 +49,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         include_prompt=include_prompt,
         dense_modules=modules,
         dimensions=dimensions,
+        truncate_dim=truncate_dim_of(folder),
         whole_numbers=True if _QUANTIZER in [module.kind for module in folder.modules] else None,
         matryoshka=matryoshka_of(folder, dimensions),
     )
@@ -56,25 +59,29 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
 # --- pooling --------------------------------------------------------------------------------------------------
 
 
-def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
-    """The folder's pooling, and whether it includes the prompt's tokens. Without a configuration it is the catalogue's,
-    else cls for BGE-M3's heads, else sentence-transformers' default: last token for a model that generates text, mean
-    for the others."""
-    if folder.pooling is not None:
-        return folder.pooling, True
+def _pooling_config(folder: ModelFolder) -> Settings | None:
+    """The configuration of the folder's Pooling module."""
     paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
     path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
-    if paths or path.is_file():
-        return _read_pooling(read_settings(path, allowed=folder.allowed))
+    return read_settings(path, allowed=folder.allowed) if paths or path.is_file() else None
+
+
+def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
+    """The folder's pooling. Without a configuration it is the catalogue's, else cls for BGE-M3's heads, else
+    sentence-transformers' default: last token for a model that generates text, mean for the others."""
+    if folder.pooling is not None:
+        return folder.pooling
+    if config is not None:
+        return _read_pooling(config)
     if folder.entry is not None and folder.entry.pooling is not None:
-        return folder.entry.pooling, True
+        return folder.entry.pooling
     if any(_head(folder, name) for name in ("sparse_linear", "colbert_linear")):  # BGE-M3: as FlagEmbedding, always cls
-        return "cls", True
+        return "cls"
     mode: Pooling = "mean"
     if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
         mode = "last"
     log.warning("%s has no pooling configuration: using %s; set the pooling option if that is wrong", folder.root, mode)
-    return mode, True
+    return mode
 
 
 def has_pooling(folder: ModelFolder) -> bool:
@@ -86,7 +93,7 @@ def has_pooling(folder: ModelFolder) -> bool:
     )
 
 
-def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
+def _read_pooling(config: Settings) -> Pooling:
     refuse_null(config, "embedding_dimension word_embedding_dimension include_prompt")
     modes = config.get("pooling_mode")
     if modes is None:
@@ -98,9 +105,8 @@ def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
         raise ModelUnavailable(
             f"{config.path}: pooling_mode {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
         )
-    include_prompt = config.flag("include_prompt", True)
     refuse_unread(config, POOLING)
-    return mode, include_prompt
+    return mode
 
 
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
@@ -165,6 +171,13 @@ def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[D
     if dense and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
         raise ModelUnavailable(f"{dense[0].folder}: a Dense module before {pooling} pooling is not supported")
     return dense
+
+
+def truncate_dim_of(folder: ModelFolder) -> int | None:
+    """The dimensions of texts without a choice of their own, as in sentence-transformers; None: all."""
+    if folder.sentence.get("truncate_dim") is None:
+        return None
+    return folder.sentence.whole("truncate_dim", most=_MATRYOSHKA_LIMIT)
 
 
 def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:

@@ -20,7 +20,7 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.folder import ModelFolder, wrong_order
-from vectord.checkpoints.kinds.embedding import matryoshka_of
+from vectord.checkpoints.kinds.embedding import matryoshka_of, truncate_dim_of
 from vectord.checkpoints.spec import ModelSpec, Pooling, StaticTable
 from vectord.checkpoints.vocabulary import read_vocabulary
 from vectord.errors import ConfigError, ModelUnavailable
@@ -57,6 +57,7 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
         static=table,
         hidden_size=dimensions,
         dimensions=dimensions,
+        truncate_dim=truncate_dim_of(folder),
         max_tokens=max_tokens,
         matryoshka=matryoshka_of(folder, dimensions),
     )

@@ -141,13 +141,13 @@ def _facts(spec: ModelSpec) -> dict[str, Any]:
     return {
         "gives": [*vectors, *scores],
         "architecture": spec.model_type,
-        "dimensions": spec.dimensions or None,
+        "dimensions": spec.usual_dimensions or None,
         "max_tokens": spec.max_tokens,
         "dtype": _dtype(spec),
         "pooling": spec.pooling,
         "prompts": dict(spec.prompts),
         "labels": len(spec.labels) or None,
-        "fingerprint": spec.fingerprint,
+        "fingerprint": f"{spec.fingerprint}{spec.width_of_space(None)}",
     }
 
 

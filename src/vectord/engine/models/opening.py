@@ -255,8 +255,8 @@ def read_facts(
     if spec.query is not None:
         spec = replace(spec, query=_queries_alike(spec, spec.query, config))
     shortened = replace(spec, max_tokens=min(spec.max_tokens, _max_tokens(spec, config)))
-    if spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
-        return replace(shortened, known_cosines=())  # they hold for whole texts without a prompt
+    if pooling is not None or spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
+        return replace(shortened, known_cosines=())  # they hold for its own pooling of whole texts without a prompt
     return shortened
 
 
@@ -307,6 +307,7 @@ def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
         include_prompt=True,
         dense_modules=(),
         dimensions=spec.hidden_size,
+        truncate_dim=None,
         matryoshka=None,
     )
 
@@ -321,6 +322,7 @@ def _without_pooling(spec: ModelSpec) -> ModelSpec:
         pooling=None,
         dense_modules=(),
         dimensions=0,
+        truncate_dim=None,
         whole_numbers=None,
         matryoshka=None,
         lexical=None,

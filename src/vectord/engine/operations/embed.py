@@ -55,7 +55,9 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     return EmbedResult(
         model=target.name,
         fingerprint=space,
-        dense=await _finish(made[sources["dense"]].ran.rows("dense"), request) if "dense" in sources else {},
+        dense=await _finish(made[sources["dense"]].ran.rows("dense"), target.lead.spec, request)
+        if "dense" in sources
+        else {},
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
         tokens=made[sources["tokens"]].ran.each("tokens") if "tokens" in sources else None,
@@ -90,7 +92,8 @@ async def similarity(target: ModelOrComposite, request: SimilarityRequest, task:
             index = error.index - 1 if len(texts) > 2 and error.index else None
             raise error.at(field="sentences" if error.index else "source", index=index) from error.__cause__
     rows = ran.rows("dense")
-    scores = await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
+    cut = served.spec.truncate_dim
+    scores = await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, cut, normalize=True)))
     return SimilarityResult(
         model=target.name,
         fingerprint=served.spec.fingerprint,
@@ -110,7 +113,7 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
             limit=spec.dimensions,
             given=dimensions,
         )
-    if forced or spec.matryoshka is None or dimensions == spec.dimensions or dimensions in spec.matryoshka:
+    if forced or spec.matryoshka is None or dimensions in (*spec.matryoshka, spec.dimensions, spec.truncate_dim):
         return
     template = (
         "{field}: this model was trained to be cut to {trained}; got {given}."
@@ -122,10 +125,8 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
 
 
 def space_of(target: ModelOrComposite, dimensions: int | None, normalize: bool) -> str:
-    """The name of the vector space: of the model, the width (None: the model's own) and normalization."""
-    cut = dimensions is not None and dimensions != target.lead.spec.dimensions
-    width = f":{dimensions}" if cut else ""
-    return f"{target.fingerprint}{width}" if normalize else f"{target.fingerprint}{width}:raw"
+    """The name of the vector space: of the model, the width (None: the usual one) and normalization."""
+    return f"{target.fingerprint}{target.lead.spec.width_of_space(dimensions)}" + ("" if normalize else ":raw")
 
 
 def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> None:
@@ -156,9 +157,9 @@ async def _of_one_model(
             return await vectors_to_show(runner, request, kinds, task)
 
 
-async def _finish(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
+async def _finish(rows: Float32, spec: ModelSpec, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
     def finish() -> Mapping[Precision, npt.NDArray[np.generic]]:
-        vectors = postprocess.finish(rows, request.dimensions, request.normalize)
+        vectors = postprocess.finish(rows, spec.cut(request.dimensions), request.normalize)
         return {precision: postprocess.in_precision(vectors, precision) for precision in request.precisions}
 
     return await compute(rows.size, finish)

@@ -292,7 +292,8 @@ async def _similarity(kind: VectorKind, spec: ModelSpec, query: ModelVectors, pa
         return await compute(size, partial(postprocess.sparse_dots, query.ran.each("sparse")[0], words))
     if kind == "dense":
         rows = np.concatenate([query.ran.rows("dense"), passages.ran.rows("dense")])
-        return await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
+        finish = partial(postprocess.finish, rows, spec.truncate_dim, normalize=True)
+        return await compute(rows.size, lambda: postprocess.cosines(finish()))
     assert query.colbert is not None and passages.colbert is not None, "both have colbert vectors"
     (tokens,) = query.colbert
     size = sum(rows.size for rows in passages.colbert)

@@ -117,7 +117,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         (info for info in incoming.models if (info.name == model if model else "dense" in info.outputs)), None
     )
     # As in Ollama, a number above the width of the model's vectors is ignored.
-    exceeds = body.dimensions is not None and served is not None and body.dimensions > served.dimensions
+    exceeds = body.dimensions is not None and served is not None and body.dimensions > served.full_dimensions
     request = EmbedRequest(
         inputs=[body.input] if isinstance(body.input, str) else body.input,
         model=model,
