@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_transformers import CrossEncoder
 from tests.answers.serving import serving
 from tests.reference.ragged import unpack
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.reference.references import run_reference
+from torch.nn import Identity
 
 from vectord.schema import EmbedRequest, RerankRequest, TextOptions
 
@@ -75,6 +77,34 @@ async def test_scores_equal_flag_embedding(bge_m3: Path, method: str) -> None:
         result = await server.ask(request)
     named = "colbert+sparse+dense" if method == "weighted" else method
     np.testing.assert_allclose(result.scores, want[f"score_{named}"], atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_long_queries_are_cut_as_flag_reranker_cuts(reranker: Path, backend: str) -> None:
+    """To three quarters of the limit, before short and long passages."""
+    query, passages = "quick fox trees " * 120, ["the fox", "the fox and the dog " * 90]
+    task = {"rerank": {"pairs": [[query, passage] for passage in passages], "max_length": 256}}
+    want = run_reference("flag_embedding", reranker, task)["rerank_logits"]
+    async with serving(reranker, backend=backend) as server:
+        result = await server.ask(RerankRequest(query=query, passages=passages, text=CUT))
+    np.testing.assert_allclose(result.scores, want, atol=1e-4)
+    assert (result.query.kept, result.query.truncated) == (192, True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_long_pairs_of_other_rerankers_are_cut_as_sentence_transformers_cuts(
+    tmp_path: Path, backend: str
+) -> None:
+    """The longer text first."""
+    folder = write_bge_reranker(tmp_path / "cross-encoder")
+    query, long = "quick fox trees " * 120, "the fox and the dog " * 90
+    pairs = [(query, "the fox"), (query, ""), (query, long), ("quick fox", long)]
+    library = CrossEncoder(str(folder), max_length=256, device="cpu")
+    want = library.predict(pairs, activation_fn=Identity(), batch_size=1)
+    async with serving(folder, backend=backend) as server:
+        asked = [RerankRequest(query=query, passages=[passage], text=CUT) for query, passage in pairs]
+        got = [(await server.ask(request)).scores[0] for request in asked]
+    np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -149,7 +149,9 @@ def test_the_folders_truncate_dim_is_the_default_of_dimensions(folder: Path, tmp
     with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
         for options in ({}, {"truncate_dim": 16}, {"truncate_dim": WIDTH}, {"normalize_embeddings": True}):
             np.testing.assert_allclose(made.encode(TEXTS, **options), library.encode(TEXTS, **options), atol=1e-5)
-        usual, same, whole = (made.embed(TEXTS, outputs=("dense",), dimensions=size) for size in (None, 8, WIDTH))
+        usual, same, whole = (
+            made.embed(TEXTS, outputs=("dense", "tokens"), dimensions=size) for size in (None, 8, WIDTH)
+        )
         ranked = made.rerank(TEXTS[0], TEXTS)
     assert (usual.dense.shape, whole.dense.shape) == ((3, 8), (3, WIDTH))
     assert (usual.fingerprint, same.fingerprint) == (f"{whole.fingerprint}:8",) * 2

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import Side, TextOptions
-from vectord.text.pairs import keep_longest_last, keep_query_first
+from vectord.text.pairs import keep_longest_last, keep_query_share
 from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
@@ -59,36 +59,32 @@ def test_pairs_that_fit_equal_the_tokenizer_s_own(make: Callable[[], Tokenizer],
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("make", PAIRING, ids=lambda make: make.__name__)
-def test_pairs_that_count_alike_are_cut_as_the_tokenizer_cuts(
-    make: Callable[[], Tokenizer], side: Side, tmp_path: Path
-) -> None:
+def test_pairs_are_cut_as_the_tokenizer_cuts(make: Callable[[], Tokenizer], side: Side, tmp_path: Path) -> None:
     """Equal to its longest_first, on either side and for either longer text."""
     own = make()
     encoder = make_encoder(tmp_path, own, max_tokens=24)
     own.enable_truncation(24, direction=side, strategy="longest_first")
-    texts = varied_texts(60)
-    pairs = list(zip(texts, reversed(texts), strict=True))
-    for (first, second), one in zip(pairs, read(encoder, pairs, TextOptions(truncate_side=side)), strict=True):
+    texts, options = varied_texts(60), TextOptions(truncate_side=side)
+    pairs = list(zip([*texts, "fox " * 40, "fox"], [*reversed(texts), "", "dog " * 40], strict=True))
+    for (first, second), listed in zip(pairs, read(encoder, pairs, options), strict=True):
         expected = own.encode(first, second)
-        assert one.ids.tolist() == expected.ids
-        assert one.type_ids.tolist() == expected.type_ids
-        assert one.length.kept == len(one.ids)
+        for one in (listed, pair(encoder, first, second, options=options)):
+            assert one.ids.tolist() == expected.ids
+            assert one.type_ids.tolist() == expected.type_ids
+            assert one.length.kept == len(one.ids)
+            kept = [expected.sequence_ids.count(text) for text in (0, 1)]
+            assert [part.kept for part in one.parts] == kept
 
 
 @settings(max_examples=300, deadline=None)
 @given(query=st.integers(0, 80), passage=st.integers(0, 80), specials=st.integers(0, 4), room=st.integers(2, 60))
-def test_a_query_is_kept_before_a_passage(query: int, passage: int, specials: int, room: int) -> None:
-    """All that fits; the query stays whole if a token of the passage fits too."""
-    kept_query, kept_passage = keep_query_first(query, passage, room, room + specials)
-    assert kept_query <= query
-    assert kept_passage <= passage
-    assert kept_query + kept_passage <= room
+def test_a_query_gets_at_most_three_quarters(query: int, passage: int, specials: int, room: int) -> None:
+    """Of a pair that does not fit. The passage gets what is left, at least one token."""
+    kept_query, kept_passage = keep_query_share(query, passage, room, room + specials)
     if query + passage <= room:
         assert (kept_query, kept_passage) == (query, passage)
-    elif query < room:
-        assert (kept_query, kept_passage) == (query, room - query)
     else:
-        assert kept_query == min((room + specials) * 3 // 4, room - 1)
+        assert kept_query == min(query, (room + specials) * 3 // 4, room - 1)
         assert kept_passage == min(passage, room - kept_query)
 
 
@@ -119,13 +115,15 @@ def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> Non
         assert (one.length.seen, one.length.kept) == (3 + len(asked) + len(tokens), 32)
 
 
-def test_an_over_long_query_is_cut_to_leave_room_for_passages(encoder: TextEncoder) -> None:
-    """To three quarters of the limit, always at its end."""
-    query = "fox " * 50
-    for options in (PLAIN, LEFT):
-        one = pair(encoder, query + "dog", "lazy dog", options=options)
-        assert one.ids.tolist() == [2, *content(encoder, "fox") * 24, 3, *content(encoder, "lazy dog"), 3]
-        assert (one.parts[0].seen, one.parts[0].kept, one.parts[1].truncated) == (51, 24, False)
+@pytest.mark.parametrize("options", [PLAIN, LEFT], ids=["right", "left"])
+def test_a_query_of_bge_s_rerankers_gets_three_quarters(options: TextOptions, tmp_path: Path) -> None:
+    """At most, and only of a pair that does not fit."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=32, caps_query=True)
+    fox, dog = content(encoder, "fox"), content(encoder, "dog")
+    for (query, passage), kept in {(50, 9): (24, 5), (50, 1): (24, 1), (9, 50): (9, 20), (26, 3): (26, 3)}.items():
+        one = pair(encoder, "fox " * query, "dog " * passage, options=options)
+        assert one.ids.tolist() == [2, *fox * kept[0], 3, *dog * kept[1], 3]
+        assert [(part.seen, part.kept) for part in one.parts] == [(query, kept[0]), (passage, kept[1])]
 
 
 def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:

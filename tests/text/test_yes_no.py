@@ -96,6 +96,28 @@ def test_parts_are_tokenized_alone(tmp_path: Path, reference: Any, instruction: 
             assert one.parts[1].seen >= one.parts[1].kept
 
 
+def test_a_query_of_bge_s_rerankers_gets_three_quarters(tmp_path: Path, reference: Any) -> None:
+    """At most, and only of a pair that does not fit; the passage gets what is left."""
+    encoder = make(tmp_path, PARTS, caps_query=True)
+
+    def ids_of(*texts: str) -> list[int]:
+        return [i for text in texts for i in reference.encode(text, add_special_tokens=False)]
+
+    end = ids_of("\n", "Relevance, 0 or 1?\nRelevance:", PARTS.suffix)
+    for query, passage in (
+        ("lazy " * 400, "a dog"),
+        ("lazy " * 400, "old " * 400),
+        ("a fox", "old " * 400),
+        ("a", "b"),
+    ):
+        (one,) = read(encoder, [passage], PLAIN, query=query)
+        own, document = ids_of(f"query: {query}")[: MAX_TOKENS * 3 // 4], ids_of(f"document: {passage}")
+        start = [*ids_of(PARTS.prefix), *own, *ids_of("\n"), *document]
+        assert one.ids.tolist() == start[: MAX_TOKENS - len(end)] + end
+        assert one.parts[0].truncated == query.startswith("lazy")
+        assert one.length.seen == len(ids_of(PARTS.prefix, f"query: {query}", "\n", f"document: {passage}")) + len(end)
+
+
 def test_an_instruction_without_a_place_is_rejected_by_the_template(tmp_path: Path) -> None:
     """zerank's template has none."""
     assert not replace(PARTS, body=("{query}", "<|im_end|>", "{document}")).reads_instruction

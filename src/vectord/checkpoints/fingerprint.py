@@ -26,7 +26,9 @@ _NAMES = frozenset(
     | {"truncate_dim"}
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
-_ADDED_LATER = frozenset({"adapters", "layer", "log_twice", "query", "query_weights", "static", "whole_numbers"})
+_ADDED_LATER = frozenset(
+    {"adapters", "caps_query", "layer", "log_twice", "query", "query_weights", "static", "whole_numbers"}
+)
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 

@@ -209,6 +209,7 @@ class ModelSpec:
     token_labels: tuple[str, ...] = ()  # one a score of a token, in order
     score_activation: ScoreActivation = "identity"  # that the model itself applies to its logits
     yes_no: YesNo | None = None
+    caps_query: bool | None = None  # of a pair that does not fit, the query gets at most three quarters (FlagEmbedding)
     # prompts
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None

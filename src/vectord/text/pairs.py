@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from vectord.errors import InputTooLong, ModelCannot, VectordError
-from vectord.schema import Int32, Side, TextLength
+from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
@@ -77,23 +77,26 @@ def _joins_as(tokenizer: Tokenizer, frame: PairFrame, first: str, second: str) -
     return np.array_equal(frame.join_types(*map(len, parts)), encoding.type_ids)
 
 
-def keep_query_first(query: int, passage: int, room: int, max_tokens: int) -> tuple[int, int]:
-    """How many tokens of a query and of a passage are kept. room: max_tokens without the specials.
+def most_query_tokens(max_tokens: int) -> int:
+    """The most tokens of a query in a pair that does not fit, for BGE's rerankers. Source: FlagEmbedding."""
+    return max_tokens * 3 // 4
 
-    A pair that fits stays whole. Otherwise the query stays whole if it leaves a token for the passage, and is cut to
-    three quarters of max_tokens if not (FlagEmbedding's share); the passage gets the rest.
+
+def keep_query_share(query: int, passage: int, room: int, max_tokens: int) -> tuple[int, int]:
+    """How many tokens of a query and of a passage are kept by BGE's rerankers. room: max_tokens without the specials.
+
+    A pair that fits stays whole. Otherwise the passage gets what the query leaves, at least one token.
     """
     if query + passage <= room:
         return query, passage
-    if query >= room:
-        query = min(max_tokens * 3 // 4, room - 1)
+    query = min(query, most_query_tokens(max_tokens), room - 1)
     return query, min(passage, room - query)
 
 
 def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts of equal rank are kept: the longer one is cut until both are half of the room.
+    """How many tokens of two texts are kept: the longer one is cut until both are half of the room.
 
-    Equals "longest_first" of tokenizers.
+    Equals "longest_first" of tokenizers, by which sentence-transformers and TEI cut pairs.
     """
     if first + second <= room:
         return first, second
@@ -107,9 +110,11 @@ def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
 class PairEncoder:
     """The pairs of one model."""
 
-    def __init__(self, plain: PlainTokenizer, max_tokens: int) -> None:
+    def __init__(self, plain: PlainTokenizer, max_tokens: int, *, caps_query: bool) -> None:
+        """caps_query: pairs of a query and a passage are cut by `keep_query_share`."""
         frame = probe_pair_frame(plain.tokenizer)
         self._plain = plain
+        self._caps_query = caps_query
         self._max_tokens = max_tokens
         self._frame = frame if frame is not None and max_tokens >= frame.least else None
 
@@ -119,10 +124,7 @@ class PairEncoder:
         return self._frame is not None
 
     def read_passages(self, request: ReadRequest, query: str, part: Sequence[int]) -> Iterator[TokenSequence]:
-        """The query, tokenized once, with each passage.
-
-        The query is cut only if it leaves no room for a passage, at its end; a passage at `truncate_side`.
-        """
+        """The query, tokenized once, with each passage, both cut at `truncate_side`."""
         frame, limit = self._prepare(request)
         try:
             query_source, query_ids = self._read_query(query, frame, limit)
@@ -131,19 +133,21 @@ class PairEncoder:
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
         room = limit.max_tokens - frame.specials
         for source, ids in zip(sources, self._plain.contents(sources), strict=True):
-            kept = keep_query_first(len(query_ids), len(ids), room, limit.max_tokens)
-            yield self._pair(frame, (query_source, source), (query_ids, ids), kept, "right", limit)
+            if self._caps_query:
+                kept = keep_query_share(len(query_ids), len(ids), room, limit.max_tokens)
+            else:
+                kept = keep_longest_last(len(query_ids), len(ids), room)
+            yield self._pair(frame, (query_source, source), (query_ids, ids), kept, limit)
 
     def _read_query(self, query: str, frame: PairFrame, limit: Limit) -> tuple[Source, Int32]:
-        own_limit = Limit(limit.max_tokens, limit.truncate, "right", limit.model_tokens)
-        source = cut_source(query, own_limit, None)
+        source = cut_source(query, limit, None)
         (ids,) = self._plain.contents([source])
         if not limit.truncate and len(ids) + frame.specials > limit.max_tokens:
             raise limit.too_long(None, len(ids) + frame.specials)
         return source, ids
 
     def read_pairs(self, request: ReadRequest, part: Sequence[int]) -> Iterator[TokenSequence]:
-        """Pairs whose texts count alike, for classifiers: the longer text is cut first, both at `truncate_side`."""
+        """Pairs of a classifier: the longer text is cut first, both at `truncate_side`."""
         frame, limit = self._prepare(request)
         sources = [cut_source(text, limit, i) for i in part for text in cast("tuple[str, str]", request.inputs[i])]
         contents = self._plain.contents(sources)
@@ -151,7 +155,7 @@ class PairEncoder:
         for first, second in zip(sources[::2], sources[1::2], strict=True):
             ids = next(contents), next(contents)
             kept = keep_longest_last(len(ids[0]), len(ids[1]), room)
-            yield self._pair(frame, (first, second), ids, kept, limit.side, limit)
+            yield self._pair(frame, (first, second), ids, kept, limit)
 
     def _prepare(self, request: ReadRequest) -> tuple[PairFrame, Limit]:
         refuse_prompts(request.options)
@@ -166,7 +170,6 @@ class PairEncoder:
         sources: tuple[Source, Source],
         ids: tuple[Int32, Int32],
         kept: tuple[int, int],
-        first_side: Side,
         limit: Limit,
     ) -> TokenSequence:
         """sources, ids, kept: of the first and of the second text."""
@@ -179,7 +182,7 @@ class PairEncoder:
                 limit=limit.max_tokens,
                 given=seen,
             )
-        joined = frame.join(keep(ids[0], kept[0], first_side), keep(ids[1], kept[1], limit.side))
+        joined = frame.join(*(keep(text_ids, count, limit.side) for text_ids, count in zip(ids, kept, strict=True)))
         first, second = (
             TextLength(len(text_ids), count, source.characters_cut)
             for source, text_ids, count in zip(sources, ids, kept, strict=True)

@@ -54,12 +54,14 @@ class TextEncoder:
             # (V,) the weight of each token of a query, for a model that runs no network on queries
             self.query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
             self._windows = WindowEncoder(self._plain, self.max_tokens)
-            self._pairs = PairEncoder(self._plain, self.max_tokens)
+            self._pairs = PairEncoder(self._plain, self.max_tokens, caps_query=spec.caps_query is True)
             self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
             if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
-                self._yes_no = YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, path)
+                self._yes_no = YesNoEncoder(
+                    self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
+                )
 
     def _read_query_weights(self, path: Path) -> Float32:
         file = open_checkpoint((path,))

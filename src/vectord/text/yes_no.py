@@ -22,6 +22,7 @@ from vectord.checkpoints.spec import YesNo
 from vectord.errors import ModelUnavailable, VectordError
 from vectord.schema import Int32, TextLength
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
+from vectord.text.pairs import most_query_tokens
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
@@ -46,8 +47,11 @@ class _BodyPrefix:
 class YesNoEncoder:
     """The yes-or-no template of one model."""
 
-    def __init__(self, plain: PlainTokenizer, template: YesNo, max_tokens: int, path: Path) -> None:
-        """path: the tokenizer's, for messages. From now on `plain` reads special tokens inside texts as ordinary text.
+    def __init__(
+        self, plain: PlainTokenizer, template: YesNo, max_tokens: int, path: Path, *, caps_query: bool
+    ) -> None:
+        """path: the tokenizer's, for messages. caps_query: in a pair that does not fit, the part with the query is cut
+        to `most_query_tokens`. From now on `plain` reads special tokens inside texts as ordinary text.
 
         Raises ModelUnavailable for a template that cannot be filled in, or leaves no room.
         """
@@ -69,6 +73,7 @@ class YesNoEncoder:
         if not np.array_equal(with_specials, _join(plain, *texts)):
             raise ModelUnavailable(f"{path}: special tokens next to the template's query or document are not supported")
         self._plain = plain
+        self._caps_query = caps_query and not self._is_joint
         self._instruction, self._form = template.instruction, template.instruction_form
         self._max_tokens = max_tokens
         if max_tokens < self._length(1):
@@ -87,7 +92,7 @@ class YesNoEncoder:
         except VectordError as error:
             raise error.at(field="query") from None
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
-        if len(body_prefix.ids) > self._room(limit) + SEAM_TOKENS:
+        if len(body_prefix.ids) > self._room(limit) + SEAM_TOKENS and not self._caps_query:
             return self._query_alone(body_prefix, sources, limit)
         return self._pairs(body_prefix, sources, limit)
 
@@ -127,11 +132,18 @@ class YesNoEncoder:
         self, body_prefix: _BodyPrefix, source: Source, ids: Int32, passage: range, limit: Limit
     ) -> TokenSequence:
         """ids (n,): the body's, or only the first that fit; passage: the passage's range of tokens."""
+        seen = self._length(max(len(ids), passage.stop))
+        query_end = len(body_prefix.ids) - len(self._separator)
+        query_kept = min(query_end, self._room(limit))
+        if self._caps_query and len(ids) > self._room(limit):
+            query_kept = min(query_kept, most_query_tokens(limit.max_tokens))
+            cut = query_end - query_kept
+            ids = np.concatenate((ids[:query_kept], ids[query_end:]))
+            passage = range(passage.start - cut, passage.stop - cut)
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
-        seen = self._length(max(len(ids), passage.stop))
         parts = (
-            _text_length(body_prefix.query_tokens, len(kept), body_prefix.query_cut),
+            _text_length(body_prefix.query_tokens, query_kept, body_prefix.query_cut),
             _text_length(passage, len(kept), source.characters_cut),
         )
         length = TextLength(seen, len(joined), body_prefix.query_cut + source.characters_cut)

@@ -55,7 +55,13 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         labels=labels,
         score_activation=_score_activation(folder, labels=len(labels)),
         yes_no=template,
+        caps_query=_caps_query(folder),
     )
+
+
+def _caps_query(folder: ModelFolder) -> bool | None:
+    """Whether the model is one of BGE's rerankers, or derives from one by its name: FlagEmbedding reads their pairs."""
+    return True if "bge-reranker" in folder.name or has_layer_heads(folder) else None
 
 
 def _refuse_prompt(folder: ModelFolder, spec: ModelSpec, template: YesNo | None) -> None:
@@ -205,6 +211,7 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         outputs=frozenset({"scores"}),
         score_activation=_score_activation(folder, labels=1),
         yes_no=replace(template, token_ids=token_ids),
+        caps_query=_caps_query(folder),
     )
 
 
