@@ -14,12 +14,13 @@ from tests.reference.references import run_reference
 
 from vectord.schema import EmbedRequest, RerankRequest, TextOptions
 
-QUERIES = ["the quick fox", "lazy dog " * 30]
-DOCUMENTS = ["the quick, brown fox; jumps!", "birds " * 60 + "end.", "dog"]
+QUERIES = ["  the quick fox\n", "lazy dog " * 30]
+DOCUMENTS = ["the quick, brown fox; jumps!", "birds " * 60 + "end.", "dog", " \n the \u2603 fox\u2003"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "bert": {"network": "bert"},
     "bert, expansion attended": {"network": "bert", "attend_to_expansion_tokens": True},
     "bert, no expansion": {"network": "bert", "do_query_expansion": False},
+    "bert, a skiplist word outside the vocabulary": {"network": "bert", "skiplist_words": [".", "\u2744"]},
     "modernbert": {"network": "modernbert"},
 }
 

@@ -14,7 +14,7 @@ from vectord.config import DEFAULT_MODEL, Config, sources
 from vectord.config.declared import DIALECTS
 from vectord.config.sources import Loaded
 from vectord.products.common.profiles import profiles
-from vectord.products.smart_embedder.metrics import LONG_SIZES, SHORT_SIZES, SHORT_TOKENS
+from vectord.products.smart_embedder.metrics import LONG_SIZES, MAX_LENGTHS, SHORT_SIZES, SHORT_TOKENS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -232,6 +232,7 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     assert engine.max_concurrent_reranks == 32
     assert (engine.request_timeout_s, engine.rerank_timeout_s, engine.forward_timeout_s) == (90, 60, 30)
     assert engine.gpu_forward_timeout_s == 15
+    assert {name: getattr(config.model, name) for name in MAX_LENGTHS} == MAX_LENGTHS
     assert (server.max_sentence_chars, server.max_rerank_total_chars) == (None, None)
     assert server.health_of == "smart_embedder"
     assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
@@ -245,7 +246,8 @@ def test_no_profile_truncates_silently(tmp_path: Path, name: str) -> None:
     """Each dialect decides about truncation, and no profile lowers a model's length."""
     config = started(name, tmp_path).config
     assert config.engine.auto_truncate is None
-    assert config.model.bge_embed_max_length is config.model.qwen_embed_max_length is None
+    lengths = (config.model.bge_embed_max_length, config.model.qwen_embed_max_length)
+    assert lengths == ((8192, 32_768) if name == "smart-embedder" else (None, None))
 
 
 def test_simple_inference_server_requires_models(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def _facts(spec: ModelSpec) -> bytes:
 
 
 def _known_from_the_start(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without those of `Colbert.library`: the rules for texts are not part of a vector space."""
+    fields = [field for field in fields if field[0] != "library"]
     return {name: value for name, value in fields if name not in _ADDED_LATER or value not in (None, ())}
 
 

@@ -85,6 +85,7 @@ class ModelFolder:
     tokenizer_config: Settings
     allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
     pooling: Pooling | None = None  # of a GGUF file, which has no modules
+    unsaid_end: str | None = None  # the same: the end token, if the file does not say whether texts have it
     dense: tuple[DenseModule, ...] = ()  # the same
 
     def is_saved_as(self, suffix: str) -> bool:
@@ -161,6 +162,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
         tokenizer_config=nothing,
         allowed=allowed,
         pooling=model.pooling,
+        unsaid_end=model.unsaid_end,
         dense=model.dense,
     )
 

@@ -113,6 +113,7 @@ class Colbert:
     expand_queries: bool = False  # fill a query with mask tokens up to query_length
     attend_to_expansion: bool = False  # whether those mask tokens are attended to
     skiplist_words: tuple[str, ...] = ()  # tokens of documents whose vectors are left out
+    library: Literal["pylate", "colbert-ai"] | None = None  # that saved it, where its rules for texts differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

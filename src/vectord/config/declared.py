@@ -289,10 +289,10 @@ class EngineConfig:
         "Seconds until an unanswered request gets 504; 0: no limit. The header x-vectord-timeout-ms lowers it.",
         limits=(0, 86_400),
     )
-    rerank_timeout_s: float = setting(
-        0.0,
-        "Seconds until an unfinished rerank request gets 504, and until a forward pass of a reranker counts as hung, "
-        "in place of forward_timeout_s; 0: no limit.",
+    rerank_timeout_s: float | None = setting(
+        None,
+        "Seconds until an unfinished rerank request gets 504, and until a forward pass of a reranker counts as hung; "
+        "0: no limit. Default: requests have no limit, and forward_timeout_s applies.",
         limits=(0, 86_400),
     )
     forward_timeout_s: float = setting(

@@ -392,7 +392,9 @@ class Engine:
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
         work = OPERATIONS[type(request)](target, request, task)
-        return await (within(self._config.rerank_timeout_s, work) if isinstance(request, RerankRequest) else work)
+        return await (
+            within(self._config.rerank_timeout_s or 0.0, work) if isinstance(request, RerankRequest) else work
+        )
 
     async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
         served = self._registry.named(request.model, caller.models).lead

@@ -53,8 +53,8 @@ class ColbertEncoder:
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
             self._forms[kind] = form
         self._mask = _mask(plain.tokenizer, path) if colbert.expand_queries else 0
-        words = map(plain.tokenizer.token_to_id, colbert.skiplist_words)
-        self._skipped: Int32 = np.array([word for word in words if word is not None], np.int32)
+        self._strips = colbert.library == "pylate"
+        self._skipped = _skiplist(plain, colbert, path)
 
     def read(self, request: ReadRequest, prompt: str, part: Sequence[int]) -> Iterator[TokenSequence]:
         """Each input as a query if the options say so, else as a document. Token ids are decoded and read again.
@@ -71,7 +71,10 @@ class ColbertEncoder:
         sources = []
         for i in part:
             value = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
-            sources.append(cut_source(self._plain.text_of(value, limit, i), limit, i, prompt))
+            text = self._plain.text_of(value, limit, i)
+            sources.append(
+                cut_source((prompt + text).strip(), limit, i) if self._strips else cut_source(text, limit, i, prompt)
+            )
         for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
             if not encoding.ids:
                 raise Untokenizable("{field} has no tokens", index=source.index)
@@ -103,6 +106,20 @@ class ColbertEncoder:
             keys=None if self._attends or length.kept == len(ids) else length.kept,
             rows=np.flatnonzero(counts).astype(np.int32),
         )
+
+
+def _skiplist(plain: PlainTokenizer, colbert: Colbert, path: Path) -> Int32:
+    """The tokens of documents whose vectors are left out.
+
+    A word outside the vocabulary is the unknown token in pylate, and no token in sentence-transformers. colbert-ai
+    takes the first token of the word as a text.
+    """
+    if colbert.library == "colbert-ai":
+        return np.array([plain.content(word)[:1] for word in colbert.skiplist_words], np.int32).ravel()
+    find = plain.tokenizer.token_to_id
+    unknown = find(named_token(path, "unk_token") or "") if colbert.library == "pylate" else None
+    ids = (unknown if (found := find(word)) is None else found for word in colbert.skiplist_words)
+    return np.array([id_ for id_ in ids if id_ is not None], np.int32)
 
 
 def _insert(row: Int32, value: int) -> Int32:

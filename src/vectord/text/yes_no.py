@@ -1,7 +1,8 @@
 """A query and a passage in the prompt by which a language model judges them, as Qwen3-Reranker and others read them.
 
 A sequence is prefix + body + suffix, each tokenized alone. The body is one string with instruction, query and passage,
-or it has parts that are tokenized alone. It is cut at its end, so a passage loses its end first.
+or it has parts that are tokenized alone. It is cut at its end, so a passage loses its end first;
+for BGE's rerankers the query is cut to its share before.
 
 Special tokens count in the template only. transformers would read `<|im_end|>` inside a passage as the end of the
 user's message, so that a passage could write the rest of the conversation, including its own verdict. Here it is

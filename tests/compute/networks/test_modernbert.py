@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,17 @@ def test_older_configs_are_equivalent(tmp_path: Path) -> None:
     want = assert_like_transformers(folder)
     older: dict[str, Any] = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
     change_config(folder, **older, global_rope_theta=700.0, local_rope_theta=30.0)
+    np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
+
+
+def test_windows_without_a_base_of_their_own_have_the_global_one(tmp_path: Path) -> None:
+    """`local_rope_theta: null`, as transformers 4 reads it."""
+    same = {kind: {"rope_theta": 700.0} for kind in ("full_attention", "sliding_attention")}
+    folder = write_tiny(tmp_path, "ModernBert", rope_parameters=same)
+    want = assert_like_transformers(folder)
+    change_config(folder, rope_parameters=None, global_rope_theta=700.0)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "local_rope_theta": None}))
     np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
 
 

@@ -409,12 +409,13 @@ async def test_a_gpu_may_have_a_shorter_timeout(device, hangs):
         assert hangs or (await answer).dense
 
 
+@pytest.mark.parametrize("limit_s", [3600, 0], ids=["longer", "none"])
 @pytest.mark.parametrize(
     ("model", "hangs"), [(spec(("dense",)), True), (CROSS_ENCODER, False)], ids=["embed", "rerank"]
 )
-async def test_a_rerankers_forward_has_the_time_of_its_request(model, hangs):
+async def test_a_rerankers_forward_has_the_time_of_its_request(model, hangs, limit_s):
     """Smart Embedder's GPU_PROCESS_TIMEOUT ends batches of embeddings only; RERANK_GPU_TIMEOUT is for reranks."""
-    async with serving_one(model, forward_timeout_s=SOON_S, rerank_timeout_s=3600) as (engine, backend):
+    async with serving_one(model, forward_timeout_s=SOON_S, rerank_timeout_s=limit_s) as (engine, backend):
         gate = backend.gate
         close_gate(backend)
         request = embed("a") if hangs else rank("a")

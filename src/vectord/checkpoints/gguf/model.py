@@ -52,6 +52,7 @@ class GgufModel:
     config: Settings
     max_tokens: int  # special tokens included
     pooling: Pooling | None  # None: the file does not say
+    unsaid_end: str | None  # the end token of texts, if the file does not say whether they have it
     dense: tuple[DenseModule, ...]
     names: tuple[str, ...]  # of the model, as the file gives them, for the catalogue
 
@@ -246,6 +247,7 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
         config=Settings(path, config, allowed),
         max_tokens=context,
         pooling=pooling,
+        unsaid_end=tokenizer.unsaid_end(file.metadata),
         dense=_dense_modules(path, architecture, file),
         names=_names(file.metadata),
     )

@@ -62,6 +62,7 @@ def _pylate(folder: ModelFolder) -> Colbert:
         expand_queries=expands,
         attend_to_expansion=expands and attends,
         skiplist_words=_words(config, _PUNCTUATION),
+        library="pylate",
     )
 
 
@@ -180,6 +181,7 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
         expand_queries=True,
         attend_to_expansion=config.flag("attend_to_mask_tokens", False),
         skiplist_words=_PUNCTUATION if config.flag("mask_punctuation", True) else (),
+        library="colbert-ai",
     )
     refuse_unread(config, _METADATA)
     return colbert

@@ -116,6 +116,8 @@ def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec, kind: str, weights: WeightReader[T]) -> CosSin[T]:
     facts.require(config, "rope_scaling", None)
     key, default = THETAS[kind]
+    if key == "local_rope_theta" and key in config and config[key] is None:
+        key, default = THETAS["full_attention"]
     theta = facts.number(config, key, default)
     rotary = read_layer_rotary(config, kind, theta=theta, positions=spec.max_tokens)
     return rotary_table(weights, rotary, spec.head_size, spec.max_tokens)

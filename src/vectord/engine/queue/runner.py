@@ -99,7 +99,7 @@ class ModelRunner:
         forward_timeout_s = config.forward_timeout_s
         if config.gpu_forward_timeout_s is not None and self.facts.device != "cpu":
             forward_timeout_s = config.gpu_forward_timeout_s
-        if spec.reranks and config.rerank_timeout_s:
+        if spec.reranks and config.rerank_timeout_s is not None:
             forward_timeout_s = config.rerank_timeout_s
         scheduler = Scheduler(
             [_limits(backend.facts, _least(max_batch_texts, pairs)) for backend in backends],
