@@ -80,9 +80,10 @@ async def test_scores_equal_flag_embedding(bge_m3: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_long_queries_are_cut_as_flag_reranker_cuts(reranker: Path, backend: str) -> None:
+@pytest.mark.parametrize("words", [80, 120], ids=["with room for a passage", "without"])
+async def test_long_queries_are_cut_as_flag_reranker_cuts(reranker: Path, backend: str, words: int) -> None:
     """To three quarters of the limit, before short and long passages."""
-    query, passages = "quick fox trees " * 120, ["the fox", "the fox and the dog " * 90]
+    query, passages = "quick fox trees " * words, ["the fox " * 20, "the fox and the dog " * 90]
     task = {"rerank": {"pairs": [[query, passage] for passage in passages], "max_length": 256}}
     want = run_reference("flag_embedding", reranker, task)["rerank_logits"]
     async with serving(reranker, backend=backend) as server:
