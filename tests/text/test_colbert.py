@@ -250,3 +250,13 @@ def test_a_missing_token_stops_the_start(colbert: Colbert, message: str, tmp_pat
     tokenizer = with_markers(byte_level() if colbert.expand_queries else modernbert())
     with pytest.raises(ModelUnavailable, match=rf"tokenizer\.json: .*{message}"):
         make(tmp_path, tokenizer, colbert=colbert)
+
+
+@pytest.mark.parametrize(("library", "skipped"), [("colbert-ai", True), (None, False)])
+def test_colbert_ai_skips_the_first_token_of_each_sign(library: Any, skipped: bool, tmp_path: Path) -> None:
+    """In SentencePiece's vocabularies that is the mark of a word's start, or the sign with it."""
+    colbert = Colbert(dimensions=8, skiplist_words=("fox",), library=library)
+    encoder = make(tmp_path, unigram(), colbert=colbert)
+    (first,) = {document(encoder, f"{word} fox").ids.tolist()[-2] for word in ("dog", "lazy")}
+    one = document(encoder, "dog fox")
+    assert (one.ids.tolist().index(first) not in one.rows) == skipped
