@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -71,9 +70,3 @@ def _wait_until_asked(port: int, programs: Path, process: subprocess.Popen[bytes
         assert process.poll() is None, f"PostgreSQL ended with {process.returncode}"
         assert time.monotonic() < deadline_s, "PostgreSQL does not answer"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

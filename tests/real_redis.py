@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+PATIENCE_S = 60
+
+needs_redis = pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="there is no redis-server: `python -m tests.programs` fetches it"
+)
+
 
 @contextmanager
-def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A server that keeps nothing, once it listens."""
     command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+    log = folder / "redis.log"
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, text=True) as running:
         try:
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except ConnectionError:
-                    assert running.poll() is None
+            _wait_until_listening(port, running, log)
             yield running
         finally:
             running.kill()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def _wait_until_listening(port: int, running: subprocess.Popen[str], log: Path) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except ConnectionError:
+            assert running.poll() is None, log.read_text()
+            assert time.monotonic() < deadline_s, log.read_text()

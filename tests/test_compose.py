@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from tests.ports import free_port
 from tests.server.asgi import call
 
 from vectord import __version__, compose
@@ -128,6 +129,24 @@ def test_a_missing_keys_file_stops_the_start_before_models_are_resolved(tmp_path
         compose.build(config)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Config(server=ServerConfig(redis_url="redis://host")), r"redis_url: redis is not installed; run .*\[redis\]"),
+        (Config(engine=EngineConfig(shared_cache="redis://host")), r"shared_cache: redis is not .*\[redis\]"),
+        (Config(server=ServerConfig(grpc_port=0)), r"grpc_port: grpc is not installed; run .*\[grpc\]"),
+    ],
+    ids=["limits", "cache", "grpc"],
+)
+def test_a_setting_without_its_library_stops_the_start(
+    config: Config, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that installs the extra."""
+    monkeypatch.setattr(compose, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=message):
+        compose.build(config)
+
+
 # --- processes ------------------------------------------------------------------------------------------------
 
 
@@ -149,12 +168,6 @@ def process(command: Sequence[str], cwd: Path, **environ: str) -> Iterator[subpr
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)  # workers of granian and gunicorn may outlive the main process
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @contextmanager
@@ -241,7 +254,7 @@ def received_of(client: socket.socket) -> bytes:
 
 def test_a_bad_setting_under_another_server_is_one_line(tmp_path: Path) -> None:
     """uvicorn prints vectord's error without a traceback, and exits."""
-    with process(["uvicorn", "vectord.asgi:app", "--port", free_port()], tmp_path, BACKEND="nonsense") as running:
+    with process(["uvicorn", "vectord.asgi:app", "--port", str(free_port())], tmp_path, BACKEND="nonsense") as running:
         output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode != 0
     assert "vectord: unknown backend 'nonsense'" in output

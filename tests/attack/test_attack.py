@@ -15,7 +15,7 @@ from tests.attack.catalogue import FAMILIES
 from tests.attack.runner import Attack, Limits, Result, run
 from tests.attack.target import Attempt, Target
 from tests.attack.witness import Witnessed
-from tests.real_redis import free_port
+from tests.ports import free_port
 from tests.real_server import running
 
 SECONDS = 2.0

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tests.deploy.asked import PROMETHEUS, ROOT, drawn, rules
 from tests.deploy.real_prometheus import Prometheus, program, prometheus_at
-from tests.real_postgres import free_port
+from tests.ports import free_port
 from tests.real_server import running
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")

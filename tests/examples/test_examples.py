@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.clients.quiet import QUIET
-from tests.real_postgres import free_port, postgres_at, programs_in
+from tests.ports import free_port
+from tests.real_postgres import postgres_at, programs_in
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
 # The main suite's environment has no Ray.
 ENVIRONMENT = Path(sys.prefix).name
@@ -70,9 +70,3 @@ def node(cpus: int) -> dict[str, Any]:
     """The arguments of a node."""
     ports = {name: free_port() for name in AGENT_PORTS}
     return {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, **ports}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from tests.cluster.ray.conftest import cluster, free_port
+from tests.cluster.ray.conftest import cluster
+from tests.ports import free_port
 
 from vectord.cluster.ray.cluster import PATIENT, QUIET, ReplicaOptions
 from vectord.config import Config, EngineConfig, ServerConfig

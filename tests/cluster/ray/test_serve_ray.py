@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.cluster.ray.conftest import cluster, free_port
+from tests.cluster.ray.conftest import cluster
+from tests.ports import free_port
 
 from vectord import Client
 from vectord.cluster.ray.cluster import DIRECT, PATIENT, QUIET, ReplicaOptions

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from redis.asyncio import Redis
 from tests.engine.fakes import FakeBackend, expected_row, serving
-from tests.real_redis import free_port, redis_at
+from tests.ports import free_port
+from tests.real_redis import needs_redis, redis_at
 
-from vectord import compose
+from vectord.compose import running_engine
 from vectord.config import Config, EngineConfig
 from vectord.engine.cache import shared
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.engine import Engine
-from vectord.errors import ConfigError
 from vectord.schema import ANYONE, EmbedRequest, EmbedResult
 
-pytest.importorskip("redis")
-if shutil.which("redis-server") is None:
-    pytest.skip("no redis-server here", allow_module_level=True)
+pytestmark = needs_redis
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is not an outage."""
+    monkeypatch.setattr(shared, "LOOKUP_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(shared, "WRITE_TIMEOUT_S", 30.0)
 
 
 @pytest.fixture
@@ -33,8 +38,12 @@ def port() -> int:
     return free_port()
 
 
+def url_of(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
+
+
 def store_at(port: int) -> RedisStore:
-    return RedisStore(f"redis://127.0.0.1:{port}/0", ttl_s=60)
+    return RedisStore(url_of(port), ttl_s=60)
 
 
 @asynccontextmanager
@@ -50,39 +59,33 @@ async def ask(engine: Engine, *texts: str) -> None:
     np.testing.assert_array_equal(result.dense["float"], [expected_row(text) for text in texts])
 
 
-@asynccontextmanager
-async def opened(port: int) -> AsyncIterator[RedisStore]:
-    store = store_at(port)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def keys(store: RedisStore, number: int) -> list[bytes]:
+async def keys(operator: Redis, number: int) -> list[bytes]:
     """Waits until there are this many."""
-    while len(found := await store._client.keys()) < number:
-        await asyncio.sleep(0)
+    found: list[bytes] = []
+    while len(found) < number:
+        found = await operator.keys()
     return found
 
 
 async def test_bytes_are_found_until_they_expire(port: int, tmp_path: Path) -> None:
     """Any bytes, in order; None for an unknown name."""
+    store = store_at(port)
     with redis_at(port, tmp_path):
-        async with opened(port) as store:
-            await store.write({b"a": bytes(range(256)), b"b": b""})
-            assert list(await store.read([b"b", b"none", b"a"])) == [b"", None, bytes(range(256))]
-            assert 0 < await store._client.ttl(b"a") <= 60
+        await store.open()
+        await store.write({b"a": bytes(range(256)), b"b": b""})
+        assert list(await store.read([b"b", b"none", b"a"])) == [b"", None, bytes(range(256))]
+        async with Redis(port=port) as operator:
+            assert 0 < await operator.ttl(b"a") <= 60
+        await store.close()
 
 
 async def test_a_replica_finds_what_another_computed(port: int, tmp_path: Path) -> None:
     """Its device does not run."""
     texts = [f"text {n}" for n in range(40)]
     with redis_at(port, tmp_path):
-        async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
+        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
             await ask(one, *texts)
-            assert len(await keys(store, 40)) == 40
+            assert len(await keys(operator, 40)) == 40
             await ask(other, *texts)
             assert backend.batches == []
 
@@ -90,12 +93,12 @@ async def test_a_replica_finds_what_another_computed(port: int, tmp_path: Path) 
 async def test_foreign_values_are_misses(port: int, tmp_path: Path) -> None:
     """Invalid bytes, and another type of Redis."""
     with redis_at(port, tmp_path):
-        async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
+        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
             await ask(one, "a", "b", "c")
-            first, second, _ = await keys(store, 3)
-            await store._client.set(first, b"\x00" * 100)
-            await store._client.delete(second)
-            await store._client.lpush(second, b"a list")
+            first, second, _ = await keys(operator, 3)
+            await operator.set(first, b"\x00" * 100)
+            await operator.delete(second)
+            await operator.lpush(second, b"a list")
             await ask(other, "a", "b", "c")
             assert len(backend.texts_run()) == 2
 
@@ -118,22 +121,32 @@ async def test_a_restarted_redis_is_used_again(port: int, tmp_path: Path, monkey
     async with replica(port) as (one, _), replica(port) as (other, backend):
         await ask(one, "before")
         with redis_at(port, tmp_path):
-            async with opened(port) as store:
+            async with Redis(port=port) as operator:
                 await ask(one, "after")
-                await keys(store, 1)
+                await keys(operator, 1)
                 await ask(other, "after")
     assert backend.batches == []
 
 
-async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path) -> None:
+async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later requests do not read it."""
+    monkeypatch.setattr(shared, "RETRY_S", 1000.0)
+    reads = []
+
+    class CountingStore(RedisStore):
+        async def read(self, names: Sequence[bytes]) -> Sequence[object]:
+            reads.append(names)
+            return await super().read(names)
+
+    backend = FakeBackend()
     with redis_at(port, tmp_path) as running:
-        async with replica(port) as (one, backend):
-            await ask(one, "a")
+        async with serving(backend, store=CountingStore(url_of(port), ttl_s=60)) as engine:
+            await ask(engine, "a")
             running.send_signal(signal.SIGSTOP)
+            monkeypatch.setattr(shared, "LOOKUP_TIMEOUT_S", 0.05)
             for text in "bcd":
-                await ask(one, text)
-            assert one._shared is not None and one._shared._reading.waits
+                await ask(engine, text)
+            assert len(reads) == 2  # of "a" and "b"
             running.send_signal(signal.SIGCONT)
         assert backend.texts_run() == list("abcd")
 
@@ -141,10 +154,10 @@ async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path) -> Non
 async def test_a_full_redis_is_still_read(port: int, tmp_path: Path) -> None:
     """Answers that cannot be written are dropped."""
     with redis_at(port, tmp_path):
-        async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
+        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
             await ask(one, "a")
-            await keys(store, 1)
-            await store._client.config_set("maxmemory", 1)
+            await keys(operator, 1)
+            await operator.config_set("maxmemory", 1)
             await ask(one, "b")
             await ask(other, "a", "b")
             assert backend.texts_run() == ["b"]
@@ -153,10 +166,10 @@ async def test_a_full_redis_is_still_read(port: int, tmp_path: Path) -> None:
 async def test_a_cancelled_look_up_leaves_no_bytes_on_its_connection(port: int, tmp_path: Path) -> None:
     """The next look-up on that connection reads its own reply."""
     with redis_at(port, tmp_path):
-        async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
+        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
             texts = [f"text {n}" for n in range(20)]
             await ask(one, *texts)
-            await keys(store, 20)
+            await keys(operator, 20)
             for turns in range(12):
                 leaver = asyncio.create_task(ask(other, *texts[:10]))
                 for _ in range(turns):
@@ -167,15 +180,10 @@ async def test_a_cancelled_look_up_leaves_no_bytes_on_its_connection(port: int, 
             assert set(backend.texts_run()) <= set(texts[:10])
 
 
-def test_shared_cache_configures_the_store(tmp_path: Path) -> None:
-    """--shared-cache gives the engine its store."""
-    config = Config(engine=EngineConfig(shared_cache="redis://host/0"))
-    assert compose._store(config.engine) is not None
-    assert compose._store(EngineConfig()) is None
-
-
-def test_without_the_library_the_start_fails_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the package to install."""
-    monkeypatch.setattr(compose, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"vectord\[redis\]"):
-        compose.build(Config(engine=EngineConfig(shared_cache="redis://host")))
+async def test_the_setting_shares_results(port: int, tmp_path: Path) -> None:
+    """With --shared-cache, the engine writes them to this Redis."""
+    config = Config(engine=EngineConfig(shared_cache=url_of(port)))
+    with redis_at(port, tmp_path):
+        async with running_engine(config) as engine, Redis(port=port) as operator:
+            await engine.answer(EmbedRequest(inputs=("a text",)), ANYONE)
+            assert len(await keys(operator, 1)) == 1
