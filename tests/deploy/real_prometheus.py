@@ -1,9 +1,8 @@
-"""A real Prometheus for the tests of deploy/, installed on the system or by `make`."""
+"""A real Prometheus for the tests of deploy/."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +13,7 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).parents[2]
-UNPACKED = ROOT / ".venv-tools" / "prometheus" / "usr" / "bin"
 PATIENCE_S = 120
-
-
-def program(name: str) -> str | None:
-    """The path of `prometheus` or `promtool`, or None."""
-    return shutil.which(name) or shutil.which(name, path=str(UNPACKED))
 
 
 @dataclass(frozen=True)
@@ -60,12 +52,10 @@ class Prometheus:
 @contextmanager
 def prometheus_at(port: int, config: Path, folder: Path) -> Iterator[Prometheus]:
     """A running Prometheus with this configuration. folder: its writable folder."""
-    command = program("prometheus")
-    assert command is not None
     options = [f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]
     stored = [f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
     log = folder / "log"
-    with log.open("w") as out, subprocess.Popen([command, *options, *stored], stdout=out, stderr=out) as process:
+    with log.open("w") as out, subprocess.Popen(["prometheus", *options, *stored], stdout=out, stderr=out) as process:
         prometheus = Prometheus(f"http://127.0.0.1:{port}", process)
         try:
             prometheus.wait_for(lambda: _is_ready(prometheus.url))

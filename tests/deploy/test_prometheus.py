@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from tests.deploy.asked import PROMETHEUS, ROOT, drawn, rules
-from tests.deploy.real_prometheus import Prometheus, program, prometheus_at
+from tests.deploy.real_prometheus import Prometheus, prometheus_at
 from tests.ports import free_port
 from tests.real_server import running
 
@@ -26,8 +26,8 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 KEY, METRICS_KEY = "x" * 40, "m" * 40
 
 needs_prometheus = pytest.mark.skipif(
-    program("prometheus") is None or program("promtool") is None,
-    reason="there is no Prometheus: `make test` fetches Debian's, where there is apt-get",
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="there is no Prometheus: `python -m tests.programs` fetches it",
 )
 
 # The expressions of Smart Embedder's README and panels.
@@ -60,9 +60,7 @@ RECORDED, ALERTS, DRAWN = rules("rules.yml", "record"), rules("alerts.yml", "ale
 )
 def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
     """The configuration and the rules are valid, and alerts fire exactly when they should."""
-    command = program("promtool")
-    assert command is not None
-    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -139,13 +137,11 @@ def send_requests(url: str) -> None:
 @needs_prometheus
 def test_promtool_accepts_the_metrics(prometheus: Prometheus) -> None:
     """It only criticizes names that other products define: TEI's and one gauge."""
-    command = program("promtool")
-    assert command is not None
     (target,) = prometheus.ask('up{job="vectord"}')
     headers = {"authorization": f"Bearer {METRICS_KEY}"}
     page = httpx.get(f"http://{target['metric']['instance']}/metrics", headers=headers).text
     done = subprocess.run(
-        [command, "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
+        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 3, done.stderr  # readable, with criticized names
     named = {line.split()[0] for line in (done.stdout + done.stderr).splitlines()}

@@ -62,7 +62,7 @@ CLIPPED = "[...document.querySelectorAll('pre > code')].filter(code => code.scro
 def browser_page() -> Iterator[Page]:
     """1280 pixels wide. It may open files only."""
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine: make test installs it as root where there is apt-get")
+        pytest.skip("there is no Chromium: `python -m tests.programs` fetches it")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
-
-pytest.importorskip("grpc")
-
-import grpc
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.models import write_sentence_bert

@@ -9,10 +9,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-
-pytest.importorskip("redis")
-pytest.importorskip("throttled")
-
 from tests.engine.fakes import FakeBackend, expected_row, serving
 from tests.server.live import until
 from tests.small_redis import SmallRedis, small_redis

@@ -102,11 +102,8 @@ def test_a_bad_option_is_exit_code_2(words: list[str], line: str, capsys: pytest
 
 def test_ctrl_c_is_exit_code_130() -> None:
     """Also during requests."""
-    # A shell's background jobs ignore this signal, and so would this child process.
-    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    program += "from vectord.cli.main import main; sys.exit(main())"
     with stand_in() as server:
-        command = [sys.executable, "-c", program, "bench", "--url", server.url, "--scenarios", "embed_dense"]
+        command = [sys.executable, "-m", "vectord", "bench", "--url", server.url, "--scenarios", "embed_dense"]
         command += ["--requests", "1000000"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:

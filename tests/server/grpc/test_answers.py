@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
-
 from tests.products.results import VECTORS, classify_result, embed_result, model_info, model_list, rerank_result, usage
 
 from vectord import __version__

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import asyncio
 
 import numpy as np
+import pytest
 from grpc import StatusCode
 
 from vectord import errors

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("grpc")
-
 from tests.server.grpc.fakes import METHODS
 
 from vectord.server import grpc as rpc

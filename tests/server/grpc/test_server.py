@@ -6,11 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live, pipeline
 
 from vectord.config import ServerConfig

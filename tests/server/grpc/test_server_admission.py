@@ -7,11 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 import trustme
 from tests.server.grpc.fakes import FakeEngine, live, pipeline
 

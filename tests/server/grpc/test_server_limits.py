@@ -7,11 +7,8 @@ import gc
 import struct
 from typing import NoReturn
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from grpc import StatusCode
 from tests.attack.grpc_frames import PING, PREFACE, SETTINGS, frame
 from tests.collection import without_collection

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from tests.observability.collectors import attributes_of, grpc_collector, spans_of
 from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, pipeline
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from grpc import StatusCode
 from tests.server.grpc.fakes import METHODS, FakeEngine, live
 

@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
-
 from tests.products.results import rerank_result, usage
 from tests.server.grpc.fakes import PATIENCE_S
 

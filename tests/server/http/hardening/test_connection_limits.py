@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import resource
 import socket
 from contextlib import AsyncExitStack
 
@@ -205,7 +206,6 @@ async def test_exceeded_limits_are_logged_and_counted(caplog: pytest.LogCaptureF
 
 def test_the_defaults_follow_the_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """They leave room for 1,000 connections from one address, for other files and for probes."""
-    resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_048_576, 1_048_576))
     assert configured_limits(None, None) == (MAX_BY_DEFAULT, MAX_BY_DEFAULT * 3 // 4)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2048, 2048))

@@ -52,7 +52,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def chromium() -> Iterator[Browser]:
     """Playwright's own event loop counts as running until it is closed: no test of other folders must meet it."""
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine: make test installs it as root where there is apt-get")
+        pytest.skip("there is no Chromium: `python -m tests.programs` fetches it")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
