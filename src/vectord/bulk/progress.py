@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from vectord.housekeeping import Housekeeping
 from vectord.observability.progress import one_line_column, terminal_handler
 
 log = logging.getLogger("vectord.bulk")
@@ -70,6 +71,7 @@ class ProgressBar(JobProgress):
 
         super().__init__(total)
         self._reasons: list[str] = []
+        self._housekeeping = Housekeeping("the progress bar")
         text = TextColumn(  # the bar shrinks first
             ("{task.percentage:>3.0f}% " if total else "") + "{task.description}",
             table_column=one_line_column(),
@@ -80,7 +82,7 @@ class ProgressBar(JobProgress):
         self._task = self._bar.add_task(self._done, total=total)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._housekeeping.run(self._bar.start)
         _write_log_to_stderr()
         model_log.addHandler(self._model_progress)
         model_log.setLevel(logging.INFO)  # the log itself shows warnings only
@@ -91,7 +93,7 @@ class ProgressBar(JobProgress):
         model_log.propagate = True
         model_log.setLevel(logging.NOTSET)
         model_log.removeHandler(self._model_progress)
-        self._bar.stop()
+        self._housekeeping.run(self._bar.stop)
         _write_log_to_stderr()
 
     def start(self, step: str) -> None:
@@ -102,7 +104,7 @@ class ProgressBar(JobProgress):
     def begin(self, position: int, rows: int) -> None:
         self._begin = position
         self._began_s = time.monotonic()
-        self._bar.update(self._task, completed=position, description=f"resuming after {rows:,} rows" if rows else "")
+        self._update(position, f"resuming after {rows:,} rows" if rows else "")
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
         self._done = f"{rows:,} rows, {self.pace(position, tokens)}"
@@ -120,7 +122,10 @@ class ProgressBar(JobProgress):
 
     def _draw(self, position: int | None = None) -> None:
         words = f"{self._done} (waiting: {self._reasons[-1]})" if self._reasons else self._done
-        self._bar.update(self._task, completed=position, description=words.replace("[", r"\["))
+        self._update(position, words.replace("[", r"\["))
+
+    def _update(self, position: int | None, description: str) -> None:
+        self._housekeeping.run(self._bar.update, self._task, completed=position, description=description)
 
 
 class _ModelProgress(logging.Handler):

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemaini
 from rich.text import Text
 
 from vectord.client.calls import ClientCall
+from vectord.housekeeping import Housekeeping
 
 Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 
@@ -24,13 +25,19 @@ def progress_of(call: ClientCall[Any]) -> Iterator[Advance]:
         yield lambda texts, tokens: None
         return
     columns = (BarColumn(bar_width=None), Done(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
-        task = progress.add_task("", total=sum(len(part.items) for part in call.parts), tokens=0)
+    progress = Progress(*columns, console=Console(stderr=True), expand=True)
+    task = progress.add_task("", total=sum(len(part.items) for part in call.parts), tokens=0)
+    housekeeping = Housekeeping("the progress bar")
 
-        def advance(texts: int, tokens: int) -> None:
-            progress.update(task, advance=texts, tokens=progress.tasks[0].fields["tokens"] + tokens)
+    def advance(texts: int, tokens: int) -> None:
+        before = progress.tasks[0].fields["tokens"]
+        housekeeping.run(progress.update, task, advance=texts, tokens=before + tokens)
 
+    housekeeping.run(progress.start)
+    try:
         yield advance
+    finally:
+        housekeeping.run(progress.stop)
 
 
 class Done(ProgressColumn):

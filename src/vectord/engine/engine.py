@@ -60,6 +60,7 @@ from vectord.errors import (
     TimedOut,
     VectordError,
 )
+from vectord.housekeeping import Housekeeping
 from vectord.schema import (
     ANYONE,
     VECTOR_KINDS,
@@ -138,6 +139,7 @@ class Engine:
         self._embedders = {served.name for served in self._registry.models if _has_vectors(served)}
         self._counter = StatisticsCounter(self._embedders)
         self._observer = observer
+        self._housekeeping = Housekeeping("an observer of the engine")
         self._admission = Admission(
             self._config.max_concurrent_requests,
             self._config.queue_timeout_s,
@@ -467,8 +469,9 @@ class Engine:
     # --- checks and reports -----------------------------------------------------------------------------------
 
     def _observe(self, event: Event) -> None:
-        self._counter.observe(event)
-        self._observer(event)
+        """Every event of the engine passes here."""
+        self._housekeeping.run(self._counter.observe, event)
+        self._housekeeping.run(self._observer, event)
 
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]

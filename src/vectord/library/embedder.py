@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import ConfigError, InvalidField, ModelUnavailable, ShuttingDown, VectordError
+from vectord.housekeeping import Housekeeping
 from vectord.schema import (
     Caller,
     EmbedRequest,
@@ -553,6 +554,11 @@ def _progress(texts: int, shown: bool | None) -> Iterator[Advance]:
     from rich.console import Console  # noqa: PLC0415 - most calls show none
     from rich.progress import Progress  # noqa: PLC0415
 
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("texts", total=texts)
-        yield lambda done: progress.update(task, advance=done)
+    progress = Progress(console=Console(stderr=True))
+    task = progress.add_task("texts", total=texts)
+    housekeeping = Housekeeping("the progress bar")
+    housekeeping.run(progress.start)
+    try:
+        yield lambda done: housekeeping.run(progress.update, task, advance=done)
+    finally:
+        housekeeping.run(progress.stop)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from vectord.engine.events import Event
+from vectord.housekeeping import Housekeeping
 from vectord.observability.activity import STEP_S, Activity
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import MetricFamilies, Snapshot
@@ -52,6 +53,7 @@ class Metrics:
         self._keys: Callable[[], Iterable[str]] = tuple
         self._numbers: dict[str, str] | None = None if names_models else {"": ""}  # of models, by name
         self._process = ProcessMetrics()
+        self._housekeeping = Housekeeping("the console's history")
         self._writing = asyncio.Lock()  # one page at a time: it may have a megabyte
 
     def subscribe(self, kind: type, handle: Callable[[Any], None]) -> None:
@@ -106,9 +108,12 @@ class Metrics:
     async def keep_history(self) -> None:
         """Add a step to the console's history every few seconds, until it is cancelled."""
         while True:
-            if (figures := self.figures("live")) is not None:
-                self.activity.record(figures)
+            self._housekeeping.run(self._record)
             await asyncio.sleep(STEP_S)
+
+    def _record(self) -> None:
+        if (figures := self.figures("live")) is not None:
+            self.activity.record(figures)
 
     def _look(self) -> None:
         self._process.read()

@@ -38,16 +38,23 @@ class TerminalHandler(LineHandler):
         self._tasks: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """The handler's lock is held."""
+        """The handler's lock is held. A terminal that is gone fails nothing, as for other handlers of logging."""
+        if not hasattr(record, "progress") and self._bars is None:
+            super().emit(record)
+            return
+        try:
+            self._emit_with_bars(record)
+        except Exception:
+            self.handleError(record)
+
+    def _emit_with_bars(self, record: logging.LogRecord) -> None:
         progress = getattr(record, "progress", None)
         if progress is not None:
             self._draw(record.getMessage(), *progress)
-        elif self._bars is None:
-            super().emit(record)
-        else:
-            from rich.text import Text  # noqa: PLC0415
+            return
+        from rich.text import Text  # noqa: PLC0415
 
-            self._bars.console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
+        self._bars.console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
 
     def close(self) -> None:
         self._stop()

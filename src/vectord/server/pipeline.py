@@ -25,6 +25,7 @@ from vectord.errors import (
     VectordError,
     drop_frames,
 )
+from vectord.housekeeping import Housekeeping
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
@@ -115,6 +116,7 @@ class RequestPipeline:
         self.shutdown = shutdown
         self._observer = observer
         self._tracer = tracer
+        self._housekeeping = Housekeeping("the report of a request")
         self._refusals = RefusalLog()
         self.reload = Reload()
         self.reload.on_begin(gate.keys.reload)
@@ -149,7 +151,8 @@ class RequestPipeline:
         span.
         """
         if self._tracer is not None and span is not None:
-            record.span = self._tracer.begin(*span, record.headers, record.exchange.began_s)
+            began_s = record.exchange.began_s
+            record.span = self._housekeeping.run(self._tracer.begin, *span, record.headers, began_s)
         record.address = self.gate.address(peer, forwarded)
         record.key = self.gate.keys.lookup(record.headers) if reads_key else None
 
@@ -159,7 +162,10 @@ class RequestPipeline:
             raise ShuttingDown
 
     async def account(self, record: RequestRecord, result: Result | BatchResult) -> None:
-        """Count a result of the engine, and subtract its tokens from the key's quota. A gRPC stream has many."""
+        """Count a result of the engine, and subtract its tokens from the key's quota. A gRPC stream has many.
+
+        The result counts even where the quota is out of reach: with front-ends, the engine's process has it.
+        """
         exchange = record.exchange
         exchange.model = getattr(result, "model", None)
         usage = getattr(result, "usage", None)
@@ -169,7 +175,7 @@ class RequestPipeline:
             exchange.timings = usage.timings
         if isinstance(result, EmbedResult):
             exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
-        await self.gate.limits.spend(record.key, result)
+        await self._housekeeping.wait(self.gate.limits.spend(record.key, result))
 
     def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
         """The error to render. Logs failures of the server under the request id; clients get the message alone.
@@ -200,8 +206,8 @@ class RequestPipeline:
         exchange.trace_id = sampled_trace_id(record.headers) if record.span is None else record.span.trace_id
         exchange.key = None if record.key is None or record.key.shared else record.key.name
         if self._observer is not None:
-            self._observer(exchange)
+            self._housekeeping.run(self._observer, exchange)
         if self._tracer is not None and record.span is not None:
-            self._tracer.end(record.span, exchange)
+            self._housekeeping.run(self._tracer.end, record.span, exchange)
         if exchange.error not in REFUSALS or self._refusals.is_first(exchange.error):
-            log_answer(logging.DEBUG if quiet else logging.INFO, exchange)
+            self._housekeeping.run(log_answer, logging.DEBUG if quiet else logging.INFO, exchange)

@@ -42,6 +42,7 @@ from vectord.cluster.remote.messages import (
 )
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
+from vectord.housekeeping import Housekeeping
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import Metrics
@@ -131,6 +132,7 @@ class _FrontEndConnection:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._bytes: dict[int, int] = {}  # of the requests of those tasks
         self._paused = False
+        self._housekeeping = Housekeeping("a report of a front-end")
 
     async def finish(self) -> None:
         if self._tasks:
@@ -178,9 +180,8 @@ class _FrontEndConnection:
         if metrics is None:
             return
         if isinstance(report, ConnectionsCounted):
-            metrics.observe(msgspec.structs.replace(report, process=id(self)))
-        else:
-            metrics.observe(report)
+            report = msgspec.structs.replace(report, process=id(self))
+        self._housekeeping.run(metrics.observe, report)
 
     async def _reply(self, query: Query) -> QueryReply:
         buckets, metrics = self._server.buckets, self._server.metrics

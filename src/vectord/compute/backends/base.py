@@ -103,6 +103,12 @@ class Backend(Protocol):
         """
         return
 
+    def free_memory(self) -> None:
+        """Free what large batches needed and the next one may not. Called by a worker's thread after its batch was
+        delivered, so that it fails no answer; other forwards may be running.
+        """
+        return
+
     def close(self) -> None:
         """Free everything. No forward may be running or follow."""
         return

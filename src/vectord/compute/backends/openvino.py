@@ -173,6 +173,12 @@ class OpenvinoBackend(Backend):
             self._exact = self._exact or self._make_exact()
             return self._exact.run(batch, stream=0)
 
+    def free_memory(self) -> None:
+        """See Backend.free_memory."""
+        for plan in (self._wide, self._narrow.result() if self._narrow.done() else None, self._exact):
+            if plan is not None:
+                plan.free_memory()
+
     def renew(self, stream: int) -> None:
         """See Backend.renew. Makes new plans and locks: the hung forward keeps threads and may hold a lock.
         Costs the time and memory of compiling; the old plans go with their last forward."""
@@ -239,6 +245,10 @@ class AdaptedBackend(Backend):
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
         return self._adapted.forward_exact(batch)
+
+    def free_memory(self) -> None:
+        for backend in self._made():
+            backend.free_memory()
 
     def renew(self, stream: int) -> None:
         for backend in self._made():

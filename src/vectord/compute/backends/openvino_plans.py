@@ -21,20 +21,64 @@ from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
 from vectord.compute.ops.packed_weights import PackedWeightsOps, Packing
 from vectord.compute.scratch import Scratch
 from vectord.errors import ModelUnavailable
+from vectord.housekeeping import Housekeeping
 
 RELEASE_S = 0.05  # the runtime lays out about 2 GB/s
-LONG_TOKENS = 4096  # after a longer batch, its memory is freed
+LONG_TOKENS = 4096  # after a longer batch, its memory is freed: 250 MB for 8,192 tokens with BGE-M3's shape
 
 InferencePrecision = Literal["bf16", "f32"]  # OpenVINO's names
+
+
+class GraphMemory:
+    """The memory that a compiled graph keeps for the next batch, as large as its longest batch needed.
+
+    OpenVINO frees it for all streams together, and only while none of them runs: after a long batch, the first stream
+    that ends while the others are idle frees it. Until then it is at most that of the longest batch on every stream.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel) -> None:
+        self._compiled = compiled
+        self._lock = threading.Lock()
+        self._running = 0
+        self._is_large = False
+
+    @contextmanager
+    def in_use(self, tokens: int) -> Iterator[None]:
+        with self._lock:
+            self._running += 1
+            self._is_large |= tokens > LONG_TOKENS
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def free(self) -> None:
+        """Free it, if it is large and nothing runs. A batch that starts meanwhile waits for the end."""
+        with self._lock:
+            if self._running or not self._is_large:
+                return
+            self._compiled.release_memory()
+            self._is_large = False
+        trim_heap()
 
 
 class Plan:
     """One compiled graph, with one infer request for each stream."""
 
-    def __init__(self, compiled: ov.CompiledModel, graph: OpenvinoGraph, ops: OpenvinoOps, streams: int) -> None:
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        graph: OpenvinoGraph,
+        ops: OpenvinoOps,
+        streams: int,
+        memory: GraphMemory | None = None,
+    ) -> None:
+        """memory: that of another plan with the same compiled graph."""
         self._ops = ops  # owns the memory of the graph's constants
         self._graph = graph
         self._compiled = compiled
+        self._memory = memory or GraphMemory(compiled)
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
@@ -42,24 +86,27 @@ class Plan:
 
         Raises MemoryError.
         """
-        request = self._requests[stream]
+        tokens = batch.texts.ids.size
+        # A request keeps the memory of its outputs, so a long batch has one of its own.
+        request = self._requests[stream] if tokens <= LONG_TOKENS else self._compiled.create_infer_request()
         arrays = self._set_inputs(request, batch)
         try:
-            answers = request.infer(share_outputs=True)
+            with self._memory.in_use(tokens):
+                answers = request.infer(share_outputs=True)
         except RuntimeError as error:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
-                raise MemoryError(f"no room for a batch of {batch.texts.ids.size} tokens") from error
+                raise MemoryError(f"no room for a batch of {tokens} tokens") from error
             raise
         del arrays  # the request reads them in place
-        requested = {output: answers[self._graph.outputs.index(output)] for output in batch.outputs}
-        if batch.texts.ids.size > LONG_TOKENS:
-            self._forget(stream)
-            return requested  # the request's memory, which now belongs to them
-        return {name: rows.copy() for name, rows in requested.items()}
+        return {output: answers[self._graph.outputs.index(output)].copy() for output in batch.outputs}
+
+    def free_memory(self) -> None:
+        """See GraphMemory.free."""
+        self._memory.free()
 
     def with_own_request(self) -> Plan:
         """Return the same graph with a separate request, for a stream that no worker uses."""
-        return Plan(self._compiled, self._graph, self._ops, streams=1)
+        return Plan(self._compiled, self._graph, self._ops, streams=1, memory=self._memory)
 
     def warm_up(self, batch: TokenBatch) -> None:
         """Run `batch` on all streams at once. No other call may be running.
@@ -75,12 +122,6 @@ class Plan:
             if not all(np.isfinite(tensor.data).all() for tensor in request.output_tensors):
                 raise ModelUnavailable("the first answer is not finite: broken weights, or a faulty processor")
         del arrays
-
-    def _forget(self, stream: int) -> None:
-        """Free the memory of a long batch: with BGE-M3's shape 250 MB for 8,192 tokens."""
-        self._requests[stream] = self._compiled.create_infer_request()
-        self._compiled.release_memory()  # of idle streams; the others' has the usual size
-        trim_heap()
 
     def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[npt.NDArray[np.generic]]:
         arrays = self._graph.pack(batch.texts, batch.outputs)
@@ -103,6 +144,7 @@ class Compiler:
         self._core = core
         self._checkpoint = open_checkpoint(spec.weights)
         self._scratches: WeakSet[Scratch] = WeakSet()  # of the graphs in use
+        self._housekeeping = Housekeeping("releasing the pages of a checkpoint")
 
     @property
     def weights(self) -> Iterable[Weight]:
@@ -120,7 +162,7 @@ class Compiler:
 
         def release() -> None:
             while not done.wait(RELEASE_S):
-                self._release_pages()
+                self._housekeeping.run(self._release_pages)
 
         thread = threading.Thread(target=release, name="openvino-release", daemon=True)
         thread.start()
@@ -182,7 +224,7 @@ class Compiler:
 
         Compiling reads all of the checkpoint, and a plan's first batch reads all matrices to lay them out.
         """
-        self._release_pages()
+        self._housekeeping.run(self._release_pages)  # the system refuses it for pages locked in memory
         trim_heap()
 
     def _release_pages(self) -> None:

@@ -51,7 +51,7 @@ async def load(
     if served.source.memory_bytes >= LARGE_BYTES:
         progress.info(what, extra={"progress": (0, None)})
     try:
-        encoder, backends = await in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
+        encoder, backends = await in_own_thread(served.source.load, f"vectord-load-{served.name}", daemon=False)
         served.runner = make_runner(served, encoder, backends)
         tested_s = time.monotonic()
         await self_test(served.runner)
@@ -155,8 +155,11 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
     served.failure = cause
 
 
-async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
-    """Like asyncio.to_thread, but a hung call does not prevent the process from ending."""
+async def in_own_thread(call: Callable[[], T], name: str, *, daemon: bool) -> T:
+    """Like asyncio.to_thread, but a cancelled call, which continues, takes no thread of a pool.
+
+    daemon: the program may end during the call. Not for native code, which then aborts the process.
+    """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # a cancelled waiter does not cancel the call
 
@@ -168,5 +171,5 @@ async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
         except BaseException as error:  # asyncio would let a SystemExit end the server
             outcome.set_exception(RuntimeError(f"{name} ended with {type(error).__name__}"))
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=daemon).start()
     return await asyncio.wrap_future(outcome)

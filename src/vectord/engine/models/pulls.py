@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vectord.checkpoints.pulling import Cached, Progress
-from vectord.engine.models.loading import in_daemon_thread
+from vectord.engine.models.loading import in_own_thread
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import Forbidden, InvalidField, ShuttingDown, StartError, Unavailable
 from vectord.schema import PullResult
@@ -124,13 +124,13 @@ class Pulls:
     async def _pull(self, puller: Puller, name: str) -> str:
         def show(path: str, done: int, total: int | None) -> None:
             if self._closed:
-                raise SystemExit  # in_daemon_thread ends the thread; an Exception would be tried again
+                raise SystemExit  # in_own_thread ends the thread; an Exception would be tried again
             if self._last is not None:
                 shown = PullResult(model=name, state="pulling", file=path, done_bytes=done, total_bytes=total or 0)
                 self._last.progress = shown
 
         try:
-            source = await in_daemon_thread(lambda: puller.fetch(name, show), f"vectord-pull-{name}")
+            source = await in_own_thread(lambda: puller.fetch(name, show), f"vectord-pull-{name}", daemon=True)
             served = self._add(source)
         except StartError as error:
             raise InvalidField(

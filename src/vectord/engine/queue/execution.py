@@ -47,6 +47,10 @@ class Execution:
         """One reply per item, in order. Never raises an Exception."""
         return self._run(batch.items, stream, batch.alone)
 
+    def free_memory(self) -> None:
+        """Free what the last batches needed and the next one may not. May raise anything."""
+        self._backend.free_memory()
+
     def renew(self, stream: int) -> None:
         """Prepare a stream with a hung forward for another thread. May block, and raise anything."""
         self._backend.renew(stream)

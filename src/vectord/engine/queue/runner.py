@@ -28,6 +28,7 @@ from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
+from vectord.housekeeping import Housekeeping
 from vectord.schema import AnswerKind, Caller, Float32, Lane, TextOptions
 from vectord.text.sequence import Encoder, TokenSequence
 
@@ -89,6 +90,7 @@ class ModelRunner:
         self._cache = cache
         self._observer = observer
         self._queue_changed = queue_changed
+        self._housekeeping = Housekeeping(f"keeping the answers of {name}")
         self._jobs: set[Job] = set()
         self._stopped = False
         self._stalled_changed = stalled_changed
@@ -215,12 +217,12 @@ class ModelRunner:
     def close(self, timeout_s: float) -> bool:
         """Blocks until the threads have ended and the backends are closed; False if that takes longer.
 
-        A compiling backend cannot be interrupted: a thread closes it later.
+        A compiling backend cannot be interrupted: a thread closes it later, and the end of the program waits for that.
         """
         deadline_s = self.worker.now_s() + timeout_s
         if not self.worker.join(timeout_s):
             return False
-        closing = threading.Thread(target=self._close_backends, name=f"close {self._name}", daemon=True)
+        closing = threading.Thread(target=self._close_backends, name=f"close {self._name}", daemon=False)
         closing.start()
         closing.join(max(0.0, deadline_s - self.worker.now_s()))
         return not closing.is_alive()
@@ -293,18 +295,20 @@ class ModelRunner:
     # --- after a batch ----------------------------------------------------------------------------------------
 
     def _deliver(self, outcome: BatchOutcome) -> None:
-        failed = False
-        for item, answer in zip(outcome.batch.items, outcome.answers, strict=True):
+        """The answers first: nothing that follows can fail them."""
+        batch, kept = outcome.batch, list[tuple[Item, Answer]]()
+        for item, answer in zip(batch.items, outcome.answers, strict=True):
             self._cache.ended(item)
             if isinstance(answer, InferenceFailed):
-                failed = True
                 for waiter, index in item.waiters:
                     waiter.fail(index, answer)
                 continue
-            self._cache.keep(item, answer)
             for waiter, index in item.waiters:
                 waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
-        batch = outcome.batch
+            kept.append((item, answer))
+        for item, answer in kept:
+            self._housekeeping.run(self._cache.keep, item, answer)
+        failed = len(kept) < len(batch.items)
         if batch.under_load and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
         self._observer(self._report(outcome, failed))

@@ -24,6 +24,8 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from weakref import WeakSet
 
 from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import (
@@ -39,6 +41,7 @@ from vectord.engine.queue.devices import (
 from vectord.engine.queue.execution import Reply
 from vectord.engine.queue.scheduler import Scheduler
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
+from vectord.housekeeping import Housekeeping
 from vectord.schema import DeviceState, Lane
 
 logger = logging.getLogger("vectord.engine")
@@ -84,6 +87,7 @@ class Worker:
         self._retries = Retries()
         self._stopping = False
         self._threads: dict[DeviceStream, threading.Thread] = {}
+        self._housekeeping = Housekeeping(f"freeing the memory of {name}")
 
     @staticmethod
     def now_s() -> float:
@@ -110,6 +114,7 @@ class Worker:
         return self._devices.living_streams
 
     def start(self) -> None:
+        _ended_at_exit().add(self)
         for stream in self._devices.all_streams:
             self._start_thread(stream)
 
@@ -178,6 +183,14 @@ class Worker:
             alive[0].join(left_s)
         return True
 
+    def end_at_exit(self) -> None:
+        """Blocks until no thread is in native code any more, except for hung ones. Called on the main thread."""
+        # In a fork, no thread of its parent lives, and one may have held the lock.
+        if any(one.is_alive() for one in self._threads.values()):
+            self.stop()
+        for one in set(self._threads.values()).difference(self._hangs.hung_threads):
+            one.join()
+
     def give_up_hung(self) -> None:
         """Fail the batches that have run for longer than forward_timeout_s, and replace their threads.
 
@@ -235,6 +248,7 @@ class Worker:
                 if not self._end_batch():
                     return
                 self._answered(running, answers, ended_s)
+                self._housekeeping.run(stream.device.execution.free_memory)
 
     def _next_batch(self, stream: DeviceStream, free_s: float) -> RunningBatch | None:
         """Waits for the calling thread's next batch. None: the thread must end."""
@@ -408,3 +422,19 @@ class Worker:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed: no request waits any more
             logger.debug("an outcome of %s found its event loop closed", self._name)
+
+
+@cache
+def _ended_at_exit() -> WeakSet[Worker]:
+    """The workers that the end of the program waits for.
+
+    A daemon thread that returns from native code while the interpreter ends aborts the process (exit code 134).
+    """
+    workers = WeakSet[Worker]()
+
+    def end() -> None:
+        for worker in list(workers):
+            worker.end_at_exit()
+
+    threading._register_atexit(end)  # type: ignore[attr-defined]  # atexit runs after the end of thread pools
+    return workers

@@ -29,6 +29,7 @@ from vectord.errors import (
     VectordError,
     drop_frames,
 )
+from vectord.housekeeping import Housekeeping
 from vectord.observability.logs import log_failure
 from vectord.products.common.batches import (
     MAX_LINES,
@@ -79,6 +80,7 @@ class BatchRunner:
         self._table = table
         self._gate = gate
         self._guards = guards
+        self._housekeeping = Housekeeping("spending a key's quota")
         self._storing = asyncio.Lock()  # one call of the store at a time
         self._places = asyncio.Semaphore(RUNNING_LINES)
         self._parsing = asyncio.Lock()  # one large line at a time: its parser delays the event loop
@@ -353,7 +355,7 @@ class BatchRunner:
             except (Overloaded, Unavailable) as refused:
                 await asyncio.sleep(min(max(refused.retry_after_s, 0.05), MAX_RETRY_S))
             else:
-                await self._gate.limits.spend(key, result)
+                await self._housekeeping.wait(self._gate.limits.spend(key, result))
                 return result
 
 

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
+from vectord.housekeeping import Housekeeping
 from vectord.observability.logs import START
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
@@ -82,6 +83,7 @@ class WatchingServer(uvicorn.Server):
         self._backpressure = backpressure
         self._limits = limits
         self._acceptors: list[Acceptor] = []
+        self._housekeeping = Housekeeping("the check of the connections")
         backpressure.watch(self._connections)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -109,7 +111,7 @@ class WatchingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_S == 0:
-            self._watch(asyncio.get_running_loop().time())
+            self._housekeeping.run(self._watch, asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     def _watch(self, now_s: float) -> None:
