@@ -31,7 +31,7 @@ from bench.corpus import make_corpus
 from bench.machine import conditions
 from bench.report import Report, Row, show
 from bench.soak import soak
-from bench.soak_texts import make_pool
+from bench.soak_texts import make_long_pool, make_pool
 from bench.subject import Subject, make_subject
 from vectord.checkpoints.hub import resolve
 from vectord.config import DEFAULT_MODEL
@@ -140,10 +140,10 @@ def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
 
 def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:
     if options.measure == "soak":
-        pool = make_pool(subject)
-        with subject.start_server("--auto-truncate") as server:
+        pool, long = make_pool(subject), make_long_pool(subject)
+        with subject.start_server(pool.model, long.model, "--auto-truncate") as server:
             server.wait_until_answering()
-            rows, soaked = soak(server, pool, options.minutes)
+            rows, soaked = soak(server, pool, long, options.minutes)
         return rows, {"soak": soaked}
     if options.measure == "overload":
         with subject.start_server(*overload.OPTIONS) as server:

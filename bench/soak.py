@@ -29,6 +29,7 @@ from vectord.config import DEFAULT_MODEL
 
 CONNECTIONS = 32
 MOST_TEXTS = 8  # in a request
+LONG_SHARE = 0.05  # of the requests, to the model for long texts
 PATIENCE_S = 60.0  # until a request counts as unanswered
 LOOK_S = 5.0  # between two samples of memory
 WARM_S = 60.0  # growth counts from here
@@ -52,42 +53,46 @@ class Soaked:
     resident: list[tuple[float, int]] = field(default_factory=list, repr=False)  # seconds, bytes
 
 
-def soak(server: Server, pool: Pool, minutes: float) -> tuple[list[Row], list[Soaked]]:
+def soak(server: Server, pool: Pool, long: Pool, minutes: float) -> tuple[list[Row], list[Soaked]]:
     """Load `server`, started with --auto-truncate, for `minutes`, and print a line on stderr every half minute."""
-    found = load(server, pool, minutes * 60)
+    found = load(server, pool, long, minutes * 60)
     return rows(found), [found]
 
 
-def load(server: Server, pool: Pool, seconds: float, key: str | None = None) -> Soaked:
-    """key: of the API; None: none."""
+def load(server: Server, pool: Pool, long: Pool, seconds: float, key: str | None = None) -> Soaked:
+    """long: of a second model of the server, for LONG_SHARE of the requests. key: of the API; None: none."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_soak(server, pool, seconds, key))
+        return runner.run(_soak(server, pool, long, seconds, key))
 
 
-async def _soak(server: Server, pool: Pool, seconds: float, key: str | None) -> Soaked:
+async def _soak(server: Server, pool: Pool, long: Pool, seconds: float, key: str | None) -> Soaked:
     found = Soaked()
     began_s = time.perf_counter()
     chances = [random.Random(i) for i in range(CONNECTIONS)]
     watch = asyncio.create_task(_watch(server, found, began_s))
-    await asyncio.gather(*(_load(server.port, pool, found, chance, began_s + seconds, key) for chance in chances))
+    until_s = began_s + seconds
+    await asyncio.gather(*(_load(server.port, pool, long, found, chance, until_s, key) for chance in chances))
     watch.cancel()
     found.elapsed_s = time.perf_counter() - began_s
     found.resident.append((found.elapsed_s, server.resident_bytes()))
     return found
 
 
-async def _load(port: int, pool: Pool, found: Soaked, chance: random.Random, until_s: float, key: str | None) -> None:
+async def _load(
+    port: int, usual: Pool, long: Pool, found: Soaked, chance: random.Random, until_s: float, key: str | None
+) -> None:
     connection = Connection(port, PATIENCE_S)
     while time.perf_counter() < until_s:
+        pool = long if chance.random() < LONG_SHARE else usual
         some = chance.choices(range(len(pool.texts)), k=chance.randint(1, MOST_TEXTS))
-        answer = await connection.ask(request([pool.texts[i] for i in some], key))
+        answer = await connection.ask(request([pool.texts[i] for i in some], key, pool.model))
         count(found, pool, some, answer)
     connection.close()
 
 
-def request(texts: Sequence[str], key: str | None = None) -> bytes:
+def request(texts: Sequence[str], key: str | None = None, model: str = DEFAULT_MODEL) -> bytes:
     """With base64, so that reading responses takes little CPU time from the server."""
-    body = json.dumps({"model": DEFAULT_MODEL, "input": list(texts), "encoding_format": "base64"}).encode()
+    body = json.dumps({"model": model, "input": list(texts), "encoding_format": "base64"}).encode()
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     if key is not None:
         head += f"Authorization: Bearer {key}\r\n"

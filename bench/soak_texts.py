@@ -25,6 +25,19 @@ from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
 
 REAL = 400
+LONG_TEXTS = 24
+LONG_CONFIG = {  # a small model that reads as many tokens as BGE-M3
+    "model_type": "bert",
+    "vocab_size": 2000,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
 HARD = (
     "x" * 20_000,
     "-" * 5_000,
@@ -45,15 +58,32 @@ HARD = (
 
 @dataclass(frozen=True, slots=True)
 class Pool:
+    """Texts of one model."""
+
     texts: Sequence[str]
     tokens: Sequence[int]  # as the model reads them, truncated
     vectors: np.ndarray  # (texts, D) float32, of length 1
+    model: str = DEFAULT_MODEL
 
 
 def make_pool(subject: Subject) -> Pool:
     """Takes 15 s: about 700 texts in float32, one by one."""
-    texts = [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD]
-    spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
+    return _pool_of(subject, DEFAULT_MODEL, [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD])
+
+
+def make_long_pool(subject: Subject) -> Pool:
+    """Texts of up to 8,192 tokens, and a random model that reads them: after each, the backend frees its memory."""
+    from bench import random_models  # noqa: PLC0415 - imports torch
+
+    folder = random_models.bert(subject.folder / "long", LONG_CONFIG)
+    chance = random.Random(0)
+    lengths = [chance.randint(100, LONG_CONFIG["max_position_embeddings"] + 500) for _ in range(LONG_TEXTS)]
+    texts = [" ".join(f"w{chance.randrange(1900)}" for _ in range(length)) for length in lengths]
+    return _pool_of(subject, str(folder), texts)
+
+
+def _pool_of(subject: Subject, model: str, texts: Sequence[str]) -> Pool:
+    spec = read_spec(resolve(model, offline=True))
     encoded = TextEncoder(spec).read(ReadRequest(inputs=texts, options=TextOptions(), truncate=True))
     backend = import_module(f"vectord.compute.backends.{subject.backend}").load(spec, BackendOptions(dtype="float32"))
     try:
@@ -61,7 +91,8 @@ def make_pool(subject: Subject) -> Pool:
     finally:
         backend.close()
     vectors = np.stack(rows).astype(np.float32)
-    return Pool(texts, [len(text.ids) for text in encoded], vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Pool(texts, [len(text.ids) for text in encoded], vectors, model)
 
 
 def every_length(corpus: Corpus) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 import trustme
 from bench.server_process import Server, free_port
 from bench.soak import Soaked, load
-from bench.soak_texts import Pool, make_pool
+from bench.soak_texts import Pool, make_long_pool, make_pool
 from bench.subject import make_subject
 from tests.attack import tls
 from tests.attack.catalogue import ATTACKS
@@ -124,18 +124,24 @@ async def attack_tls_and_cache(folder: Path, seconds: float, connections: int, l
 
 
 async def attack_loaded(
-    folder: Path, pool: Pool, minutes: float, seconds: float, connections: int, limits: Limits, rounds: Rounds
+    folder: Path,
+    pools: tuple[Pool, Pool],
+    minutes: float,
+    seconds: float,
+    connections: int,
+    limits: Limits,
+    rounds: Rounds,
 ) -> Soaked:
     """Rounds of all other attacks until the time is over; at least one, in which the last may be cut off."""
     port, grpc_port = free_port(), free_port()
-    options = "--cache-bytes", "0", "--grpc-port", str(grpc_port), "--auto-truncate"
+    options = *(pool.model for pool in pools), "--cache-bytes", "0", "--grpc-port", str(grpc_port), "--auto-truncate"
     options = *options, "--batch-dir", str(folder / "batches"), "--api-keys-file", str(write_keys(folder))
     with Server([*SERVE, "--port", str(port), *options], port, folder / "vectord.log") as server:
         names = tuple(KEYS)
         target = Target(f"http://127.0.0.1:{port}", ATTACKERS, KEYS["witness"], names, grpc_port)
         await until_listening(server, target)
         ends_s = time.monotonic() + minutes * 60
-        soaking = asyncio.create_task(asyncio.to_thread(load, server, pool, minutes * 60, KEYS["soak"]))
+        soaking = asyncio.create_task(asyncio.to_thread(load, server, *pools, minutes * 60, KEYS["soak"]))
         while time.monotonic() < ends_s:
             for attack in (each for each in ATTACKS if each not in ON_TLS_AND_CACHE):
                 if rounds.resident_bytes and time.monotonic() + seconds + OVERHEAD_S > ends_s:
@@ -207,10 +213,11 @@ def main() -> int:
     rounds = Rounds()
     with tempfile.TemporaryDirectory(prefix="vectord-attack-") as name:
         folder = Path(name)
-        pool = make_pool(make_subject(Path(sys.executable), "openvino", "auto", folder))
+        subject = make_subject(Path(sys.executable), "openvino", "auto", folder)
+        pools = make_pool(subject), make_long_pool(subject)
         asyncio.run(attack_tls_and_cache(folder, options.seconds, options.connections, limits, rounds))
         soaked = asyncio.run(
-            attack_loaded(folder, pool, options.minutes, options.seconds, options.connections, limits, rounds)
+            attack_loaded(folder, pools, options.minutes, options.seconds, options.connections, limits, rounds)
         )
     rows, held = table(rounds, soaked, limits)
     for cells in (HEADER, *rows):

@@ -33,11 +33,12 @@ from vectord.checkpoints.spec import ChatTemplate
 from vectord.compute.backends import fake
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.config import EngineConfig
-from vectord.engine.cache.lookup import TEXTS_PER_STEP
+from vectord.engine.cache.lookup import TEXTS_PER_STEP, AnswerCache
 from vectord.engine.engine import Engine
+from vectord.engine.events import BatchRan, Event, RequestEnded
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.admission import Speed
-from vectord.engine.queue.batch import Item, Job
+from vectord.engine.queue.batch import Answer, CacheKey, Item, Job
 from vectord.errors import (
     EmptyInput,
     InferenceFailed,
@@ -945,3 +946,34 @@ async def test_a_conversation_is_read_as_its_text() -> None:
         assert tokens.usage.characters == len("user: hi;")  # type: ignore[union-attr]
         with pytest.raises(InvalidField, match="no chat template"):
             await engine.answer(replace(asked, model="m0"), ANYONE)
+
+
+async def test_an_observer_that_raises_fails_nothing(caplog):
+    """Models load, requests of all outcomes are answered, and the log names each class of failure once."""
+
+    def observe(event: Event) -> None:
+        raise {BatchRan: ValueError, RequestEnded: KeyError}.get(type(event), RuntimeError)("broken")
+
+    async with serving(FakeBackend(), observer=observe) as engine:
+        assert engine.readiness() == {"m0": "ready"}
+        for _ in range(2):  # computed, and from the cache
+            result = await engine.answer(embed("abc", "d"), ANYONE)
+            assert result.dense["float"].shape == (2, WIDTH)
+        with pytest.raises(ModelNotFound):
+            await engine.answer(embed("a", model="nope"), ANYONE)
+    raised = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert sorted(raised, key=repr) == sorted([ValueError, KeyError, RuntimeError], key=repr)
+
+
+async def test_a_cache_that_raises_fails_nothing(monkeypatch):
+    """All texts of the batch are answered, and so are later requests for the same texts."""
+
+    def keep(cache: AnswerCache, key: CacheKey, answer: Answer) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(AnswerCache, "keep", keep)
+    async with serving(FakeBackend()) as engine:
+        for _ in range(2):
+            async with asyncio.timeout(10):
+                result = await engine.answer(embed("abc", "d"), ANYONE)
+            assert result.dense["float"].shape == (2, WIDTH)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import io
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -386,6 +389,25 @@ def test_a_progress_bar_on_request(embedder: Embedder, capsys: pytest.CaptureFix
     assert "100%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("broken", ["write", "flush"])
+def test_a_progress_bar_that_cannot_be_drawn_loses_no_vectors(
+    broken: str, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard error may be a terminal that is gone."""
+
+    class Gone(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    gone = Gone()
+    setattr(gone, broken, fail)
+    monkeypatch.setattr(sys, "stderr", gone)
+    assert embedder.embed(TEXTS, show_progress=True).shape == (len(TEXTS), WIDTH)
+
+
 def test_a_closed_embedder_refuses(folder: Path) -> None:
     """Closing twice is harmless."""
     made = Embedder(str(folder), backend="fake")
@@ -437,6 +459,63 @@ def test_a_program_may_end_without_closing(program: str, folder: Path) -> None:
     code = f"from vectord import Embedder; {program.format(made=made)}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout.strip(), done.stderr) == (f"({WIDTH},)", "")
+
+
+ENDS = {
+    "end": ("", 0),
+    "error": ("raise ValueError", 1),
+    "exit": ("sys.exit(3)", 3),
+    "interrupt": ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT),
+    "two": ("other = Embedder(folder, threads=2); other.embed('a')", 0),
+    "loading": ("threading.Thread(target=Embedder, args=[folder], daemon=True).start()", 0),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_ends_with_its_own_code_on_a_busy_machine(end: str, tmp_path: Path) -> None:
+    """Without closing, while the second plan compiles, and when closing gives up waiting, as on a busy machine."""
+    statement, code = ENDS[end]
+    program = f"""
+import signal, sys, threading
+from functools import partialmethod
+from vectord import Embedder
+from vectord.engine.engine import Engine
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Engine.close = partialmethod(Engine.close, 0.01)
+folder = {DEFAULT_MODEL!r}
+embedder = Embedder(folder, threads=2)
+embedder.embed("a")
+{statement}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "terminate called" in done.stderr) == (code, False), done.stderr
+
+
+def test_the_end_of_a_program_waits_for_the_forward_that_runs(folder: Path) -> None:
+    """A thread that returned from native code later would abort the process."""
+    program = f"""
+import threading, time
+from functools import partialmethod
+from vectord import Embedder
+from vectord.compute.backends.fake import FakeBackend
+from vectord.engine.engine import Engine
+
+def forward(self, batch, stream):
+    entered.set()
+    threading.main_thread().join()  # until the program ends
+    threading.Event().wait(0.5)
+    print("the forward has ended", flush=True)
+    return self.forward_exact(batch)
+
+Engine.close = partialmethod(Engine.close, 0.01)
+embedder = Embedder({str(folder)!r}, backend="fake", pooling="mean")
+FakeBackend.forward, entered = forward, threading.Event()
+threading.Thread(target=embedder.embed, args=["a"], daemon=True).start()
+entered.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "the forward has ended\n"
 
 
 def test_a_fork_of_the_process_ends(folder: Path) -> None:

@@ -37,6 +37,17 @@ def report(done: int | None, total: int | None, what: str = "model.safetensors")
     PROGRESS.info(what, extra={"progress": (done, total)})
 
 
+def test_a_terminal_that_is_gone_fails_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the load of a model, which reports its progress."""
+    terminal = Terminal()
+    configure(TelemetryConfig(), terminal)
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # else logging prints a traceback
+    terminal.close()
+    report(0, 10)
+    LOG.info("a line")
+    report(10, 10)
+
+
 def test_a_bar_is_shown_until_it_is_full() -> None:
     """Lines of the log appear above it. At the end the terminal has the lines only."""
     terminal = Terminal()

@@ -39,6 +39,7 @@ SCRIPTS = ("Ciao mondo!", "你好世界", "مرحبا بالعالم", "Grüße 
 RELEVANT = 1  # the passage of PASSAGES that answers QUERY
 HEALTH = ("/health", "/health/live", "/ping", "/")
 BUSY = (429, 503)
+LONG_WORDS, LONG_CLIENTS = 5000, 4
 LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
 # Statuses of an example that needs another type of model, or the operator's key.
@@ -288,6 +289,16 @@ def concurrent_clients(subject: CheckedServer) -> None:
 def long_text(subject: CheckedServer) -> None:
     reply, vectors = subject.embeds.embed(["word " * 20_000])
     require(vectors is not None or 400 <= reply.status < 500, reply.summary())
+
+
+@check("long texts of concurrent clients are truncated or refused")
+def long_texts(subject: CheckedServer) -> None:
+    """On several streams of the model at once, if it reads that many tokens."""
+    texts = [f"{i} " + "word " * LONG_WORDS for i in range(LONG_CLIENTS)]
+    with ThreadPoolExecutor(LONG_CLIENTS) as pool:
+        for reply, vectors in pool.map(lambda text: subject.embeds.embed([text]), texts):
+            refused = 400 <= reply.status < 500 or reply.status in BUSY
+            require(vectors is not None or refused, reply.summary())
 
 
 @check("base64 holds the same numbers")

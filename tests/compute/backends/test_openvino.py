@@ -32,7 +32,7 @@ from vectord.compute.backends.openvino import (
     choose_wide_streams,
     load,
 )
-from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
+from vectord.compute.backends.openvino_plans import LONG_TOKENS, Compiler, GraphMemory, InferencePrecision, Plan
 from vectord.compute.ops.openvino import OpenvinoOps, ov
 from vectord.compute.processor import multiplies_bfloat16
 from vectord.errors import ConfigError, ModelUnavailable
@@ -396,19 +396,70 @@ def test_streams_begin_with_their_largest_batch(
 
 
 def test_long_batches_free_their_memory(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their stream is replaced; their outputs stay valid, and the next batches' are correct."""
+    """Once for each longer batch; their outputs stay valid, and the next batches' are correct."""
     compiler = Compiler(spec, ov.Core(), "f32", threads=1)
     plan = compiler.compile(streams=1, groups=1)
     wants = {batch.texts.ids.size: plan.run(batch, 0)["dense"] for batch in (BATCH, LONE)}
     trims: list[None] = []
     monkeypatch.setattr(openvino_plans, "trim_heap", lambda: trims.append(None))
     monkeypatch.setattr(openvino_plans, "LONG_TOKENS", LONE.texts.ids.size)
-    answers = [(batch, plan.run(batch, 0)["dense"]) for batch in (BATCH, LONE, BATCH, LONE)]
-    assert len(trims) == 2  # once for each longer batch
+    answers = []
+    for batch in (BATCH, LONE, BATCH, LONE):
+        answers.append((batch, plan.run(batch, 0)["dense"]))
+        plan.free_memory()
+    assert len(trims) == 2
     for batch, rows in answers:
         np.testing.assert_allclose(rows, wants[batch.texts.ids.size], atol=1e-5)
     del plan
     compiler.close()
+
+
+def test_long_batches_on_all_streams_at_once_are_answered(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO refuses to free memory while another stream computes: a stream that ends frees none then."""
+    monkeypatch.setattr(openvino_plans, "LONG_TOKENS", 0)
+    backend = load(spec, BackendOptions(dtype="float32", threads=2, streams=2))
+    backend.wait()
+    want = backend.forward(BATCH, 0)["dense"]
+
+    def run(stream: int) -> list[Answers]:
+        answers = []
+        for _ in range(100):
+            answers.append(backend.forward(BATCH, stream))
+            backend.free_memory()
+        return answers
+
+    with ThreadPoolExecutor(2) as threads:
+        for answers in threads.map(run, range(2)):
+            for answer in answers:
+                np.testing.assert_allclose(answer["dense"], want, atol=1e-5)
+    backend.close()
+
+
+class CompiledModel:
+    """Counts how often its memory is freed."""
+
+    def __init__(self) -> None:
+        self.freed = 0
+
+    def release_memory(self) -> None:
+        self.freed += 1
+
+
+def test_the_last_of_several_streams_frees_the_memory() -> None:
+    """After a long batch: while another stream runs, nothing is freed, and without a long batch, nothing ever."""
+    compiled = CompiledModel()
+    memory = GraphMemory(compiled)  # type: ignore[arg-type]
+    with memory.in_use(LONG_TOKENS):
+        pass
+    memory.free()
+    with memory.in_use(LONG_TOKENS):
+        with memory.in_use(LONG_TOKENS + 1):
+            pass
+        memory.free()
+    assert compiled.freed == 0
+    memory.free()
+    memory.free()
+    assert compiled.freed == 1
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------

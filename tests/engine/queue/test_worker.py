@@ -85,6 +85,22 @@ async def test_every_item_is_delivered_on_the_loop(streams):
     assert all(isinstance(answer, Mapping) for answer in answers.values())
 
 
+class UntidyBackend(FakeBackend):
+    def free_memory(self) -> None:
+        raise RuntimeError("the device is busy")
+
+
+async def test_a_failure_to_free_memory_fails_no_answer(caplog):
+    """Batches before and after it are answered, and the log names it once."""
+    async with working(UntidyBackend(max_batch_tokens=1)) as desk:
+        items = [item(text) for text in "abc"]
+        desk.worker.put(items)
+        answers = await desk.answers(3)
+    assert set(answers) == set(items)
+    assert all(isinstance(answer, Mapping) for answer in answers.values())
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [RuntimeError]
+
+
 async def test_streams_run_at_the_same_time():
     """Two texts on two idle streams are two concurrent forwards."""
     backend = FakeBackend(streams=2)

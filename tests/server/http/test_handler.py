@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.collection import without_collection
@@ -31,6 +32,8 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.batches import BatchResult
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, load_dialects
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
+from vectord.server import pipeline
+from vectord.server.admission.gate import Gate
 from vectord.server.batches.runner import BatchRunner
 from vectord.server.http import handler
 from vectord.server.http.app import build_table, create_app
@@ -403,20 +406,52 @@ async def test_an_unexpected_exception_is_500_and_logged_with_the_request_id(cap
 
 
 async def test_a_failure_before_admission_is_a_500_in_the_products_form(caplog: pytest.LogCaptureFixture) -> None:
-    class BrokenTracer:
-        def begin(self, *details: object) -> Any:
+    class BrokenGate(Gate):
+        def address(self, *details: object) -> str:
             raise RuntimeError("secret")
 
-        def end(self, *details: object) -> None:
-            raise AssertionError("no span was begun")
-
-    tracer: Any = BrokenTracer()
-    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), tracer=tracer)
+    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), gate=BrokenGate(ServerConfig()))
     reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}', headers={"x-request-id": "me-2"})
     assert (reply.status, reply.json["dialect"]) == (500, "first")
     assert reply.headers["x-request-id"] == "me-2"
     assert b"secret" not in reply.body
     assert [record.fields["id"] for record in caplog.records if record.name == "vectord.failures"] == ["me-2"]  # type: ignore[attr-defined]
+
+
+class BrokenMetrics(Metrics):
+    def observe(self, event: object) -> None:
+        fail()
+
+
+def fail(*details: object) -> Any:
+    raise RuntimeError("secret")
+
+
+async def fail_later(*details: object) -> None:
+    fail()
+
+
+@pytest.mark.parametrize("what", ["observe", "begin", "end", "log", "spend"])
+async def test_a_report_that_fails_does_not_fail_the_request(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other reports follow, and the log has the reason, once for all requests."""
+    caplog.set_level(logging.INFO, "vectord.requests")
+    gate, tracer = Gate(ServerConfig()), Mock()
+    tracer.begin = fail if what == "begin" else lambda *_: Mock(traceparent="00-0-0-00", trace_id=None)
+    tracer.end = fail if what == "end" else Mock()
+    metrics = BrokenMetrics("1.0") if what == "observe" else None
+    if what == "log":
+        monkeypatch.setattr(pipeline, "log_answer", fail)
+    if what == "spend":
+        monkeypatch.setattr(gate.limits, "spend", fail_later)
+    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), metrics, gate=gate, tracer=tracer)
+    for _ in range(2):
+        reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
+        assert (reply.status, reply.json["inputs"]) == (200, ["x"])
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["secret"]
+    if what != "log":
+        assert len([record for record in caplog.records if record.name == "vectord.requests"]) == 2
 
 
 async def test_a_failing_renderer_is_a_500() -> None:
