@@ -234,12 +234,15 @@ def test_the_body_of_an_offered_upgrade_is_no_request(parser: str, tmp_path: Pat
     smuggled = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     head += b"Content-Length: %d\r\n\r\n" % len(smuggled)
-    with process(command, tmp_path, BACKEND="fake") as running, ready(f"http://127.0.0.1:{port}", running):
-        with socket.create_connection(("127.0.0.1", int(port)), DEADLINE_S) as client:
-            client.sendall(head)
-            received = client.recv(65_536) if parser == "httptools" else b""  # h11 waits for the body
-            client.sendall(smuggled)
-            received += b"".join(iter(lambda: received_of(client), b""))
+    with (
+        process(command, tmp_path, BACKEND="fake") as running,
+        ready(f"http://127.0.0.1:{port}", running),
+        socket.create_connection(("127.0.0.1", int(port)), DEADLINE_S) as client,
+    ):
+        client.sendall(head)
+        received = client.recv(65_536) if parser == "httptools" else b""  # h11 waits for the body
+        client.sendall(smuggled)
+        received += b"".join(iter(lambda: received_of(client), b""))
     assert received.count(b"HTTP/1.1 ") == 1
     assert received.startswith(b"HTTP/1.1 400 ")
 

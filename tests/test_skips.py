@@ -39,7 +39,12 @@ def test_ci_permits_a_skip_for_a_listed_reason_only(ci: str, options: tuple[str,
     )
     failed = set(re.findall(r"^(\S+) is skipped, .* does not permit: there is no program$", ran.stdout, re.MULTILINE))
     if ci:
-        assert failed == {"test_mark.py::test_it", "test_call.py::test_it", "test_fixture.py::test_it", "test_module.py"}
+        assert failed == {
+            "test_mark.py::test_it",
+            "test_call.py::test_it",
+            "test_fixture.py::test_it",
+            "test_module.py",
+        }
     assert ran.returncode == (1 if ci else 0), ran.stdout
     assert ci or not failed
 

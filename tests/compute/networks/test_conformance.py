@@ -142,7 +142,8 @@ def test_bfloat16_keeps_the_direction(tiny: Tiny, name: str) -> None:
 
 @pytest.mark.parametrize("tiny", sorted(CASES.keys() - NEVER_FLOAT16), indirect=True)
 def test_float16_keeps_the_direction(tiny: Tiny) -> None:
-    """On torch's op set, for GPUs; no processor computes in it here. Architectures that overflow are never served in it."""
+    """On torch's op set, for GPUs; no processor computes in it here. Architectures that overflow are never served
+    in it."""
     cpu = torch.device("cpu")
     network = Network(tiny.spec, open_checkpoint(tiny.spec.weights), TorchOps(cpu, torch.float16))
     with torch.inference_mode():
