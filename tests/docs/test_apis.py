@@ -179,6 +179,7 @@ NO_CLIENTS = {
     "tests/clients/test_llama_cpp_suite.py",
     "tests/clients/test_ollama_suite.py",
     "tests/clients/test_vllm_suite.py",
+    "tests/clients/test_fields.py",  # compares the types of several clients
     "tests/clients/test_own_api.py",  # shared by the other tests
     "tests/clients/test_node.py",  # runs the tests in node/
 }
