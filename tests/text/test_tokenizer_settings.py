@@ -180,12 +180,17 @@ def test_a_published_model_has_the_ids_of_its_file(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("settings", "types"),
-    [({}, {0, 1}), ({"model_input_names": ["input_ids", "attention_mask"]}, {0})],
-    ids=["as in the file", "none"],
+    ("settings", "types", "is_logged"),
+    [
+        ({}, {0, 1}, False),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, {0}, False),
+        ({"tokenizer_class": "TokenizersBackend"}, {0}, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, {0, 1}, True),  # types in version 4 of transformers, none in 5
+    ],
+    ids=["as in the file", "none", "none by version 5", "another class"],
 )
 def test_token_types_are_those_of_the_file_unless_the_model_gets_none(
-    settings: dict[str, Any], types: set[int], tmp_path: Path
+    settings: dict[str, Any], types: set[int], is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """model_input_names is a statement about the network, which tokenizer.json does not make."""
     folder = save(tmp_path, "bert")
@@ -194,6 +199,7 @@ def test_token_types_are_those_of_the_file_unless_the_model_gets_none(
     encoder = TextEncoder(make_spec(folder / "tokenizer.json", config={"type_vocab_size": 2}))
     (pair,) = read(encoder, [("quick fox", "lazy dog")])
     assert {*pair.type_ids.tolist()} == types
+    assert ("both texts of a pair the same type" in caplog.text) == is_logged
 
 
 def test_the_types_that_take_the_file_are_those_of_transformers() -> None:

@@ -193,6 +193,6 @@ def save(folder: Path, name: str, layout: str = "version 5") -> Path:
     """Write a folder of FAMILIES or FURTHER."""
     folder.mkdir(exist_ok=True)
     {**FAMILIES, **FURTHER}[name](folder)
-    change(folder / "config.json", model_type=name.split(maxsplit=1)[0], type_vocab_size=2)
+    change(folder / "config.json", model_type=name.split(maxsplit=1)[0])
     LAYOUTS[layout](folder)
     return folder

@@ -63,9 +63,15 @@ def add_ends_of_own_class(tokenizer: Tokenizer, path: Path) -> None:
 
 
 def declares_no_types(path: Path) -> bool:
-    """Return whether the settings state that the model is given no token types: they are zeros then."""
-    names = read_token_settings(path).get("model_input_names")
-    return isinstance(names, list) and "token_type_ids" not in names
+    """Return whether the settings state that the model is given no token types: they are zeros then.
+
+    transformers 5 writes the class TokenizersBackend, which gives none unless model_input_names has them.
+    """
+    values = read_token_settings(path)
+    names = values.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" not in names
+    return values.get("tokenizer_class") == "TokenizersBackend"
 
 
 # --- contradictions -------------------------------------------------------------------------------------------------
@@ -82,6 +88,8 @@ def find_contradictions(tokenizer: Tokenizer, path: Path, config: Values) -> Ite
     if known is not None and not (name == "LlamaTokenizer" and _is_byte_level(tokenizer)):  # Llama 3
         yield from _other_words(tokenizer, name, known, values)
         yield from _other_frame(tokenizer, name, known, values)
+    if name in _WITHOUT_TYPES and not values.get("model_input_names") and _has_types(tokenizer, config):
+        yield "it would give both texts of a pair the same type"
     has_tokens = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     if lacking := [token for token in _declared_tokens(values) if token not in has_tokens]:
         yield f"it would read {', '.join(map(repr, lacking[:4]))}, which the settings add, as single tokens"
@@ -104,6 +112,11 @@ def _class_name(values: Values, config: Values) -> str:
         name = registered
     name = str(name).removesuffix("Fast")
     return next((known for known, aliases in _ALIASES.items() if name in aliases), name)
+
+
+def _has_types(tokenizer: Tokenizer, config: Values) -> bool:
+    types = config.get("type_vocab_size")
+    return isinstance(types, int) and types > 1 and any(tokenizer.encode("a", "b").type_ids)
 
 
 def _other_words(tokenizer: Tokenizer, name: str, known: _Class, values: Values) -> Iterator[str]:
@@ -250,6 +263,7 @@ _CLASSES: Mapping[str, _Class] = {
     "T5Tokenizer": _Class(_charsmap_normalizer, _metaspace_words, (("", ""), ("eos_token", "</s>"))),
     "XLMRobertaTokenizer": _XLM_ROBERTA,
 }
+_WITHOUT_TYPES = _CLASSES.keys() - {"BertTokenizer", "DebertaV2Tokenizer"} | {"PreTrainedTokenizer"}
 _ALIASES: Mapping[str, frozenset[str]] = {  # further names of a class
     "BertTokenizer": frozenset(
         f"{name}Tokenizer" for name in ("ConvBert", "DistilBert", "Electra", "MobileBert", "SqueezeBert")
