@@ -26,7 +26,7 @@ from vectord.text.tokenizer import TextEncoder
 
 REAL = 400
 LONG_TEXTS = 24
-LONG_CONFIG = {  # a small model that reads as many tokens as BGE-M3
+LONG_CONFIG: dict[str, Any] = {  # a small model that reads as many tokens as BGE-M3
     "model_type": "bert",
     "vocab_size": 2000,
     "hidden_size": 64,

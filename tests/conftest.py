@@ -14,3 +14,6 @@ add_to_path()
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Ubuntu's umask lets the group write the key files of tests, which the server refuses.
+os.umask(0o022)

@@ -488,7 +488,7 @@ embedder = Embedder(folder, threads=2)
 embedder.embed("a")
 {statement}
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, "terminate called" in done.stderr) == (code, False), done.stderr
 
 
@@ -514,7 +514,7 @@ FakeBackend.forward, entered = forward, threading.Event()
 threading.Thread(target=embedder.embed, args=["a"], daemon=True).start()
 entered.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "the forward has ended\n"
 
 

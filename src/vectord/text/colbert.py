@@ -117,9 +117,11 @@ def _skiplist(plain: PlainTokenizer, colbert: Colbert, path: Path) -> Int32:
     if colbert.library == "colbert-ai":
         return np.array([plain.content(word)[:1] for word in colbert.skiplist_words], np.int32).ravel()
     find = plain.tokenizer.token_to_id
-    unknown = token_text(read_token_settings(path).get("unk_token"))
-    id_of_unknown = find(unknown) if unknown is not None and colbert.library == "pylate" else None
-    ids = (id_of_unknown if (found := find(word)) is None else found for word in colbert.skiplist_words)
+    unknown = None
+    if colbert.library == "pylate":
+        names = (token_text(read_token_settings(path).get("unk_token")) or "", "[UNK]", "<unk>")
+        unknown = next((id_ for id_ in map(find, names) if id_ is not None), None)
+    ids = (unknown if (found := find(word)) is None else found for word in colbert.skiplist_words)
     return np.array([id_ for id_ in ids if id_ is not None], np.int32)
 
 

@@ -309,13 +309,13 @@ class PullBody(msgspec.Struct):
     name: str | None = None
 
 
-class Pulled(msgspec.Struct):
+class PullStatus(msgspec.Struct):
     status: Literal["success"]
 
 
 @ROUTES.post(
     "/api/pull",
-    answer=Pulled,
+    answer=PullStatus,
     summary="Confirm that a model is served",
     example={"model": EXAMPLE_MODEL},
     keys=["model", "name"],
