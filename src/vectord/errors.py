@@ -27,6 +27,7 @@
     │   ├── QueueTimedOut             no place became free in time
     │   └── RateLimited               the client exceeds its rate limit
     ├── Unavailable               not ready yet
+    │   ├── ModelFailed               the model could not be loaded; a later request tries again
     │   └── ShuttingDown              the server accepts no new requests
     ├── TimedOut                  not finished by the deadline of the caller or of the server
     │   └── UploadTooSlow             the body arrives below the minimum rate
@@ -271,6 +272,12 @@ class Unavailable(VectordError):
     def __init__(self, template: str, *, retry_after_s: float = 1.0, **data: Any) -> None:
         super().__init__(template, **data)
         self.retry_after_s = retry_after_s
+
+
+class ModelFailed(Unavailable):
+    def without_reason(self) -> ModelFailed:
+        """For callers that may not know `reason`."""
+        return ModelFailed("The model {model} could not be loaded.", model=self.values["model"])
 
 
 class ShuttingDown(Unavailable):

@@ -7,7 +7,7 @@ values and numpy arrays, no web types. They cross a socket if engine and server 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -54,6 +54,7 @@ class Caller:
     models: frozenset[str] | None = None  # models that the client may use; others count as not served; None: all
     expect_fingerprint: str | None = None  # reject the request if the model has another vector space
     deadline_s: float | None = None  # by time.monotonic(); the response is useless later
+    operator: bool = True  # the admin key, or anyone on a server without keys: learns why a model failed
     cache_salt: str = ""  # the request's TextOptions.cache_salt; set by the engine
 
 
@@ -463,6 +464,17 @@ class ModelInfo:
     gpu: Gpu | None = None  # that runs it, the first of several; None: the processor, or unknown
     adapters: Sequence[str] = ()  # each is served as MODEL:ADAPTER, too
     token_labels: Sequence[str] = ()  # of a classifier of tokens
+    aliases: Sequence[str] = ()  # further names that select it
+    failure: str = ""  # why it could not be loaded, for operators; "": it could
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Every name that selects the model, without those of its adapters."""
+        return (self.name, *self.aliases)
+
+    def seen_by(self, caller: Caller) -> ModelInfo:
+        """These facts without the ones that only operators see."""
+        return self if caller.operator or not self.failure else replace(self, failure="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,13 +115,14 @@ def test_a_model_that_cannot_be_loaded_ends_the_job_with_the_reason(capsys: pyte
     assert sum("model.safetensors" in line for line in lines) == 1
 
 
-def test_another_model_that_cannot_be_loaded_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("chosen", [["--model", "whole"], []], ids=["by name", "as the only one left"])
+def test_another_model_that_cannot_be_loaded_is_logged(chosen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The job runs on the chosen one."""
     folder = minilm_folder(Path("cut"))
     minilm_folder(Path("whole"))
     os.truncate(folder / "model.safetensors", 1000)
-    words = ["--model", "whole", "--backend", "openvino"]
-    assert run(["bulk", "in.jsonl", "out.jsonl", "./cut", "./whole", *words]) == 0
+    words = ["./cut", "./whole", *chosen, "--backend", "openvino"]
+    assert run(["bulk", "in.jsonl", "out.jsonl", *words]) == 0
     assert "cut could not be loaded: cut/model.safetensors: " in capsys.readouterr().err
 
 

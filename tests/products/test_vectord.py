@@ -627,6 +627,8 @@ MODEL = {
     "device": "cpu",
     "backend": "openvino",
     "state": "ready",
+    "failure": None,
+    "aliases": [],
     "pinned": True,
     "created": 1_700_000_000,
     "devices": {},

@@ -59,11 +59,11 @@ def facts_of(found: Mapping[str, Any], max_inputs: int) -> ModelFacts:
 
 
 def find_model(job: BulkJob, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The model of --model, or the first one with the job's outputs. models: as in `facts_of`."""
-    for one in models:
-        if one["name"] == job.model or (job.model is None and job.outputs <= set(one["outputs"])):
-            return one
-    return None
+    """The model of --model, or the first one with the job's outputs, a failed one last. models: as in `facts_of`."""
+    found = [
+        one for one in models if one["name"] == job.model or (job.model is None and job.outputs <= set(one["outputs"]))
+    ]
+    return min(found, key=lambda one: one["state"] == "failed", default=None)
 
 
 def model_description(job: BulkJob) -> str:
@@ -83,6 +83,7 @@ class EngineEmbedder:
     def __init__(self, engine: LocalEngine, job: BulkJob) -> None:
         self._engine = engine
         self._job = job
+        self._model = job.model
         self._precision = precision_of(job)
         self._text = TextOptions(
             truncate=job.truncate,
@@ -102,6 +103,7 @@ class EngineEmbedder:
                 log.warning("%s", self._failure(one.name))
         if info["state"] == "failed":
             raise BulkFailed(self._failure(info["name"]))
+        self._model = info["name"]  # without --model: another model may load during the job
         return facts_of(info, found.limits.max_inputs_per_request)
 
     def _failure(self, name: str) -> str:
@@ -111,7 +113,7 @@ class EngineEmbedder:
         job = self._job
         request = EmbedRequest(
             inputs=texts,
-            model=job.model,
+            model=self._model,
             text=self._text,
             outputs=job.outputs,
             normalize=job.normalize,

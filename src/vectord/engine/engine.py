@@ -35,6 +35,7 @@ from vectord.engine.events import (
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.pulls import Puller, Pulls
 from vectord.engine.models.registry import (
+    Composite,
     CompositeSource,
     ModelOrComposite,
     ModelSource,
@@ -55,6 +56,7 @@ from vectord.errors import (
     FingerprintMismatch,
     Forbidden,
     InvalidField,
+    ModelFailed,
     ModelUnavailable,
     Overloaded,
     TimedOut,
@@ -64,6 +66,7 @@ from vectord.housekeeping import Housekeeping
 from vectord.schema import (
     ANYONE,
     VECTOR_KINDS,
+    AnswerKind,
     Caller,
     ClassifyRequest,
     ClassifyResult,
@@ -136,8 +139,9 @@ class Engine:
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
-        self._embedders = {served.name for served in self._registry.models if _has_vectors(served)}
-        self._counter = StatisticsCounter(self._embedders)
+        self._counter = StatisticsCounter(
+            lambda name: any(_has_vectors(served.kinds) for served in self._registry.models if served.name == name)
+        )
         self._observer = observer
         self._housekeeping = Housekeeping("an observer of the engine")
         self._admission = Admission(
@@ -364,17 +368,31 @@ class Engine:
         operation = _operation(request)
         self._observe(ActiveRequestsChanged(operation, 1))
         try:
-            target = self._registry.resolve(request.model, *_requirements(request), allowed=task.caller.models)
+            target = self._resolve(request, task)
             model = target.name
-            _check_fingerprint(target, request, task.caller)
-            result = await self._run(target, await self._rendered(target, request, task.caller), task)
+            if request.model is None:
+                self._lifecycle.retry_failed()
+            while True:
+                try:
+                    result = await self._run(target, request, task)
+                    break
+                except ModelFailed:  # another model may answer, unless the request names this one
+                    failed, target = target, self._resolve(request, task)
+                    if target is failed:
+                        raise
+                    model = target.name
         except BaseException as error:
             self._report_failure(model, request, task, error)
+            if isinstance(error, ModelFailed) and not task.caller.operator:
+                raise error.without_reason() from None
             raise
         finally:
             self._observe(ActiveRequestsChanged(operation, -1))
         self._report(model, request, result, task.caller)
         return result
+
+    def _resolve(self, request: ModelRequest, task: Task) -> ModelOrComposite:
+        return self._registry.resolve(request.model, *_requirements(request), allowed=task.caller.models)
 
     def _with_adapter(self, request: ModelRequest) -> ModelRequest:
         """The request to MODEL under the task ADAPTER, if it names MODEL:ADAPTER."""
@@ -393,6 +411,11 @@ class Engine:
         return replace(request, inputs=(text,), conversation=None)
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
+        for part in _unopened(target, request):
+            async with task.use(part):  # raises ModelFailed, unless its files can be read now
+                pass
+        _check_fingerprint(target, request, task.caller)
+        request = await self._rendered(target, request, task.caller)
         work = OPERATIONS[type(request)](target, request, task)
         return await (
             within(self._config.rerank_timeout_s or 0.0, work) if isinstance(request, RerankRequest) else work
@@ -436,12 +459,9 @@ class Engine:
     def _forget(self, served: ServedModel) -> None:
         self._registry.remove(served)
         self._pulls.forget(served.name)
-        self._embedders.discard(served.name)
 
     def _add(self, source: ModelSource) -> str:
         served = self._registry.add(source)
-        if _has_vectors(served):
-            self._embedders.add(served.name)
         log.info("%s is served: pulled from the hub", served.name)
         self._observe(ModelStateChanged(served.name, "unloaded"))
         return served.name
@@ -450,7 +470,7 @@ class Engine:
         targets = self._registry.seen_by(caller.models)
         if request.model is not None:
             targets = [self._registry.named(request.model, caller.models)]
-        runner = targets[0].lead.runner if targets else None
+        runner = next((target.lead.runner for target in targets if target.lead.runner is not None), None)
         limits = Limits(
             max_inputs_per_request=self._config.max_client_batch_size,
             max_batch_tokens=runner.facts.max_batch_tokens if runner else 0,
@@ -460,7 +480,7 @@ class Engine:
             truncates=self._config.auto_truncate,
         )
         return ModelList(
-            models=[target.info() for target in targets],
+            models=[target.info().seen_by(caller) for target in targets],
             limits=limits,
             starting=not self.loaded.is_set(),
             required=self._config.required_models,
@@ -477,8 +497,8 @@ class Engine:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
     def _check_wait(self, caller: Caller) -> None:
-        """Raises Overloaded if every model is too busy for even one token."""
-        models = self._registry.models
+        """Raises Overloaded if every model that has not failed is too busy for even one token."""
+        models = [served for served in self._registry.models if served.failure is None]
         for served in models:
             if served.runner is None:
                 return
@@ -537,8 +557,17 @@ def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
     return isinstance(request, DocumentsRequest | SimilarityRequest | RerankRequest | ClassifyRequest)
 
 
-def _has_vectors(target: ModelOrComposite) -> bool:
-    return not VECTOR_KINDS.isdisjoint(target.kinds)
+def _has_vectors(kinds: frozenset[AnswerKind]) -> bool:
+    return not VECTOR_KINDS.isdisjoint(kinds)
+
+
+def _unopened(target: ModelOrComposite, request: ModelRequest) -> Sequence[ServedModel]:
+    """The models of this request whose files could not be read."""
+    if isinstance(target, Composite) and isinstance(request, EmbedRequest):
+        models = [target.members[kind] for kind in sorted(request.outputs & target.kinds)]
+    else:
+        models = [target.lead]
+    return [served for served in models if not served.is_open]
 
 
 def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
@@ -546,24 +575,26 @@ def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
     match request:
         case EmbedRequest(outputs=outputs):
             what = f"make {' and '.join(sorted(outputs)) or 'any'} vectors"
-            return what, [lambda target: outputs <= target.kinds and _has_vectors(target)]
+            return what, [lambda target, kinds: outputs <= kinds and _has_vectors(kinds)]
         case DocumentsRequest() | SimilarityRequest():
-            return "make dense vectors", [lambda target: target.kinds >= DENSE]
+            return "make dense vectors", [lambda target, kinds: kinds >= DENSE]
         case RerankRequest(method=None):
             return "rerank", [partial(_reranks, "scores"), partial(_reranks, None)]
         case RerankRequest(method=method):
             return f"rerank by {method}", [partial(_reranks, method)]
         case ClassifyRequest(each_token=True):
             return "classify tokens", [
-                lambda target: isinstance(target, ServedModel) and bool(target.spec.token_labels)
+                lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.token_labels)
             ]
         case ClassifyRequest():
-            return "classify", [lambda target: isinstance(target, ServedModel) and bool(target.spec.labels)]
-    return "tokenize", [lambda target: isinstance(target, ServedModel)]
+            return "classify", [
+                lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.labels)
+            ]
+    return "tokenize", [lambda target, kinds: isinstance(target, ServedModel) and bool(kinds)]
 
 
-def _reranks(method: RerankMethod | None, target: ModelOrComposite) -> bool:
-    return isinstance(target, ServedModel) and method_of(target.kinds, target.spec.reranks, method) is not None
+def _reranks(method: RerankMethod | None, target: ModelOrComposite, kinds: frozenset[AnswerKind]) -> bool:
+    return isinstance(target, ServedModel) and method_of(kinds, bool(kinds) and target.spec.reranks, method) is not None
 
 
 def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:

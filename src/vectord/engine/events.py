@@ -7,7 +7,7 @@ same events, encoded (cluster/remote).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -96,9 +96,9 @@ REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
 class StatisticsCounter:
     """An observer for the engine's own use."""
 
-    def __init__(self, embedders: Collection[str]) -> None:
-        """embedders: names of the models that compute vectors."""
-        self._embedders = embedders
+    def __init__(self, embeds: Callable[[str], bool]) -> None:
+        """embeds: whether the model with this name computes vectors."""
+        self._embeds = embeds
         self._started_s = time.monotonic()
         self._embed_requests = 0
         self._embed_texts = 0
@@ -126,6 +126,6 @@ class StatisticsCounter:
             case RequestEnded() if event.error in REFUSED and event.operation in QUEUED:
                 self._refused_requests += 1
             case BatchRan():
-                self._batches += event.model in self._embedders and event.model not in self._loading
+                self._batches += self._embeds(event.model) and event.model not in self._loading
             case ModelStateChanged():
                 (self._loading.add if event.state == "loading" else self._loading.discard)(event.model)

@@ -94,6 +94,7 @@ class RequestRecord:
     headers: Mapping[str, str]  # names in lower case
     address: str = ""
     key: Key | None = None  # None: no key, or an unknown one
+    operator: bool = False  # see Keys.is_operator
     span: RequestSpan | None = None
 
     @property
@@ -102,7 +103,8 @@ class RequestRecord:
 
     def caller(self) -> Caller:
         """Raises InvalidField for an invalid header."""
-        return caller_of(self.headers, self.address, self.key, self.exchange.request_id, self.exchange.route)
+        name, route = self.exchange.request_id, self.exchange.route
+        return caller_of(self.headers, self.address, self.key, name, route, operator=self.operator)
 
 
 class RequestPipeline:
@@ -155,6 +157,7 @@ class RequestPipeline:
             record.span = self._housekeeping.run(self._tracer.begin, *span, record.headers, began_s)
         record.address = self.gate.address(peer, forwarded)
         record.key = self.gate.keys.lookup(record.headers) if reads_key else None
+        record.operator = self.gate.keys.is_operator(record.key)
 
     def check_running(self) -> None:
         """Raises ShuttingDown."""

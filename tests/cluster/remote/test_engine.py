@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.cluster.remote.linked import front_end, linked, remote
 from tests.cluster.remote.values import same
+from tests.products.results import model_info, model_list
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
@@ -248,6 +249,16 @@ async def test_a_caller_sees_only_its_models(allowed: set[str], seen: list[str])
     async with remote() as (engine, _):
         listed = engine.models(Caller(models=frozenset(allowed)))
         assert [info.name for info in listed.models] == seen
+
+
+async def test_only_operators_see_why_a_model_failed() -> None:
+    """The announced state has the reason, for every front-end."""
+    fake = FakeEngine()
+    failed = model_list(model_info(MODEL, state="failed", failure="no such file"))
+    fake.models = lambda caller=ANYONE: failed  # type: ignore[method-assign]
+    async with remote(fake) as (engine, _):
+        seen = [engine.models(Caller(operator=operator)).models[0].failure for operator in (True, False)]
+    assert seen == ["no such file", ""]
 
 
 # --- replacing the engine's process ---------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from vectord.engine.events import discard
 from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle
 from vectord.engine.models.registry import ModelSource, Registry, ServedModel
 from vectord.engine.queue.runner import ModelRunner
-from vectord.errors import InferenceFailed, ModelUnavailable, Unavailable
+from vectord.errors import InferenceFailed, ModelFailed, ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, LoadModel, UnloadModel
 
 ANYONE = Caller()
@@ -235,7 +235,7 @@ async def test_a_failed_model_is_retried_after_a_while():
     async with keeping() as house:
         house.loaders[0].error = ModelUnavailable("no such file")
         uses = await asyncio.gather(*[house.use(0) for _ in range(3)], return_exceptions=True)
-        assert [type(error) for error in uses] == [Unavailable] * 3
+        assert [type(error) for error in uses] == [ModelFailed] * 3
         house.loaders[0].error = None
         house.clock.now_s += RETRY_FAILED_S - 1
         with pytest.raises(Unavailable, match="could not be loaded"):
@@ -244,6 +244,61 @@ async def test_a_failed_model_is_retried_after_a_while():
         house.clock.now_s += 1
         await house.use(0)
         assert house.states() == ["ready"]
+
+
+async def test_a_failed_model_stays_failed_until_a_load_succeeds():
+    """Requests that name no model must not choose it while it is tried again."""
+    async with keeping() as house:
+        (served,), (loader,) = house.models, house.loaders
+        loader.error = ModelUnavailable("no such file")
+        with pytest.raises(ModelFailed, match="no such file"):
+            await house.use(0)
+        house.lifecycle.retry_failed()  # too early
+        loader.gate.clear()
+        loader.error = None
+        house.clock.now_s += RETRY_FAILED_S
+        house.lifecycle.retry_failed()
+        await loader.begun()
+        await loader.begun()
+        assert (served.info().state, served.able) == ("failed", frozenset())
+        loader.gate.set()
+        await house.use(0)
+        assert (served.info().state, served.info().failure, served.able) == ("ready", "", served.kinds)
+
+
+async def test_files_that_could_not_be_read_are_read_again():
+    """By a later use, with the facts of the files as they are then. Until then the model fails without being loaded."""
+    found: list[ModelSource] = []
+
+    def reopen() -> ModelSource:
+        if not found:
+            raise ModelUnavailable("still no files")
+        return found[0]
+
+    missing = spec((), fingerprint="")
+    unread = ModelSource("m", (), missing, Loader(), failure=ModelUnavailable("no files"), reopen=reopen)
+    async with serving_sources([unread]) as engine:
+        assert engine.readiness() == {"m": "failed"}
+        with pytest.raises(ModelFailed, match=r"loaded: no files"):
+            await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
+        with pytest.raises(ModelFailed, match="still no files"):
+            await engine.answer(LoadModel(model="m"), ANYONE)
+        found.append(ModelSource("m", (), spec(), Loader(), memory_bytes=MIB))
+        await engine.answer(LoadModel(model="m"), ANYONE)
+        result = await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
+        assert (result.model, result.fingerprint) == ("m", spec().fingerprint)
+        assert engine.models().models[0].outputs == {"dense", "tokens"}
+
+
+@asynccontextmanager
+async def serving_sources(sources: Sequence[ModelSource]) -> AsyncIterator[Engine]:
+    engine = Engine(sources)
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), WAIT_S)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 async def test_an_explicit_load_retries_immediately():

@@ -6,17 +6,26 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.engine.fakes import ByteEncoder, FakeBackend, Recorder, source, spec
+from tests.engine.fakes import CROSS_ENCODER, ByteEncoder, FakeBackend, Recorder, backend_for, source, spec
 
 from vectord.compute.backends.base import Answers, TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
-from vectord.engine.models.registry import CompositeSource, ModelSource
-from vectord.errors import ModelUnavailable, Unavailable
-from vectord.schema import Caller, EmbedRequest, Float32
+from vectord.engine.models.registry import CompositeSource, ModelSource, reason_of
+from vectord.errors import ModelFailed, ModelUnavailable, Unavailable
+from vectord.schema import (
+    Caller,
+    DecodeRequest,
+    EmbedRequest,
+    Float32,
+    RerankRequest,
+    SimilarityRequest,
+    TokenizeRequest,
+)
 
 REQUEST = EmbedRequest(inputs=["a"])
 
@@ -74,21 +83,98 @@ async def test_start_returns_immediately_and_the_model_serves_when_loaded():
     ids=lambda error: type(error).__name__,
 )
 async def test_a_model_that_cannot_load_does_not_affect_the_others(error, caplog):
-    """The engine has the reason, and the log the traceback of a bug; clients receive the class of the error only."""
+    """Requests that name no model go to the others. Operators get the reason, and the log the traceback of a bug."""
     engine = Engine([failing(error, "broken"), source(FakeBackend(), "fine")])
     await engine.start()
     await asyncio.wait_for(engine.loaded.wait(), 10)
     assert engine.readiness() == {"broken": "failed", "fine": "ready"}
-    await engine.answer(EmbedRequest(inputs=["a"], model="fine"), Caller())
-    with pytest.raises(Unavailable) as refused:
-        await engine.answer(REQUEST, Caller())
-    assert "could not be loaded" in refused.value.message
-    assert "weights" not in refused.value.message
+    assert (await engine.answer(REQUEST, Caller())).model == "fine"
+    reason = reason_of(engine.failure("broken"))
+    for operator in (True, False):
+        caller = Caller(operator=operator)
+        with pytest.raises(ModelFailed, match="could not be loaded") as refused:
+            await engine.answer(replace(REQUEST, model="broken"), caller)
+        assert (reason in refused.value.message) is operator
+        assert engine.models(caller).models[0].failure == (reason if operator else "")
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == (
         [] if isinstance(error, ModelUnavailable) else [f"broken failed to load: {engine.failure('broken')}"]
     )
     assert (engine.failure("broken") is error) is not isinstance(error, SystemExit)
+    await engine.close()
+
+
+KINDS_OF_REQUESTS = {
+    "dense": EmbedRequest(inputs=["a"]),
+    "sparse": EmbedRequest(inputs=["a"], outputs=frozenset({"sparse"})),
+    "both": EmbedRequest(inputs=["a"], outputs=frozenset({"dense", "sparse"})),
+    "rerank": RerankRequest(query="a", passages=["b"]),
+    "rerank by scores": RerankRequest(query="a", passages=["b"], method="scores"),
+    "similarity": SimilarityRequest(source="a", sentences=["b"]),
+    "tokenize": TokenizeRequest(inputs=["a"]),
+    "decode": DecodeRequest(ids=[[97]]),
+}
+UNREAD = ModelUnavailable("no such folder")
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["cannot be loaded", "cannot be read"])
+@pytest.mark.parametrize(
+    ("failed", "refused"),
+    [
+        ("dense", {"dense", "both", "similarity"}),
+        ("sparse", {"sparse", "both"}),
+        ("reranker", {"rerank by scores"}),
+    ],
+)
+async def test_a_request_fails_only_if_no_ready_model_can_answer_it(failed, refused, unread):
+    """Without a model name. With a composite of the dense and the sparse model, as Smart Embedder's."""
+    specs = {"dense": spec(), "sparse": spec(("splade",)), "reranker": CROSS_ENCODER}
+    sources = [source(backend_for(model), name, model=model) for name, model in specs.items()]
+    broken = failing(UNREAD, failed)
+    if unread:
+        broken = replace(broken, spec=spec(()), failure=UNREAD, reopen=broken.load)
+    else:
+        broken = replace(broken, spec=specs[failed])
+    sources = [broken if one.name == failed else one for one in sources]
+    engine = Engine(sources, composites=[CompositeSource("both", {"dense": "dense", "sparse": "sparse"})])
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    found = set()
+    for name, request in KINDS_OF_REQUESTS.items():
+        try:
+            await engine.answer(request, Caller())
+        except ModelFailed as error:
+            assert "no such folder" in error.message
+            found.add(name)
+    assert found == refused
+    with pytest.raises(ModelFailed, match="no such folder"):
+        await engine.answer(TokenizeRequest(inputs=["a"], model=failed), Caller())
+    composite = engine.models().models[-1]
+    assert (composite.state == "failed", "no such folder" in composite.failure) == (failed != "reranker",) * 2
+    await engine.close()
+
+
+async def test_a_request_whose_model_fails_on_its_first_use_is_answered_by_another():
+    """In the same request. One that names the model fails."""
+    sources = [failing(UNREAD, "a"), failing(UNREAD, "b"), source(FakeBackend(), "c")]
+    for model in (None, "b"):
+        engine = Engine(sources, EngineConfig(model_loading="first-use"))
+        await engine.start()
+        request = replace(REQUEST, model=model)
+        if model is None:
+            assert (await engine.answer(request, Caller())).model == "c"
+        else:
+            with pytest.raises(ModelFailed):
+                await engine.answer(request, Caller())
+        await engine.close()
+
+
+async def test_the_failure_of_all_models_is_one_error():
+    """Of the first one that could have answered."""
+    engine = Engine([failing(UNREAD, "a"), failing(UNREAD, "b")], EngineConfig(model_loading="first-use"))
+    await engine.start()
+    with pytest.raises(ModelFailed, match="model a could"):
+        await engine.answer(REQUEST, Caller())
     await engine.close()
 
 

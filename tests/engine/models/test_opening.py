@@ -16,9 +16,10 @@ from tests.opening import FAKE, minilm_folder, opened
 from vectord.checkpoints.spec import ModelSpec, RequestedModel, YesNo
 from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig
-from vectord.config.sources import export_hub
+from vectord.config.sources import CommandLine, export_hub, load
 from vectord.engine.models import backend, open_models, opening
 from vectord.errors import ConfigError, ModelUnavailable
+from vectord.products.common.profiles import profiles
 
 
 def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> None:
@@ -56,8 +57,7 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("spoilt", ["incomplete", "missing"])
 def test_an_incomplete_or_missing_folder_does_not_stop_the_other_models(spoilt: str, tmp_path: Path) -> None:
-    """It fails when it loads, with the reason. It keeps its place and counts as able to do everything, so that no other
-    model answers requests that were meant for it."""
+    """It keeps its place, with the reason, and counts as able to do nothing until its files are read."""
     folders = [minilm_folder(tmp_path / name) for name in "abc"]
     if spoilt == "missing":
         shutil.rmtree(folders[1])
@@ -65,11 +65,13 @@ def test_an_incomplete_or_missing_folder_does_not_stop_the_other_models(spoilt: 
         (folders[1] / "model.safetensors").unlink()
     first, broken, last = open_models(Config(model=ModelConfig(models=tuple(map(str, folders)))))
     assert [model.name for model in (first, broken, last)] == ["a", "b", "c"]
-    assert {"dense", "sparse", "colbert", "scores"} <= set(broken.spec.kinds)
-    assert broken.spec.reranks
+    assert (dict(broken.spec.kinds), broken.spec.reranks) == ({}, False)
     reason = r"no model\.safetensors" if spoilt == "incomplete" else "b is not a folder or GGUF file"
     with pytest.raises(ModelUnavailable, match=reason):
         broken.load()
+    assert broken.reopen is not None
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
+    assert (broken.reopen().name, set(broken.reopen().spec.kinds)) == ("b", {"dense", "tokens"})
 
 
 def test_a_model_that_is_not_found_is_served_under_its_hub_id(tmp_path: Path) -> None:
@@ -88,6 +90,18 @@ def test_an_incomplete_folder_stops_the_start_if_nothing_else_may_be_served(requ
     models = ModelConfig(models=tuple(map(str, folders)))
     with pytest.raises(ModelUnavailable, match=r"no model\.safetensors"):
         open_models(Config(model=models, engine=EngineConfig(required_models=required)))  # type: ignore[arg-type]
+
+
+def test_smart_embedder_does_not_start_without_one_of_its_models(tmp_path: Path) -> None:
+    """Its profile requires all of them, as the product loads all before it answers."""
+    environ = {
+        "DENSE_EMBEDDING_MODEL": str(tmp_path / "missing"),
+        "MODELS": str(minilm_folder(tmp_path / "a")),
+        "RERANKER_MODEL": str(minilm_folder(tmp_path / "b")),
+    }
+    line = CommandLine(profile="smart-embedder")
+    with pytest.raises(ModelUnavailable, match="missing"):
+        open_models(load(line, environ, tmp_path, profiles()).config)
 
 
 def test_load_raises_model_unavailable(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_metadata_correspond_to_http_headers():
         ("trace-bin", b"\xff"),
     ]
     assert caller_of(headers_of(metadata), "unix:") == Caller(
-        client="unix:", lane="bulk", request_id="mine", expect_fingerprint="0123abcd"
+        client="unix:", lane="bulk", request_id="mine", expect_fingerprint="0123abcd", operator=False
     )
 
 

@@ -68,9 +68,9 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
         model["name"],
         ", ".join(gives),
         str(model["dimensions"] or ""),
-        f"{model['max_input_tokens']:,}",
+        f"{model['max_input_tokens']:,}" if model["max_input_tokens"] else "",
         model["dtype"],
         model["device"],
-        model["state"],
+        f"failed: {model['failure']}" if model.get("failure") else model["state"],
     )
     return tuple(map(printable, cells))

@@ -116,6 +116,7 @@ class RemoteEngine:
         if caller.models is not None:
             allowed = {names[name] for name in caller.models if name in names}
             found = [info for info in found if info.name in allowed]
+        found = [info.seen_by(caller) for info in found]
         if not self._link.is_up:
             found = [replace(info, state="stalled") for info in found]
         return replace(listed, models=found)

@@ -3,6 +3,8 @@
     unloaded ──> loading ──> ready ──> unloaded        idle for too long, or another model needs the memory
                     └──────> failed                     retried by a later use, after RETRY_FAILED_S
 
+A model whose files could not be read starts as failed; a retry reads them again.
+
 Belongs to the event loop; operations call `use`; loading.py loads. One model loads or unloads at a time: two that
 compile together would each take twice as long and add their memory peaks, and the memory of an unloading model is not
 yet free.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -20,7 +23,7 @@ from vectord.config import EngineConfig
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models import loading
 from vectord.engine.models.loading import MakeRunner
-from vectord.engine.models.registry import ServedModel
+from vectord.engine.models.registry import ModelSource, ServedModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import Unavailable, VectordError
@@ -36,7 +39,7 @@ MAX_CHECK_INTERVAL_S = 15.0
 class Lifecycle:
     def __init__(
         self,
-        models: Sequence[ServedModel],
+        models: list[ServedModel],
         config: EngineConfig,
         make_runner: MakeRunner,
         observer: Observer,
@@ -56,11 +59,16 @@ class Lifecycle:
 
     def start(self) -> None:
         """Returns immediately; models load in the background, one at a time: pinned ones first, then in order."""
-        first = {served.spec.reranks: served for served in reversed(self._models)}
+        for served in self._models:
+            if served.failure is not None:
+                self._tried_s[served] = self._now_s()
+                self._observer(ModelStateChanged(served.name, "failed"))
+        able = [served for served in self._models if served.failure is None]
+        first = {served.spec.reranks: served for served in reversed(able)}
         mode = self._config.model_loading
         models = [
             served
-            for served in self._models
+            for served in able
             if served.source.pinned or mode == "start" or (mode == "defaults" and first[served.spec.reranks] is served)
         ]
         for served in models:
@@ -96,6 +104,13 @@ class Lifecycle:
         """Load it now, even right after a failure. Raises Unavailable as `use` does."""
         async with Use(served, partial(self._find_runner, retry_now=True), self._now_s):
             pass
+
+    def retry_failed(self) -> None:
+        """Begin to load the models that failed RETRY_FAILED_S ago, where there is room: others answer meanwhile."""
+        for served in self._models:
+            if served.failure is not None and served not in self._loads and self._needs_load(served, retry_now=False):
+                self._tried_s[served] = self._now_s()
+                self._begin_load(served, makes_room=False)
 
     async def unload(self, served: ServedModel) -> None:
         """Free its memory. Raises Unavailable while it loads or is in use."""
@@ -138,15 +153,15 @@ class Lifecycle:
 
     def _needs_load(self, served: ServedModel, retry_now: bool) -> bool:
         if served.state == "failed":
-            return retry_now or self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
+            return retry_now or self._now_s() - self._tried_s.get(served, -math.inf) >= RETRY_FAILED_S
         return served.state == "unloaded"
 
-    def _begin_load(self, served: ServedModel) -> asyncio.Task[None]:
+    def _begin_load(self, served: ServedModel, *, makes_room: bool = True) -> asyncio.Task[None]:
         if self._closed:
             raise Unavailable(SHUT_DOWN)
         if served not in self._models:
             raise Unavailable("The model {model} has been removed.", model=served.name)
-        task = asyncio.create_task(self._load(served, makes_room=True), name=f"vectord-load-{served.name}")
+        task = asyncio.create_task(self._load(served, makes_room=makes_room), name=f"vectord-load-{served.name}")
         self._loads[served] = task
         task.add_done_callback(lambda _: self._load_ended(served))
         return task
@@ -168,6 +183,10 @@ class Lifecycle:
 
     async def _load(self, served: ServedModel, *, makes_room: bool) -> None:
         async with self._one_at_a_time:
+            if served.source.reopen is not None:
+                await self._reopen(served, served.source.reopen)
+                if served.failure is not None:
+                    return
             await self._find_room(served, makes_room)
             served.state = "loading"
             try:
@@ -178,6 +197,18 @@ class Lifecycle:
                 raise
             served.used_s = self._tried_s[served] = self._now_s()
             self._log_failure(served)
+
+    async def _reopen(self, served: ServedModel, reopen: Callable[[], ModelSource]) -> None:
+        """Read the files that could not be read before."""
+        try:
+            source = await loading.in_daemon_thread(reopen, f"vectord-open-{served.name}")
+        except Exception as cause:  # as in loading.load
+            served.failure, self._tried_s[served] = cause, self._now_s()
+            self._log_failure(served)
+            self._observer(ModelStateChanged(served.name, "failed"))
+        else:
+            served.open(source)
+            self._models += filter(None, [served.queries])
 
     def _log_failure(self, served: ServedModel) -> None:
         """A bug has its traceback. At start, compose.py reports the other failures."""

@@ -63,7 +63,7 @@ async def load(
     finally:
         progress.info(what, extra={"progress": (None, None)})
     load_s = time.monotonic() - started_s
-    served.state = "ready"
+    served.state, served.failure = "ready", None
     facts = served.runner.facts
     seconds = round(time.monotonic() - tested_s, 3)
     facts_log.info("warmup", extra={"fields": {"model": served.name, "seconds": seconds}})

@@ -74,8 +74,8 @@ def open_models(config: Config) -> list[ModelSource]:
         check_backend(config.device.backend)  # before a useless download
     device = settle_device(config.device)
     requested = requested_models(config.model)
-    unreadable: dict[str, UnreadableModel] = {}  # by fingerprint
-    specs = [_read_facts_or_error(one, config.model, required_graphs(device), unreadable) for one in requested]
+    unreadable: dict[RequestedModel, UnreadableModel] = {}
+    specs = [_read_facts_or_none(one, config.model, required_graphs(device), unreadable) for one in requested]
     is_fatal = len(unreadable) == len(specs) or config.engine.required_models == "all" or config.model.lora
     if unreadable and is_fatal:  # adapters need the model that they were trained for
         raise next(iter(unreadable.values()))
@@ -83,11 +83,21 @@ def open_models(config: Config) -> list[ModelSource]:
     specs = with_adapters(requested, specs, names, config.model)
     aliases = further_names(requested, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
+
+    def source(spec: ModelSpec, name: str) -> ModelSource:
+        return make_source(spec, name, aliases[name], device, pinned=name in pinned)
+
+    def unread(one: RequestedModel, spec: ModelSpec, name: str, error: UnreadableModel) -> ModelSource:
+        def reopen() -> ModelSource:
+            return source(read_facts(one, config.model, required_graphs(device)), name)
+
+        return ModelSource(
+            name, aliases[name], spec, lambda: reopen().load(), name in pinned, failure=error, reopen=reopen
+        )
+
     return [
-        _failing_source(spec, name, aliases[name], unreadable[spec.fingerprint])
-        if spec.fingerprint in unreadable
-        else make_source(spec, name, aliases[name], device, pinned=name in pinned)
-        for name, spec in zip(names, specs, strict=True)
+        unread(one, spec, name, unreadable[one]) if one in unreadable else source(spec, name)
+        for one, spec, name in zip(requested, specs, names, strict=True)
     ]
 
 
@@ -120,24 +130,18 @@ def make_source(
     )
 
 
-def _failing_source(spec: ModelSpec, name: str, aliases: tuple[str, ...], error: UnreadableModel) -> ModelSource:
-    def load() -> tuple[Encoder, Sequence[Backend]]:
-        raise error
-
-    return ModelSource(name=name, aliases=aliases, spec=spec, load=load)
-
-
-def _read_facts_or_error(
-    requested: RequestedModel, config: ModelConfig, graphs: Sequence[str], unreadable: dict[str, UnreadableModel]
+def _read_facts_or_none(
+    requested: RequestedModel,
+    config: ModelConfig,
+    graphs: Sequence[str],
+    unreadable: dict[RequestedModel, UnreadableModel],
 ) -> ModelSpec:
-    """The facts. Those of an unreadable model say that it can do everything: requests that it might have answered are
-    refused, instead of being answered by another model, whose vectors cannot be compared with its own."""
+    """The facts. Of an unreadable model only the id; it makes nothing until it is read."""
     try:
         return read_facts(requested, config, graphs)
     except UnreadableModel as error:
         folder = Path(requested.model)
-        fingerprint = f"unreadable-{len(unreadable)}"
-        unreadable[fingerprint] = error
+        unreadable[requested] = error
         return ModelSpec(
             model_id=model_id_of(requested.model),
             revision=None,
@@ -147,11 +151,10 @@ def _read_facts_or_error(
             architecture="unknown",
             weights=(),
             tokenizer=folder,
-            outputs=frozenset({"dense", "lexical", "colbert", "tokens", "scores"}),
+            outputs=frozenset(),
             hidden_size=0,
-            max_tokens=1,
-            labels=("unknown",),
-            fingerprint=fingerprint,
+            max_tokens=0,
+            fingerprint="",
         )
 
 

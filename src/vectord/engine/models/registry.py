@@ -15,16 +15,21 @@ from typing import Literal, TypeAlias
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
 from vectord.engine.queue.runner import ModelRunner
-from vectord.errors import ModelCannot, ModelNotFound, Unavailable
+from vectord.errors import ModelCannot, ModelFailed, ModelNotFound, ModelUnavailable, Unavailable, VectordError
 from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, TextOptions, VectorKind
 from vectord.text.sequence import Encoder
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
+REASON_CHARACTERS = 500  # of a failure; device libraries write pages
+NOT_SERVED = (
+    "No such model is served here. Served: {served}. The option --model-aliases NAME=MODEL serves a model under a "
+    "further name."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model to serve. `load` blocks and raises ModelUnavailable; a thread calls it."""
+    """A model to serve. `load` and `reopen` block and raise ModelUnavailable; a thread calls them."""
 
     name: str  # the served name
     aliases: tuple[str, ...]  # further names clients may use
@@ -33,6 +38,8 @@ class ModelSource:
     pinned: bool = False  # loaded at start and never unloaded to make room
     memory_bytes: int = 0  # an estimate, while loaded
     queries: ModelSource | None = None  # of a model with a network of its own for queries
+    failure: ModelUnavailable | None = None  # why its files could not be read; `spec` then has no facts
+    reopen: Callable[[], ModelSource] | None = None  # reads those files again
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +54,29 @@ class ServedModel:
     """One model and its state. `runner` exists from the self-test on; the state is `ready` only after it."""
 
     def __init__(self, source: ModelSource) -> None:
-        self.source = source
-        self.state: State = "unloaded"
-        self.failure: Exception | None = None  # of the last load
         self.runner: ModelRunner | None = None
         self.users = 0  # requests that use it now
         self.used_s = 0.0  # when the last of them ended, by the clock of lifecycle.py
         self.created_unix_s = int(time.time())
+        self.open(source)
+
+    def open(self, source: ModelSource) -> None:
+        """Take the facts of its files, as read at the start, or again after they could not be read."""
+        self.source = source
+        self.state: State = "unloaded" if source.failure is None else "failed"
+        self.failure: Exception | None = source.failure  # of the last attempt to open or load it; None: it succeeded
         self.queries = None if source.queries is None else ServedModel(source.queries)
         self.kinds: frozenset[AnswerKind] = frozenset(source.spec.kinds)
+
+    @property
+    def able(self) -> frozenset[AnswerKind]:
+        """The kinds of answers that it can give now: none once it has failed, until a load succeeds."""
+        return self.kinds if self.failure is None else frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its files could be read, so that its facts are known."""
+        return self.source.failure is None
 
     @property
     def name(self) -> str:
@@ -79,14 +100,12 @@ class ServedModel:
         return self.queries if self.queries is not None and options.is_query else self
 
     def ready_runner(self) -> ModelRunner:
-        """Raises Unavailable while the model loads, and if it failed to load."""
+        """Raises Unavailable while the model loads, and ModelFailed if it could not be loaded."""
         if self.state == "ready" and self.runner is not None:
             return self.runner
         if self.state == "failed":
-            raise Unavailable(
-                "The model {model} could not be loaded ({failure}).",
-                model=self.name,
-                failure=type(self.failure).__name__,
+            raise ModelFailed(
+                "The model {model} could not be loaded: {reason}", model=self.name, reason=reason_of(self.failure)
             )
         raise Unavailable("The model {model} is still loading.", model=self.name)
 
@@ -123,6 +142,8 @@ class ServedModel:
             gpu=facts.gpu if facts else None,
             adapters=[adapter.name for adapter in spec.adapters],
             token_labels=spec.token_labels,
+            aliases=self.source.aliases,
+            failure=reason_of(self.failure),
         )
 
 
@@ -135,7 +156,12 @@ class Composite:
 
     @property
     def kinds(self) -> frozenset[AnswerKind]:
-        return frozenset(self.members)
+        return frozenset(kind for kind, member in self.members.items() if kind in member.kinds or not member.is_open)
+
+    @property
+    def able(self) -> frozenset[AnswerKind]:
+        """The kinds whose models have not failed."""
+        return frozenset(kind for kind, member in self.members.items() if kind in member.able)
 
     @property
     def lead(self) -> ServedModel:
@@ -164,12 +190,18 @@ class Composite:
             fingerprint=f"{self.fingerprint}{self.lead.spec.width_of_space(None)}",
             outputs=frozenset(self.members),
             sources={kind: member.name for kind, member in self.members.items()},
+            aliases=(),
+            failure="; ".join(
+                dict.fromkeys(
+                    f"{member.name}: {reason_of(member.failure)}" for member in self.members.values() if member.failure
+                )
+            ),
             state=next((state for state in states if state != "ready"), "ready"),
         )
 
 
 ModelOrComposite: TypeAlias = ServedModel | Composite
-Requirement: TypeAlias = Callable[[ModelOrComposite], bool]
+Requirement: TypeAlias = Callable[[ModelOrComposite, frozenset[AnswerKind]], bool]  # with these kinds of answers
 Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
@@ -222,10 +254,10 @@ class Registry:
 
         Raises ValueError for a name that is taken.
         """
-        served = ServedModel(source)
-        self._enter(served.name, served)
-        for alias in source.aliases:
-            self._by_name.setdefault(alias, served)
+        free = tuple(alias for alias in source.aliases if alias not in self._by_name)
+        served = ServedModel(replace(source, aliases=free))
+        for name in (served.name, *free):
+            self._enter(name, served)
         self.models += [served, *filter(None, [served.queries])]
         self.targets.append(served)
         return served
@@ -247,14 +279,19 @@ class Registry:
     ) -> ModelOrComposite:
         """The model of that name or alias; without a name, the first that meets the first requirement that any meets.
 
-        Raises ModelNotFound, which lists the served names, and ModelCannot if no served model can `what`.
+        A model that has failed is chosen only if no other model meets any requirement. Raises ModelNotFound, which
+        lists the served names, and ModelCannot if no served model can `what`.
         """
         if name is not None:
             return self.named(name, allowed)
-        for is_met in requirements:
-            for target in self.seen_by(allowed):
-                if is_met(target):
-                    return target
+        seen = self.seen_by(allowed)
+        for chosen in (
+            (target for is_met in requirements for target in seen if is_met(target, target.able)),
+            (target for is_met in requirements for target in seen if is_met(target, target.kinds)),
+            (target for target in seen if not target.lead.is_open),
+        ):
+            for target in chosen:
+                return target
         raise ModelCannot("No model served here can {operation}.", operation=what)
 
     def seen_by(self, allowed: Allowed) -> Sequence[ModelOrComposite]:
@@ -269,7 +306,7 @@ class Registry:
         target = self.served_as(name, allowed)
         if target is None:
             names = ", ".join(target.name for target in self.seen_by(allowed)) or "none"
-            raise ModelNotFound("No such model is served here. Served: {served}.", field="model", served=names)
+            raise ModelNotFound(NOT_SERVED, field="model", served=names)
         return target
 
     def adapter_in(self, name: str | None) -> tuple[str, str] | None:
@@ -292,13 +329,23 @@ class Registry:
         members: dict[VectorKind, ServedModel] = {}
         for kind, name in composite.members.items():
             member = self._by_name.get(name)
-            if not isinstance(member, ServedModel) or kind not in member.kinds:
+            if not isinstance(member, ServedModel) or (member.is_open and kind not in member.kinds):
                 raise ValueError(f"composite {composite.name}: no served model {name} makes {kind} vectors")
             members[kind] = member
         return members
 
 
+def reason_of(failure: Exception | None) -> str:
+    """Why a model could not be loaded, on one line; "" without a failure."""
+    if failure is None:
+        return ""
+    text = failure.message if isinstance(failure, VectordError) else f"{type(failure).__name__}: {failure}"
+    return " ".join(text.split())[:REASON_CHARACTERS]
+
+
 def _health(served: ServedModel) -> State | Literal["stalled"]:
+    if served.failure is not None:  # also while it is tried again
+        return "failed"
     if served.state == "ready" and served.runner is not None and served.runner.worker.stalled:
         return "stalled"
     return served.state

@@ -184,7 +184,7 @@ def _composite(value: str, by_name: Mapping[str, ModelSource]) -> CompositeSourc
             raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
         if model not in by_name:
             raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
-        if kind not in by_name[model].spec.kinds:
+        if by_name[model].failure is None and kind not in by_name[model].spec.kinds:
             raise ConfigError(f"composites: {match['name']}: {model} makes no {kind} vectors")
         members[cast(VectorKind, kind)] = by_name[model].name
     if match["name"] in by_name:
@@ -202,7 +202,7 @@ def _dense_embedding_composite(config: ModelConfig, models: Sequence[ModelSource
     other = next((model for model in models if model is not dense and _further_kinds(model)), None)
     if other is None or _further_kinds(dense):
         return []
-    if "dense" not in dense.spec.kinds:
+    if dense.failure is None and "dense" not in dense.spec.kinds:
         raise ConfigError(f"dense_embedding_model: {dense.name} makes no dense vectors")
     members: dict[VectorKind, str] = {"dense": dense.name, **dict.fromkeys(_further_kinds(other), other.name)}
     return [CompositeSource(f"{dense.name}+{other.name}", members)]

@@ -36,6 +36,7 @@ class Guards:
 
     max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
+    alone: bool = False  # the server has the API of one product only, as under its profile
     own_ids: bool = False  # lists of token ids are the model's own, also where OpenAI's clients send theirs
     # Smart Embedder's:
     max_sentences: int | None = None

@@ -60,6 +60,7 @@ STATUSES: Statuses = MappingProxyType(
         errors.QueueTimedOut: 429,
         errors.RateLimited: 429,
         errors.Unavailable: 503,
+        errors.ModelFailed: 503,
         errors.ShuttingDown: 503,
         errors.TimedOut: 504,
         errors.UploadTooSlow: 408,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from vectord import __version__
 from vectord.errors import Forbidden
-from vectord.products.common.dialect import Rendered
+from vectord.products.common.dialect import Incoming, Rendered
 from vectord.products.common.vectors import json_answer
 from vectord.schema import ModelInfo, ModelList
 
@@ -179,12 +179,39 @@ def _model_type(model: ModelInfo) -> dict[str, Any]:
     }
 
 
+# --- the model of a request -----------------------------------------------------------------------------------
+
+
+def requested_model(name: str | None, incoming: Incoming, *, ignored: bool = False) -> str | None:
+    """The name that selects the model, or None for the first suitable one, in APIs that accept any name with one model.
+
+    ignored: the product ignores the field, so that without other products' APIs any name is accepted here too.
+    """
+    accepts_any = len(incoming.models) == 1 or (ignored and incoming.guards.alone)
+    return None if not name or (accepts_any and not named_models(name, incoming.models)) else name
+
+
+def named_models(name: str | None, models: Sequence[ModelInfo]) -> list[ModelInfo]:
+    """The model that a name selects, or without a name all models. Empty for a name that is not served."""
+    return [info for info in models if not name or name in info.names or name in served_names(info)]
+
+
+def failed_last(models: Sequence[ModelInfo]) -> Sequence[ModelInfo]:
+    """In the order in which they answer requests that name no model."""
+    return sorted(models, key=lambda info: info.state == "failed")
+
+
+def none_can(models: Sequence[ModelInfo], can: Callable[[ModelInfo], bool]) -> bool:
+    """Whether no served model can, and none of them has failed: such a model may be of any kind."""
+    return bool(models) and not any(info.state == "failed" or can(info) for info in models)
+
+
 # --- kinds ----------------------------------------------------------------------------------------------------
 
 
 def only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
     """Whether the named model, or without a name every model, is a ColBERT, which answers with multi-vectors."""
-    named = [info for info in models if not name or name in (info.name, info.model_id)]
+    named = named_models(name, models)
     return bool(named) and all("colbert" in info.outputs and "dense" not in info.outputs for info in named)
 
 
@@ -194,10 +221,11 @@ READY_STATES = frozenset({"ready", "unloaded", "loading"})  # of a model that an
 
 
 def first_model(result: ModelList) -> ModelInfo:
-    """The first model, for answers that describe one. Raises Forbidden if the caller's key may use none."""
+    """The first model that has not failed, for answers that describe one. Raises Forbidden if the caller's key may use
+    none."""
     if not result.models:
         raise Forbidden("This key may use none of the models served here.")
-    return result.models[0]
+    return failed_last(result.models)[0]
 
 
 def ready_models(result: ModelList) -> list[ModelInfo]:

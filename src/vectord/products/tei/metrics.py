@@ -22,7 +22,9 @@ TOKENS = tuple(float(2**power) for power in range(21))  # 1 to 1,048,576
 # Class of an error -> its name in te_request_failure{err}.
 FAILURES: Mapping[str, str] = {
     "Untokenizable": "tokenization",
-    **dict.fromkeys(("Overloaded", "QueueTimedOut", "Unavailable", "ShuttingDown", "TimedOut"), "overloaded"),
+    **dict.fromkeys(
+        ("Overloaded", "QueueTimedOut", "Unavailable", "ModelFailed", "ShuttingDown", "TimedOut"), "overloaded"
+    ),
     "ModelCannot": "model_type",
     **dict.fromkeys(
         (

@@ -44,6 +44,8 @@ class ModelAnswer(msgspec.Struct):
     devices: dict[str, DeviceState]  # the replicas that run it while it is loaded
     backend: str
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
+    failure: str | None  # why it could not be loaded; only for the admin key, or on a server without keys
+    aliases: list[str]
     pinned: bool
     created: int
 
@@ -84,6 +86,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "pooling": info.pooling or None,
         "prompts": dict(info.prompts),
         "devices": dict(info.devices),
+        "failure": info.failure or None,
         "created": info.created_unix_s,
     }
 

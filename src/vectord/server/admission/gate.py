@@ -101,10 +101,16 @@ def client_of(address: str, key: Key | None) -> str:
 
 
 def caller_of(
-    headers: Mapping[str, str], address: str, key: Key | None = None, name: str | None = None, route: str = ""
+    headers: Mapping[str, str],
+    address: str,
+    key: Key | None = None,
+    name: str | None = None,
+    route: str = "",
+    *,
+    operator: bool = False,
 ) -> Caller:
     """headers: names in lower case; name: the request's id, None reads it from the headers; route: the template of the
-    path, or the name of the gRPC method.
+    path, or the name of the gRPC method; operator: see `Keys.is_operator`.
 
     A key of one client identifies it, otherwise its address does. A key's lane overrides the header's. Raises
     InvalidField for an invalid lane, fingerprint or timeout.
@@ -119,6 +125,7 @@ def caller_of(
         request_id=name or request_id(headers),
         route=route,
         models=None if key is None else key.models,
+        operator=operator,
         deadline_s=_deadline_s(headers),
         expect_fingerprint=read_fingerprint(headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
     )

@@ -126,6 +126,10 @@ class Keys:
         if key is None and not self._is_open:
             raise Unauthorized(KEY_REQUIRED if presented_key(headers) is None else KEY_UNKNOWN)
 
+    def is_operator(self, key: Key | None) -> bool:
+        """Whether this key has the admin right, or, without a key, whether the server has no keys."""
+        return self._is_open and not self._configured if key is None else key.admin
+
     def require_admin(self, key: Key | None, headers: Mapping[str, str]) -> None:
         """As `require`, for the admin routes. Also raises Forbidden for an ordinary key, and NoSuchRoute if no key has
         the admin right."""

@@ -305,6 +305,7 @@ class BatchRunner:
             request_id=request_id(batch, index),
             route=batch.endpoint,
             models=None if key is None else key.models,
+            operator=self._gate.keys.is_operator(key),
         )
         rendered = await self._rendered(bytes(request.body), caller, key)
         result = await asyncio.to_thread(

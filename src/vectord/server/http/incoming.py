@@ -9,6 +9,7 @@ from typing import overload
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.products.common.dialect import Guards
+from vectord.products.common.models import failed_last
 from vectord.schema import ANYONE, Caller, ModelInfo
 
 
@@ -16,6 +17,7 @@ def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
     return Guards(
         max_inputs=engine.models().limits.max_inputs_per_request,
         max_text_chars=config.max_text_chars,
+        alone=len(config.dialects) == 1,
         own_ids=config.own_token_ids,
         max_sentences=config.max_sentences_per_request,
         max_sentence_chars=config.max_sentence_chars,
@@ -27,7 +29,8 @@ def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
 
 
 class LazyModelList(Sequence[ModelInfo]):
-    """The models that the caller may use, the default first. Asks the engine at first use. For one request."""
+    """The models that the caller may use, the default first and failed ones last. Asks the engine at first use. For one
+    request."""
 
     def __init__(self, engine: EngineClient, caller: Caller = ANYONE) -> None:
         self._engine = engine
@@ -35,7 +38,7 @@ class LazyModelList(Sequence[ModelInfo]):
 
     @cached_property
     def _models(self) -> Sequence[ModelInfo]:
-        return self._engine.models(self._caller).models
+        return failed_last(self._engine.models(self._caller).models)
 
     def load(self) -> None:
         """Ask now, on the event loop, before a thread reads the list."""

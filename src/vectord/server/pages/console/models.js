@@ -54,10 +54,11 @@ function show({ models, limits }) {
 }
 
 function rowOf(model) {
-  const state = el("span", { class: "model-state", "data-state": model.state }, model.state);
+  const words = model.failure ? `${model.state}: ${model.failure}` : model.state;
+  const state = el("span", { class: "model-state", "data-state": model.state }, words);
   const runs = model.backend === "unknown" ? "\u2013" : `${model.backend}, ${model.device}, ${model.dtype}`;
   return [model.name, state, outputsOf(model).join(", "), model.dimensions || "\u2013",
-    model.max_input_tokens.toLocaleString("en"), model.architecture, runs, model.fingerprint,
+    model.max_input_tokens ? model.max_input_tokens.toLocaleString("en") : "\u2013", model.architecture, runs, model.fingerprint,
     ...(manages ? [buttonOf(model)] : [])];
 }
 

@@ -154,7 +154,8 @@ function changed() {
 function reasonOf(tool, asked) {
   if (tool === any) return null;
   if (asked === undefined) return "No model is available yet.";
-  return tool.cannot(asked) ?? (asked.state === "failed" ? `${asked.name} failed to load; the log says why.` : null);
+  if (asked.state === "failed") return `${asked.name} failed to load: ${asked.failure ?? "the log says why."}`;
+  return tool.cannot(asked);
 }
 
 async function answer(tool) {

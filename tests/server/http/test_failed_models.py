@@ -1,0 +1,76 @@
+"""A model that could not be loaded, as clients of the server see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.applications import Starlette
+from tests.engine.fakes import ByteEncoder, FakeBackend, source, spec
+from tests.server.asgi import call
+
+from vectord.config import ServerConfig
+from vectord.engine.engine import Engine
+from vectord.engine.models.registry import ModelSource
+from vectord.errors import ModelUnavailable
+from vectord.products.common.dialect import all_dialects
+from vectord.server.http.app import create_app
+
+REASON = "no such folder"
+DIALECTS = all_dialects()
+
+
+def load() -> tuple[ByteEncoder, list[FakeBackend]]:
+    raise ModelUnavailable(REASON)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine([ModelSource("broken", (), spec(), load), source(FakeBackend(), "fine")])
+    await engine.start()
+    await engine.loaded.wait()
+    yield engine
+    await engine.close()
+
+
+def app_with(engine: Engine, *, keys: bool) -> Starlette:
+    config = ServerConfig(api_key="reader", admin_key="boss") if keys else ServerConfig()
+    return create_app(engine, DIALECTS, config)
+
+
+@pytest.mark.parametrize(("key", "shown"), [(None, True), ("boss", True), ("reader", False)], ids=str)
+async def test_operators_see_why_a_model_failed(engine: Engine, key: str | None, shown: bool) -> None:
+    """The admin key, and everyone on a server without keys; in the list of models and in the 503."""
+    app = app_with(engine, keys=key is not None)
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    listed = (await call(app, "GET", "/vectord/models", headers=headers)).json["models"]
+    assert [(model["state"], model["failure"]) for model in listed] == [
+        ("failed", REASON if shown else None),
+        ("ready", None),
+    ]
+    refused = await call(app, "POST", "/v1/embeddings", b'{"input": "a", "model": "broken"}', headers=headers)
+    assert refused.status == 503
+    assert (REASON.encode() in refused.body) is shown
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", b'{"input": "a"}'),
+        ("/embed", b'{"inputs": "a"}'),
+        ("/embeddings", b'{"sentences": ["a"], "return_sparse": false, "return_colbert": false}'),
+        ("/rerank", b'{"query": "a", "texts": ["b"]}'),
+        ("/tokenize", b'{"inputs": "a"}'),
+        ("/vertex", b'{"instances": [{"inputs": "a"}]}'),
+        ("/invocations", b'{"inputs": "a"}'),
+        ("/api/embed", b'{"input": "a"}'),
+        ("/pooling", b'{"input": "a"}'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_requests_without_a_model_are_answered_by_another(engine: Engine, path: str, body: bytes) -> None:
+    """On the routes of every kind. The server is ready, and /info describes the model that answers."""
+    app = app_with(engine, keys=False)
+    assert (await call(app, "POST", path, body)).status == 200
+    assert (await call(app, "GET", "/health/ready")).status == 200
+    assert (await call(app, "GET", "/dialects/tei/info")).json["served_model_name"] == "fine"
