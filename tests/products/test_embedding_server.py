@@ -86,7 +86,7 @@ def test_every_option_has_its_canonical_field():
         pytest.param(
             dict.fromkeys(("truncate", "truncation_direction", "prompt_name", "normalize", "dimensions")), id="null"
         ),
-        pytest.param({"model": "x", "input": "y", "extra": {}}, id="unknown"),
+        pytest.param({"input": "y", "extra": {}}, id="unknown"),
     ],
 )
 def test_null_options_are_ignored(options):

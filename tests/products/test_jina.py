@@ -372,7 +372,7 @@ def test_a_colbert_model_returns_multivectors_by_default(name, outputs):
     """jina-colbert-v2 does so at /v1/embeddings."""
     models = [
         model_info("m3", model_id="org/m3", outputs=frozenset({"dense", "colbert"})),
-        model_info("colbert", outputs=frozenset({"colbert", "tokens"})),
+        model_info("colbert", outputs=frozenset({"colbert", "tokens"}), aliases=("org/model",)),
     ]
     body = json.dumps({"input": ["a"], "model": name}).encode()
     request = ROUTES[EMBEDDINGS].parse(Incoming(body=body, models=models)).request

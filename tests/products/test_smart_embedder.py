@@ -118,6 +118,15 @@ def test_a_composite_takes_precedence_over_its_members(kinds):
     assert call("/embeddings", body, (QWEN, BGE, BOTH)).request.model == "both"
 
 
+def test_a_failed_model_is_not_chosen():
+    """Its composite neither. Kinds that only the failed model makes are refused by the engine, not left out."""
+    failed = (replace(BOTH, state="failed"), replace(BGE, state="failed"))
+    dense = {"return_sparse": False, "return_colbert": False}
+    assert call("/embeddings", {"sentences": ["a"], **dense}, (*failed, QWEN)).request.model == QWEN.name
+    request = call("/embeddings", {"sentences": ["a"]}, (*failed, QWEN)).request
+    assert (request.model, request.outputs) == (None, set(ALL))
+
+
 def test_the_default_body_gets_the_vectors_that_the_model_makes():
     """null and a warning for each other kind."""
     parsed = call("/embeddings", {"sentences": ["a"]}, (QWEN, RERANKER))

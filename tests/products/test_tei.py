@@ -119,7 +119,7 @@ def test_embed_takes_every_option():
         "normalize": False,
         "dimensions": 64,
         "force_dimensions": True,
-        "model": "somebody/else's",
+        "unknown": "somebody/else's",
     }
     assert asked("/embed", body) == EmbedRequest(
         inputs=("a",),
@@ -298,13 +298,13 @@ def test_decode_takes_one_list_of_ids_or_several(ids, lists):
     assert not asked("/decode", {"ids": ids, "skip_special_tokens": False}).skip_special_tokens
 
 
-def test_the_openai_routes_ignore_the_model():
-    """TEI's users send any name."""
+def test_the_openai_routes_take_every_option():
+    """Lists of ids are the model's own under TEI's profile."""
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
     text = replace(TEXT, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
-    assert asked("/v1/embeddings", body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
+    assert asked("/v1/embeddings", body) == EmbedRequest(inputs=["a"], model="whatever", text=text, dimensions=8)
     own = PARSE["/v1/embeddings"](replace(incoming(body), guards=Guards(own_ids=True))).request  # under TEI's profile
-    assert own == EmbedRequest(inputs=["a"], text=TEXT, dimensions=8)
+    assert own == EmbedRequest(inputs=["a"], model="whatever", text=TEXT, dimensions=8)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------

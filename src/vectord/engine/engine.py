@@ -278,7 +278,12 @@ class Engine:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         await self.check_busy([request], caller)
-        return await before(caller.deadline_s, self._answer(request, caller))
+        try:
+            return await before(caller.deadline_s, self._answer(request, caller))
+        except ModelFailed as error:
+            if caller.operator:
+                raise
+            raise error.without_reason() from None
 
     async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
         busy = self.busy_error(kinds, caller)
@@ -383,8 +388,6 @@ class Engine:
                     model = target.name
         except BaseException as error:
             self._report_failure(model, request, task, error)
-            if isinstance(error, ModelFailed) and not task.caller.operator:
-                raise error.without_reason() from None
             raise
         finally:
             self._observe(ActiveRequestsChanged(operation, -1))

@@ -25,7 +25,7 @@ ERRORS = UNPROCESSABLE
 class RankingBody(RerankFields):
     query: TextItem
     passages: list[TextItem]
-    model: Annotated[str | None, msgspec.Meta(description="a model in the path is not read")] = None
+    model: Annotated[str | None, msgspec.Meta(description="null: the model in the path")] = None
     truncate: Truncate = None
 
 
@@ -59,7 +59,7 @@ def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
     request = RerankRequest(
         query=body.query.read("query"),
         passages=[passage.read("passages", index) for index, passage in enumerate(body.passages)],
-        model=body.model or None,
+        model=body.model or incoming.path.get("model"),
         text=TextOptions(truncate=truncate, truncate_side=side),
         raw=True,
     )

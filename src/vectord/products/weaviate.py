@@ -16,7 +16,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import no_effect
 from vectord.products.common.inputs import read_kind
-from vectord.products.common.models import ready_models
+from vectord.products.common.models import failed_last, ready_models, requested_model
 from vectord.products.common.ranking import RerankFields, with_fields
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, RerankRequest, RerankResult, TextOptions
@@ -43,6 +43,7 @@ class Vectorizing(msgspec.Struct):
 class TextBody(msgspec.Struct):
     text: str
     config: Vectorizing | None = None
+    model: str | None = None
     dims: OfResponse = None
     vector: OfResponse = None
     error: OfResponse = None
@@ -51,6 +52,7 @@ class TextBody(msgspec.Struct):
 class TextsBody(msgspec.Struct):
     texts: list[str]
     config: Vectorizing | None = None
+    model: str | None = None
 
 
 class VectorAnswer(msgspec.Struct):
@@ -97,7 +99,7 @@ def parse_text(body: TextBody, incoming: Incoming) -> Call:
         (vector,) = result.dense["float"]  # (D,)
         return json_answer(text=body.text, vector=vector, dim=len(vector), dims=len(vector))
 
-    return Call(_embed([body.text], body.config), render)
+    return Call(_embed([body.text], body, incoming), render)
 
 
 @ROUTES.post(
@@ -112,13 +114,14 @@ def parse_texts(body: TextsBody, incoming: Incoming) -> Call:
         vectors = result.dense["float"]  # (N, D)
         return json_answer(vectors=vectors, dims=vectors.shape[1])
 
-    return Call(_embed(body.texts, body.config), render)
+    return Call(_embed(body.texts, body, incoming), render)
 
 
-def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
-    config = config or Vectorizing()
+def _embed(texts: list[str], body: TextBody | TextsBody, incoming: Incoming) -> EmbedRequest:
+    config = body.config or Vectorizing()
     return EmbedRequest(
         inputs=texts,
+        model=requested_model(body.model, incoming, ignored=True),
         text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type)),
         dimensions=config.dimensions,
     )
@@ -133,6 +136,7 @@ class RerankBody(RerankFields):
     query: str
     documents: list[str] | None = None
     property: str | None = None
+    model: str | None = None
 
 
 class DocumentScore(msgspec.Struct):
@@ -162,7 +166,13 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if body.documents is None and body.property is None:
         raise MissingField("{field} is required.", field="passages")
     passages = [body.property or ""] if body.documents is None else body.documents
-    request = RerankRequest(query=body.query, passages=passages, text=TextOptions(truncate_by_default=True), raw=False)
+    request = RerankRequest(
+        query=body.query,
+        passages=passages,
+        model=requested_model(body.model, incoming, ignored=True),
+        text=TextOptions(truncate_by_default=True),
+        raw=False,
+    )
 
     def render(result: RerankResult) -> Rendered:
         if body.documents is None:
@@ -207,7 +217,7 @@ def render_ready(result: ModelList) -> Rendered:
 
 def _embedder(result: ModelList) -> ModelInfo | None:
     """The model that answers /vectors: the first that makes dense vectors."""
-    return next((info for info in result.models if "dense" in info.outputs), None)
+    return next((info for info in failed_last(result.models) if "dense" in info.outputs), None)
 
 
 DIALECT = Dialect(

@@ -48,9 +48,13 @@ async def test_operators_see_why_a_model_failed(engine: Engine, key: str | None,
         ("failed", REASON if shown else None),
         ("ready", None),
     ]
-    refused = await call(app, "POST", "/v1/embeddings", b'{"input": "a", "model": "broken"}', headers=headers)
-    assert refused.status == 503
-    assert (REASON.encode() in refused.body) is shown
+    for path, body in (
+        ("/v1/embeddings", b'{"input": "a", "model": "broken"}'),
+        ("/api/embed", b'{"model": "broken"}'),
+    ):
+        refused = await call(app, "POST", path, body, headers=headers)
+        assert refused.status == 503
+        assert (REASON.encode() in refused.body) is shown
 
 
 @pytest.mark.parametrize(

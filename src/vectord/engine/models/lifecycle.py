@@ -201,7 +201,7 @@ class Lifecycle:
     async def _reopen(self, served: ServedModel, reopen: Callable[[], ModelSource]) -> None:
         """Read the files that could not be read before."""
         try:
-            source = await loading.in_daemon_thread(reopen, f"vectord-open-{served.name}")
+            source = await loading.in_own_thread(reopen, f"vectord-open-{served.name}", daemon=True)
         except Exception as cause:  # as in loading.load
             served.failure, self._tried_s[served] = cause, self._now_s()
             self._log_failure(served)

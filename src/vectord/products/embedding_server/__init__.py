@@ -17,7 +17,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
 from vectord.products.common.inputs import Direction, TextsOrIds, read_filled_inputs, read_side
-from vectord.products.common.models import Info, render_info
+from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.usage import TokenUsage, compute_headers
 from vectord.products.common.vectors import embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
@@ -29,9 +29,10 @@ TRUNCATES = False  # over-long text is refused unless the request or the server 
 
 
 class EmbedBody(msgspec.Struct):
-    """Lists of token ids include the special tokens."""
+    """Lists of token ids include the special tokens. The product has no `model`: see `requested_model`."""
 
     inputs: TextsOrIds
+    model: str | None = None
     truncate: bool | None = None
     truncation_direction: Direction | None = None
     prompt_name: str | None = None
@@ -75,6 +76,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     """A batch waits for a place in the engine, and a single input is refused at once, as in the product."""
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
+        model=requested_model(body.model, incoming, ignored=True),
         text=TextOptions(
             truncate=body.truncate,
             truncate_by_default=TRUNCATES,

@@ -40,7 +40,14 @@ from vectord.products.common.inputs import (
     read_switch,
     with_nvidia_keys,
 )
-from vectord.products.common.models import ListedModels, listed_models, only_multivectors
+from vectord.products.common.models import (
+    ListedModels,
+    listed_models,
+    named_models,
+    none_can,
+    only_multivectors,
+    requested_model,
+)
 from vectord.products.common.ranking import RerankFields, orders_of_labels, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import embedding_items, json_answer, read_encoding
@@ -49,7 +56,6 @@ from vectord.schema import (
     ClassifyResult,
     EmbedRequest,
     EmbedResult,
-    ModelInfo,
     ModelList,
     RerankRequest,
     RerankResult,
@@ -71,9 +77,9 @@ Model = Annotated[
 ]
 
 
-def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
+def _model(name: str | None, incoming: Incoming) -> str | None:
     """The requested model, or None for the first suitable one. infinity with one model accepts every name."""
-    return None if not name or name == ANY_MODEL or len(models) == 1 else name
+    return None if name == ANY_MODEL else requested_model(name, incoming)
 
 
 class BaseAnswer(msgspec.Struct):
@@ -142,7 +148,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         raise ModelCannot(template, field="modality", modality=body.modality)
     if body.modality not in (None, "text"):
         raise InvalidField("{field} must be 'text'.", field="modality")
-    model = _model(body.model, incoming.models)
+    model = _model(body.model, incoming)
     request = EmbedRequest(
         inputs=[one.strip() if isinstance(one, str) else one for one in read_inputs(body.input)],
         model=model,
@@ -214,7 +220,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     request = RerankRequest(
         query=body.query.strip(),
         passages=documents,
-        model=_model(body.model, incoming.models),
+        model=_model(body.model, incoming),
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,
     )
@@ -258,9 +264,8 @@ class Classes(BaseAnswer):
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     texts = [body.input] if isinstance(body.input, str) else body.input
     _refuse_none(texts, "inputs")
-    model = _model(body.model, incoming.models)
-    named = [info for info in incoming.models if model in (None, info.name)]
-    if named and all(info.reranks for info in named):
+    model = _model(body.model, incoming)
+    if none_can(named_models(model, incoming.models), lambda info: not info.reranks):
         raise ModelCannot("A reranker does not classify: it has one label.", field="model")
     request = ClassifyRequest(
         inputs=[text.strip() for text in texts],

@@ -41,7 +41,15 @@ from vectord.products.common.inputs import (
     read_switch,
     with_nvidia_keys,
 )
-from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
+from vectord.products.common.models import (
+    ListedModels,
+    first_model,
+    named_models,
+    none_can,
+    ready_models,
+    render_listed_models,
+    requested_model,
+)
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import (
@@ -190,7 +198,7 @@ def parse_openai(body: EmbeddingBody, incoming: Incoming) -> Call:
     """`content` is not a key of OpenAI's, so it gets the native array on this path too. Ids are the model's own."""
     if body.input is None:
         return parse_native(body, incoming)
-    if _without_pooling(_model(body.model, incoming), incoming):
+    if _without_pooling(requested_model(body.model, incoming), incoming):
         raise ModelCannot("Pooling type 'none' is not OAI compatible. Use /embeddings, or a different pooling type.")
     render = partial(render_openai, body.model or None, _norm(body), read_encoding(body.encoding_format))
     return _embed_call(body, incoming, render)
@@ -201,9 +209,9 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
     prompts = body.content if body.input is None else body.input
     if prompts is None:
         raise MissingField('"input" or "content" must be provided', field="input")
-    if not any(model.outputs for model in incoming.models) and any(model.reranks for model in incoming.models):
+    if none_can(incoming.models, lambda info: bool(info.outputs) or not info.reranks):
         raise ModelCannot("The model served here can rerank and makes no vectors.")
-    model = _model(body.model, incoming)
+    model = requested_model(body.model, incoming)
     request = EmbedRequest(
         inputs=_inputs(prompts, field),
         model=model,
@@ -219,7 +227,7 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
 
 def _without_pooling(name: str | None, incoming: Incoming) -> bool:
     """Whether the model, or the first one that embeds, is served with `--pooling none`."""
-    embedding = [model for model in incoming.models if name in (None, model.name) and model.outputs]
+    embedding = [model for model in named_models(name, incoming.models) if model.outputs]
     return bool(embedding) and embedding[0].outputs == {"tokens"}
 
 
@@ -350,7 +358,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     passages = body.documents if body.texts is None else body.texts
     if not passages:
         raise EmptyInput('"documents" must be a non-empty string array', field=field)
-    request = RerankRequest(query=body.query, passages=passages, model=_model(body.model, incoming), raw=True)
+    request = RerankRequest(query=body.query, passages=passages, model=requested_model(body.model, incoming), raw=True)
 
     def render(result: RerankResult) -> Rendered:
         """`texts` get TEI's form, a bare array; `documents` get Jina's, without the documents."""
@@ -395,7 +403,7 @@ class TokenList(msgspec.Struct):
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
-        inputs=[body.content], model=_model(body.model, incoming), add_special_tokens=body.add_special is True
+        inputs=[body.content], model=requested_model(body.model, incoming), add_special_tokens=body.add_special is True
     )
 
     def render(result: TokenizeResult) -> Rendered:
@@ -424,7 +432,7 @@ class Detokenized(msgspec.Struct):
     names={"ids": "tokens"},
 )
 def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
-    request = DecodeRequest(ids=[body.tokens], model=_model(body.model, incoming), skip_special_tokens=False)
+    request = DecodeRequest(ids=[body.tokens], model=requested_model(body.model, incoming), skip_special_tokens=False)
 
     def render(result: DecodeResult) -> Rendered:
         """`prompt` is vLLM's key: both products share the path and the body."""
@@ -432,11 +440,6 @@ def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
         return json_answer(content=text, prompt=text)
 
     return Call(request, render)
-
-
-def _model(name: str | None, incoming: Incoming) -> str | None:
-    """llama.cpp's clients send any name, so it counts only if several models are served."""
-    return None if len(incoming.models) == 1 else name or None
 
 
 # --- facts ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.fields import no_effect
 from vectord.products.common.inputs import Width
-from vectord.products.common.models import first_model
+from vectord.products.common.models import first_model, named_models
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, LoadModel, ModelInfo, ModelList, TextOptions
 
@@ -113,9 +113,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     model = _model(body.model, incoming.models)
     if not body.input:
         return Call(_loading(model, incoming.models), render_no_embeddings)
-    served = next(
-        (info for info in incoming.models if (info.name == model if model else "dense" in info.outputs)), None
-    )
+    served = next((info for info in named_models(model, incoming.models) if model or "dense" in info.outputs), None)
     # As in Ollama, a number above the width of the model's vectors is ignored.
     exceeds = body.dimensions is not None and served is not None and body.dimensions > served.full_dimensions
     request = EmbedRequest(
@@ -266,7 +264,7 @@ def _show(name: str | None, models: Sequence[ModelInfo]) -> Call:
 
 def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
     """The served name. Ollama's clients append a tag to a name without one; it is dropped unless it is served."""
-    if name and all(info.name != name for info in models):
+    if name and not named_models(name, models):
         name = name.removesuffix(LATEST)
     return name or None
 

@@ -1,7 +1,7 @@
 """Smart Embedder: the three vectors of BGE-M3 and a reranker, with a warning for each truncated text.
 
-Texts are always truncated, from the end. The API names no model. metrics.py has the metric families, the keys of
-/health and the log lines.
+Texts are always truncated, from the end. The product has no `model`: see `requested_model`. metrics.py has the metric
+families, the keys of /health and the log lines.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
+from vectord.products.common.models import named_models, none_can, requested_model
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, original_health, ready_lines
@@ -185,6 +186,7 @@ class EmbeddingsBody(msgspec.Struct):
     return_colbert: Return = None
     normalize_dense: Flag = False
     sparse_as_indices: Flag = False
+    model: str | None = None
 
 
 class Vectors(msgspec.Struct):
@@ -230,16 +232,18 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
     as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
     normalize = read_flag(body.normalize_dense, "normalize_dense") is True
-    model = _model(incoming.models, outputs)
+    name = requested_model(body.model, incoming, ignored=True)
+    models = named_models(name, incoming.models)
+    model = _model(models, outputs)
     missing: Sequence[VectorKind] = ()
-    if model is None:
+    if model is None and none_can(models, lambda info: outputs <= info.outputs):
         demanded = frozenset(kind for kind in KINDS if flags[kind])
-        model = _model_of_some(incoming.models, outputs, demanded)
+        model = _model_of_some(models, outputs, demanded)
         missing = [kind for kind in KINDS if model and kind in outputs - model.outputs]
         outputs -= frozenset(missing)
     request = EmbedRequest(
         inputs=body.sentences,
-        model=model.name if model else None,
+        model=model.name if model else name,
         text=TRUNCATED,
         outputs=outputs,
         normalize=normalize or _always_normalizes(model, incoming.models),
@@ -300,9 +304,9 @@ def _check_total(texts: Sequence[str], limit: int | None, field: str, name: str)
 def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> ModelInfo | None:
     """The model for these vectors, a composite first: it serves dense vectors of another model than the sparse ones.
 
-    None if no model makes them all; the engine then refuses the request.
+    None if no model that has not failed makes them all; the engine then refuses the request.
     """
-    able = [model for model in models if outputs <= model.outputs and model.outputs]
+    able = [model for model in models if outputs <= model.outputs and model.outputs and model.state != "failed"]
     return next((model for model in able if model.sources), able[0] if able else None)
 
 
@@ -351,6 +355,7 @@ def _sparse(vector: Sparse, as_lists: bool) -> dict[str, Any]:
 class RerankBody(RerankFields):
     query: str
     passages: list[str]
+    model: str | None = None
     normalize: Annotated[Flag, msgspec.Meta(description="true: scores from 0 to 1; false: the model's raw scores")] = (
         False
     )
@@ -394,7 +399,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     _check_total(texts, guards.max_rerank_total_chars, "passages", "query and passages")
     normalize = read_flag(body.normalize, "normalize")
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
-    reranker = next((model for model in incoming.models if model.reranks), None)
+    name = requested_model(body.model, incoming, ignored=True)
+    reranker = next((model for model in named_models(name, incoming.models) if model.reranks), None)
     raw = normalize is not True if reranker is None or reranker.labels else None
 
     def render(result: RerankResult) -> Rendered:
@@ -406,7 +412,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             warnings=list(_rerank_warnings(result)),
         )
 
-    request = RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw)
+    request = RerankRequest(query=body.query, passages=body.passages, model=name, text=TRUNCATED, raw=raw)
     return Call(with_fields(request, body), render)
 
 

@@ -1,6 +1,6 @@
 """TEI's routes: each body -> a canonical request, and its result -> TEI's bare arrays, with TEI's figures in headers.
 
-null is the same as absent; unknown keys are ignored.
+null is the same as absent; unknown keys are ignored. TEI serves one model and ignores `model`: see `requested_model`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vectord.products.common.inputs import (
     refuse_empty,
     with_nvidia_keys,
 )
-from vectord.products.common.models import Info, render_info
+from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
 from vectord.products.common.ranking import Instruction, QueryTokens, Variables, with_fields
 from vectord.products.common.usage import compute_headers
 from vectord.products.common.vectors import (
@@ -75,6 +75,9 @@ Force = Annotated[bool | None, msgspec.Meta(description="also shorten vectors of
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
+Model = Annotated[str | None, msgspec.Meta(description="if several models are served, the one that answers")]
+
+
 class Truncation(msgspec.Struct, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Direction | None = "Right"
@@ -82,6 +85,7 @@ class Truncation(msgspec.Struct, kw_only=True):
 
 class TextsBody(Truncation, kw_only=True):
     inputs: TextsOrIds
+    model: Model = None
     prompt_name: str | None = None
 
 
@@ -101,17 +105,27 @@ class SparseEntry(msgspec.Struct):
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     normalize = body.normalize is not False
-    made = {kind for model in incoming.models for kind in model.outputs}
-    if normalize and "sparse" in made and "dense" not in made:
+    model = _model(body.model, incoming)
+    models = named_models(model, incoming.models)
+    if normalize and none_can(models, _makes_dense) and any("sparse" in info.outputs for info in models):
         raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
+        model=model,
         text=_text_options(body, body.prompt_name),
         normalize=normalize,
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )
     return Call(request, render_embed)
+
+
+def _model(name: str | None, incoming: Incoming) -> str | None:
+    return requested_model(name, incoming, ignored=True)
+
+
+def _makes_dense(info: ModelInfo) -> bool:
+    return "dense" in info.outputs
 
 
 def render_embed(result: EmbedResult) -> Rendered:
@@ -130,7 +144,7 @@ def parse_embed_all(body: TextsBody, incoming: Incoming) -> Call:
         assert result.tokens is not None
         return _answer([np.ascontiguousarray(vectors) for vectors in result.tokens], result.usage)  # (n_i, H) each
 
-    return Call(_embed_request(body, "tokens"), render)
+    return Call(_embed_request(body, incoming, "tokens"), render)
 
 
 @ROUTES.post(
@@ -145,12 +159,13 @@ def parse_embed_sparse(body: TextsBody, incoming: Incoming) -> Call:
         ]
         return _answer(shown, result.usage)
 
-    return Call(_embed_request(body, "sparse"), render)
+    return Call(_embed_request(body, incoming, "sparse"), render)
 
 
-def _embed_request(body: TextsBody, kind: VectorKind) -> EmbedRequest:
+def _embed_request(body: TextsBody, incoming: Incoming, kind: VectorKind) -> EmbedRequest:
     return EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
+        model=_model(body.model, incoming),
         text=_text_options(body, body.prompt_name),
         outputs=frozenset({kind}),
     )
@@ -171,6 +186,7 @@ class SimilarityParameters(Truncation, kw_only=True):
 class SimilarityBody(msgspec.Struct):
     inputs: SimilarityInputs
     parameters: SimilarityParameters | None = None
+    model: Model = None
 
 
 @ROUTES.post(
@@ -203,20 +219,22 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     def render(result: SimilarityResult) -> Rendered:
         return _answer(result.scores, result.usage)
 
-    return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render)
+    model = _model(body.model, incoming)
+    return Call(SimilarityRequest(source=source, sentences=sentences, model=model, text=text), render)
 
 
 # --- one route for every operation ----------------------------------------------------------------------------
 #
-# `inputs` is for the operation of the first served model, and `texts` is for the reranking route of these paths, which
-# comes after it. The first of the two answers a body with neither.
+# `inputs` is for the operation of the named or first served model, and `texts` is for the reranking route of these
+# paths, which comes after it. The first of the two answers a body with neither.
 
 
 class AnyBody(msgspec.Struct):
-    """The two keys that select the operation."""
+    """The keys that select the operation."""
 
     inputs: msgspec.Raw = msgspec.Raw()
     texts: msgspec.Raw = msgspec.Raw()
+    model: str | None = None
 
 
 _any_body = msgspec.json.Decoder(AnyBody)
@@ -229,8 +247,8 @@ RootAnswer = Annotated[
 
 def parse_root(incoming: Incoming) -> Call:
     """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
-    inputs = decode(_any_body, incoming.body).inputs
-    return _parse_at("/similarity" if is_object(inputs) else _usual_path(incoming.models), incoming)
+    body = decode(_any_body, incoming.body)
+    return _parse_at("/similarity" if is_object(body.inputs) else _usual_path(body.model, incoming), incoming)
 
 
 for _path in ("/", "/invocations"):
@@ -239,7 +257,7 @@ for _path in ("/", "/invocations"):
             method="POST",
             path=_path,
             parse=parse_root,
-            summary="Embed, classify or compare, by the first model and the kind of `inputs`",
+            summary="Embed, classify or compare, by the model and the kind of `inputs`",
             body=EmbedBody,
             answer=RootAnswer,
             example={"inputs": ["hello", "world"]},
@@ -248,8 +266,9 @@ for _path in ("/", "/invocations"):
     )
 
 
-def _usual_path(models: Sequence[ModelInfo]) -> str:
-    """The route for the operation of the first served model."""
+def _usual_path(name: str | None, incoming: Incoming) -> str:
+    """The route for the operation of the named or first served model."""
+    models = named_models(_model(name, incoming), incoming.models)
     if not models or "dense" in models[0].outputs:
         return "/embed"
     if "sparse" in models[0].outputs:
@@ -269,6 +288,7 @@ class RerankBody(Truncation, kw_only=True):
     texts: list[str]
     raw_scores: bool | None = False
     return_text: bool | None = False
+    model: Model = None
     instruction: Instruction = None
     chat_template_kwargs: Variables = None
     max_tokens_per_query: QueryTokens = None
@@ -298,11 +318,12 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raise EmptyInput("{field} cannot be empty", field="passages")
     if not body.query:  # a pair is empty if both of its texts are
         refuse_empty(body.texts, "passages")
-    if incoming.models and not any(map(_reranks, incoming.models)):
+    if none_can(incoming.models, _reranks):
         raise ModelCannot("model is not a re-ranker model")
     request = RerankRequest(
         query=body.query,
         passages=body.texts,
+        model=_model(body.model, incoming),
         text=_text_options(body),
         raw=body.raw_scores is True,
     )
@@ -344,6 +365,7 @@ class PredictBody(Truncation, kw_only=True):
 
     inputs: str | list[str | list[str]]
     raw_scores: bool | None = False
+    model: Model = None
 
 
 class Prediction(msgspec.Struct):
@@ -367,7 +389,12 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     for index, one in enumerate(inputs):
         if not any(one):
             raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
-    request = ClassifyRequest(inputs=inputs, text=_text_options(body), raw=body.raw_scores is True)
+    request = ClassifyRequest(
+        inputs=inputs,
+        model=_model(body.model, incoming),
+        text=_text_options(body),
+        raw=body.raw_scores is True,
+    )
 
     def render(result: ClassifyResult) -> Rendered:
         """Labels best first: one list for a single input, a list of lists for a batch."""
@@ -398,6 +425,7 @@ class TokenizeBody(msgspec.Struct):
     inputs: str | list[str]
     add_special_tokens: bool | None = True
     prompt_name: str | None = None
+    model: Model = None
 
 
 @ROUTES.post("/tokenize", answer=list[list[Token]], summary="Tokenize texts", example={"inputs": ["hello world"]})
@@ -406,7 +434,10 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     if not texts or "" in texts:
         raise EmptyInput("{field} cannot be empty", field="inputs")
     request = TokenizeRequest(
-        inputs=texts, add_special_tokens=body.add_special_tokens is not False, prompt_name=body.prompt_name
+        inputs=texts,
+        model=_model(body.model, incoming),
+        add_special_tokens=body.add_special_tokens is not False,
+        prompt_name=body.prompt_name,
     )
 
     def render(result: TokenizeResult) -> Rendered:
@@ -418,6 +449,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 class DecodeBody(msgspec.Struct):
     ids: list[TokenId | list[TokenId]]
     skip_special_tokens: bool | None = True
+    model: Model = None
 
 
 @ROUTES.post("/decode", answer=list[str], summary="Decode token ids", example={"ids": [101, 7592, 2088, 102]})
@@ -426,7 +458,8 @@ def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
         return Rendered(body=dump_json(list(result.texts)))
 
     ids = read_inputs(body.ids, "ids")
-    return Call(DecodeRequest(ids=ids, skip_special_tokens=body.skip_special_tokens is not False), render)
+    skip = body.skip_special_tokens is not False
+    return Call(DecodeRequest(ids=ids, model=_model(body.model, incoming), skip_special_tokens=skip), render)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------
@@ -434,6 +467,7 @@ def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
 
 class VertexBody(msgspec.Struct):
     instances: Annotated[list[msgspec.Raw], msgspec.Meta(description="each a body of `/`, or one with `texts` to rank")]
+    model: Annotated[str | None, msgspec.Meta(description="of the instances that name none")] = None
 
 
 class VertexAnswer(msgspec.Struct):
@@ -454,11 +488,15 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
         raise EmptyInput("{field} cannot be empty", field="requests")
     limit = min(MAX_INSTANCES, incoming.guards.max_inputs or MAX_INSTANCES)
     check_count(len(body.instances), limit, "requests", "request")
-    calls = [_parse_instance(replace(incoming, body=bytes(one)), index) for index, one in enumerate(body.instances)]
+    model = _model(body.model, incoming)
+    calls = [
+        _parse_instance(replace(incoming, body=bytes(one)), index, body.model)
+        for index, one in enumerate(body.instances)
+    ]
     requests = []
     for call in calls:
         assert isinstance(call.request, EmbedRequest | RerankRequest | ClassifyRequest), "see _usual_path"
-        requests.append(call.request)
+        requests.append(call.request if call.request.model else replace(call.request, model=model))
     return Call(
         MultiRequest(requests=requests),
         partial(render_vertex, calls),
@@ -466,11 +504,15 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
     )
 
 
-def _parse_instance(instance: Incoming, index: int) -> Call:
-    """Ranks `texts`, else does the first model's operation. TEI itself reads instances, so a wrong type is JSON too."""
+def _parse_instance(instance: Incoming, index: int, model: str | None) -> Call:
+    """Ranks `texts`, else does the model's operation. model: that of an instance without its own.
+
+    TEI itself reads instances, so a wrong type is JSON too.
+    """
     try:
-        ranks = bytes(decode(_any_body, instance.body).texts)
-        return _parse_at("/rerank" if ranks else _usual_path(instance.models), instance)
+        body = decode(_any_body, instance.body)
+        path = "/rerank" if bytes(body.texts) else _usual_path(body.model or model, instance)
+        return _parse_at(path, instance)
     except WrongType as error:
         invalid = InvalidField("{field}: " + error.template, field="instance")
         invalid.values = error.values
@@ -495,10 +537,8 @@ def render_vertex(calls: Sequence[Call], result: MultiResult) -> Rendered:
 
 
 class OpenAIBody(msgspec.Struct):
-    """`model` is ignored, as in TEI, whose clients send any name."""
-
     input: TextsOrIds
-    model: str | None = None
+    model: Model = None
     user: User = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
     dimensions: Count | None = None
@@ -519,6 +559,7 @@ class OpenAIBody(msgspec.Struct):
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=read_filled_inputs(body.input),
+        model=_model(body.model, incoming),
         # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
         text=with_nvidia_keys(
             replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type

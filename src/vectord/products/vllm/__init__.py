@@ -27,7 +27,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Ren
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import no_effect, refused
 from vectord.products.common.inputs import TextsOrIds, Truncate, Use, User, check_count, read_inputs, with_nvidia_keys
-from vectord.products.common.models import ModelItem, model_item, served_names
+from vectord.products.common.models import ModelItem, model_item, named_models, served_names
 from vectord.products.common.ranking import (
     Documents,
     Instruction,
@@ -179,7 +179,7 @@ def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens:
     if most == 0:
         raise InvalidField("{field} must be -1, for the model's limit, or at least 1.", field="max_tokens")
     # Of the named model, or of the only one; otherwise the engine chooses the model.
-    models = [model for model in incoming.models if body.model in (None, "", model.name)]
+    models = named_models(body.model, incoming.models)
     if most is not None and len(models) == 1 and most > models[0].max_input_tokens:
         template = "{field} may be at most {limit} here; got {given}. Please request a smaller truncation size."
         raise InvalidField(template, field="max_tokens", limit=models[0].max_input_tokens, given=most)
@@ -332,8 +332,7 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
 
 
 def _model_of(body: CommonFields, incoming: Incoming) -> ModelInfo | None:
-    """None for a name that is not listed: the engine knows whether it is an alias."""
-    return next((model for model in incoming.models if not body.model or model.name == body.model), None)
+    return next(iter(named_models(body.model, incoming.models)), None)
 
 
 def _numbers(body: EmbeddingBody) -> Numbers:
