@@ -167,4 +167,5 @@ def test_readme_starts_with_the_targets_of_make() -> None:
     words: Sequence[str] = ["make", "--dry-run", "--always-make", "install"]
     printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     assert " -m venv .venv\n" in printed
-    assert "install --editable ." in printed
+    assert "--require-hashes --requirement requirements.lock\n" in printed
+    assert "--editable .\n" in printed

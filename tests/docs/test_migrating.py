@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,12 +138,17 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 
 ROWS = list(rows())
+# The settings that a profile reads from its product's variables, with their variables.
+OF_PROFILES = [
+    item for file in profiles().values() for item in tomllib.loads(file.read_text()).get("environment", {}).items()
+]
 
 
 def test_a_name_in_a_table_has_the_stated_effect() -> None:
     """A name is a setting, has no effect, or is unknown, as the table states; an unknown option is answered."""
     for page, name, ours in ROWS:
         settings = [setting.name for setting in SETTINGS if name in (*setting.env, *setting.flags)]
+        settings += [setting for setting, source in OF_PROFILES if source.split()[0] == name]
         if ours == "no effect":
             assert name in IGNORED_NAMES or name in map(option_name, IGNORED_NAMES), (page, name)
         elif ours == "not accepted" or ours.startswith("only for "):
@@ -151,7 +157,7 @@ def test_a_name_in_a_table_has_the_stated_effect() -> None:
             assert name not in map(option_name, IGNORED_NAMES), (page, name)
             assert name in OTHER_OPTIONS or not name.startswith("-"), (page, name)
         else:
-            assert [f"`{setting}`" for setting in settings] == [ours], (page, name)
+            assert ", ".join(f"`{setting}`" for setting in settings) == ours, (page, name)
 
 
 def test_every_page_except_hosted_apis_has_a_table() -> None:

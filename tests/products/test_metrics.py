@@ -42,6 +42,7 @@ def test_buckets_are_those_of_the_product() -> None:
 def test_every_error_of_a_request_has_a_name_in_tei() -> None:
     """The engine can end a request with any error except those of the start and of HTTP."""
     elsewhere = {
+        "MalformedHead",
         "MalformedBody",
         "MissingField",
         "RateLimited",

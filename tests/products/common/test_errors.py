@@ -117,7 +117,7 @@ def test_a_fault_has_the_products_field() -> None:
 
 def test_fastapi_answers_every_fault_of_a_body_with_422() -> None:
     """Faults of headers and paths keep their statuses. An unknown model is 400: clients read 404 as a wrong path."""
-    no_faults_of_bodies = {errors.UnsupportedMediaType, errors.NotAcceptable, PayloadTooLarge}
+    no_faults_of_bodies = {errors.MalformedHead, errors.UnsupportedMediaType, errors.NotAcceptable, PayloadTooLarge}
     for kind, status in STATUSES.items():
         if issubclass(kind, InvalidRequest) and kind not in no_faults_of_bodies:
             assert FASTAPI[kind] == 422, kind

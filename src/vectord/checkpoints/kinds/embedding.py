@@ -42,8 +42,8 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
     mode = pooling or _pooling(folder, own)
     if mode == "last" and folder.unsaid_end is not None:
         log.warning(
-            "%s has no tokenizer.ggml.add_eos_token: vectors are read from the last token of the text, as in "
-            "llama.cpp, not from %s; convert the model again if it was trained with that token",
+            "%s has no tokenizer.ggml.add_eos_token: vectors are read from the last token of the text, as the format's "
+            "own library does, not from %s; convert the model again if it was trained with that token",
             folder.root,
             folder.unsaid_end[:40],
         )

@@ -164,6 +164,7 @@ class Embedding(msgspec.Struct):
     "/api/embeddings",
     answer=Embedding,
     summary="Embed one text, with the route that preceded /api/embed",
+    keys=["prompt"],
     example={"model": EXAMPLE_MODEL, "prompt": "Here is an article about llamas..."},
     names={"inputs": "prompt", **_NUM_CTX},
 )
