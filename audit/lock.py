@@ -18,7 +18,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements.lock"
-MODEL_LOCK = ROOT / "requirements-model.lock"  # packages of files only: the default model, and cl100k_base
+MODEL_LOCK = ROOT / "requirements-model.lock"  # the default model's package, of which only the files are wanted
 
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
