@@ -230,14 +230,14 @@ def test_other_servers_serve_the_same_app(server: str, tmp_path: Path) -> None:
 def test_the_body_of_an_offered_upgrade_is_no_request(parser: str, tmp_path: Path) -> None:
     """Under both parsers of uvicorn: one response comes, and then the connection ends."""
     port = free_port()
-    command = ["uvicorn", "vectord.asgi:app", "--http", parser, "--port", port]
+    command = ["uvicorn", "vectord.asgi:app", "--http", parser, "--port", str(port)]
     smuggled = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     head += b"Content-Length: %d\r\n\r\n" % len(smuggled)
     with (
         process(command, tmp_path, BACKEND="fake") as running,
         ready(f"http://127.0.0.1:{port}", running),
-        socket.create_connection(("127.0.0.1", int(port)), DEADLINE_S) as client,
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
         client.sendall(head)
         received = client.recv(65_536) if parser == "httptools" else b""  # h11 waits for the body

@@ -33,7 +33,6 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a length of queries": ("sentence_bert_config.json", {"query_length": 4}),
     "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),
-    "fewer dimensions": ("config_sentence_transformers.json", {"truncate_dim": 4}),
     "fewer weights": ("config_sentence_transformers.json", {"max_active_dims": 4}),
     "truncation at the start": ("tokenizer_config.json", {"truncation_side": "left"}),
     "pooling": ("1_Pooling/config.json", {"made_up": 1}),

@@ -174,7 +174,7 @@ def test_the_password_of_a_mirror_is_not_shown(tmp_path: Path, monkeypatch: pyte
     """Messages name the hub by its address."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://me:sesame@127.0.0.1:1/hub")
     message = refusal(tmp_path)
-    assert "the hub at http://127.0.0.1:1/hub could not be reached" in message
+    assert "the hub at http://***@127.0.0.1:1/hub could not be reached" in message
     assert "sesame" not in message
 
 

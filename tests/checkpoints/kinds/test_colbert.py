@@ -84,6 +84,7 @@ def test_a_pylate_folder(folder: Path) -> None:
         expand_queries=True,
         attend_to_expansion=True,
         skiplist_words=("!", "?"),
+        library="pylate",
     )
 
 

@@ -54,13 +54,12 @@ def test_the_output_has_a_line_for_each_test(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_missing_feature_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither passed nor failed: no /metrics, no sparse vectors, no token."""
+    """Neither passed nor failed: no /metrics, no token."""
     with stand_in() as server:
         code, report = checked(capsys, server.url, "--backpressure-requests", "0")
     assert code == 0
     assert {
         "metrics for Prometheus",
-        "dense, sparse and ColBERT vectors of a text",
         "a request without the token is refused",
     } <= set(names(report, "not offered"))
 

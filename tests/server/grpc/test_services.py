@@ -11,6 +11,7 @@ from grpc import StatusCode
 from tests.server.grpc.fakes import METHODS, FakeEngine, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
+from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.requests import MAX_ACTIVE_LARGE, MAX_ACTIVE_SHORT
 from vectord.server.http.hardening.body import MAX_BODIES
@@ -164,14 +165,14 @@ async def test_an_unexpected_exception_stays_in_the_log(caplog):
     assert "secret" in str(logged.exc_info[1])
 
 
-class BrokenTracer:
-    def begin(self, *details):
+async def test_a_call_that_fails_before_its_handler_is_internal(caplog, monkeypatch):
+    """With its id in the log and in the response, like later failures."""
+
+    def fail(*details):
         raise RuntimeError("secret")
 
-
-async def test_a_call_that_fails_before_its_handler_is_internal(caplog):
-    """With its id in the log and in the response, like later failures."""
-    async with live(tracer=BrokenTracer()) as running:
+    monkeypatch.setattr(Gate, "address", fail)
+    async with live() as running:
         error = await failed(answers(running, EMBED, metadata=(("x-request-id", "mine"),)))
     assert error.code() is StatusCode.INTERNAL
     assert "secret" not in error.details()

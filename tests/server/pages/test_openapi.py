@@ -13,7 +13,7 @@ from tests.server.asgi import call
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.errors import MethodNotAllowed, StartError, VectordError
+from vectord.errors import MalformedHead, MethodNotAllowed, StartError, VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import EXAMPLE_MODEL, load_dialects
 from vectord.products.common.vectors import ARROW, OCTETS
@@ -182,14 +182,14 @@ def test_public_routes_need_no_key() -> None:
 
 
 def test_every_class_of_error_is_described() -> None:
-    """Except errors at start, and wrong methods, which belong to no operation."""
+    """Except errors at start, and wrong methods and heads, which belong to no operation."""
     described = {
         type(error)
         for endpoint in TABLE
         for choice in endpoint.choices
         for error in (*example_errors(endpoint, choice, embeds=True), *engine_errors(endpoint))
     }
-    assert described == subclasses(VectordError) - subclasses(StartError) - {MethodNotAllowed}
+    assert described == subclasses(VectordError) - subclasses(StartError) - {MalformedHead, MethodNotAllowed}
 
 
 def test_errors_have_the_form_of_their_product() -> None:

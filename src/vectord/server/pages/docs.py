@@ -97,9 +97,10 @@ _REDOC = b"""<!DOCTYPE html>
 
 def docs_pages() -> Sequence[Page]:
     """/redoc and /swagger-ui are the paths of servers that vectord replaces."""
+    swagger_ui = partial(_content, _HTML, "text/html")
     return (
-        Page(path="/docs", show=partial(_content, _HTML, "text/html"), summary="This API, to read and to try"),
-        Page(path="/swagger-ui", show=partial(_content, _HTML, "text/html"), summary="The same as /docs"),
+        Page(path="/docs", show=swagger_ui, summary="This API, to read and to try"),
+        Page(path="/swagger-ui", show=swagger_ui, summary="The same as /docs"),
         Page(path="/redoc", show=partial(_content, _REDOC, "text/html"), summary="This API, to read"),
         Page(path="/docs/start.js", show=partial(_content, _START, "text/javascript"), summary=""),
         *(Page(path=f"/docs/{Path(file).name}", show=partial(_file, file), summary="") for file in _FILES),

@@ -38,7 +38,7 @@ from vectord.server.http.routing import Choice, Endpoint
 EXAMPLE_RATE = Rate(3600, period_s=60, burst=60)
 
 # Errors of the engine, whose messages depend on the model: their statuses are listed without examples.
-ANY_REQUEST: Sequence[VectordError] = (errors.ModelNotFound(""), Unavailable(""))
+ANY_REQUEST: Sequence[VectordError] = (errors.ModelNotFound(""), Unavailable(""), errors.ModelFailed(""))
 REQUEST_WITH_BODY: Sequence[VectordError] = (
     *(
         kind("")
