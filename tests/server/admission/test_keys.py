@@ -45,11 +45,11 @@ def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("authorization", "status"), [("Bearer k", 200), ("bearer k", 200), ("k", 401), ("Basic k", 401)]
 )
-async def test_the_first_product_decides_whether_a_key_needs_its_scheme(authorization: str, status: int) -> None:
-    """Smart Embedder refuses `Authorization: KEY`. A server on which another product comes first accepts it."""
+async def test_the_imitated_product_decides_whether_a_key_needs_its_scheme(authorization: str, status: int) -> None:
+    """Smart Embedder's profile refuses `Authorization: KEY`. Every other server accepts it, as LlamaIndex sends it."""
     strict = replace(EMBED, requires_scheme=True)
-    for dialects, expected in (([strict], status), ([EMBED, strict], 401 if authorization == "Basic k" else 200)):
-        app = create_app(FakeEngine(), dialects, ServerConfig(api_key="k"))
+    for health_of, expected in (("first", status), (None, 401 if authorization == "Basic k" else 200)):
+        app = create_app(FakeEngine(), [strict], ServerConfig(api_key="k", health_of=health_of))
         answer = await call(app, "POST", "/v1/embed", b'{"inputs": ["a"]}', headers={"authorization": authorization})
         assert answer.status == expected
 

@@ -274,7 +274,7 @@ class Dialect:
     render_error: RenderError
     batch_routes: tuple[Route, ...] = ()  # further routes of a server that stores files and batches
     rate: Rate | None = None  # the product's own limit, on its own routes
-    requires_scheme: bool = False  # where it comes first: `Authorization: KEY`, without the word Bearer, is refused
+    requires_scheme: bool = False  # under its profile `Authorization: KEY`, without the word Bearer, is refused
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
     health: HealthKeys | None = None  # further keys of the server's /health
