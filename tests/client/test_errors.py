@@ -89,6 +89,7 @@ COUNTERPARTS = {
     domain.MethodNotAllowed: errors.NotFound,
     domain.Overloaded: errors.Overloaded,
     domain.Unavailable: errors.Unavailable,
+    domain.ModelFailed: errors.Unavailable,
     domain.ShuttingDown: errors.Unavailable,
     domain.InferenceFailed: errors.ServerFailed,
     domain.OutOfMemory: errors.ServerFailed,

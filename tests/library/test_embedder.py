@@ -503,8 +503,7 @@ from vectord.engine.engine import Engine
 
 def forward(self, batch, stream):
     entered.set()
-    threading.main_thread().join()  # until the program ends
-    threading.Event().wait(0.5)
+    threading.Event().wait(1)  # the main thread has ended by then, and waits at the program's exit
     print("the forward has ended", flush=True)
     return self.forward_exact(batch)
 
