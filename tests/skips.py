@@ -22,7 +22,6 @@ PERMITTED: Mapping[str, str] = {
     "the runtime rounds inputs with int8 instructions of x86": "instructions for int8",
     "threads have priorities of their own on Linux only": "Linux",
     "elsewhere 127.0.0.2 is no address of the machine": "Linux",
-    "the environment of a process is read from /proc": "Linux",
     "open files are listed in /proc": "Linux",
     "resident memory is read from /proc": "Linux",
     "reads /proc": "Linux",
