@@ -137,7 +137,7 @@ def host_of(text: str) -> str | None:
 def port_of(text: str) -> str | None:
     """The port of `host:port`, `:port` or `http://host:port`; of a URL without one, 80 or 443."""
     parts = _authority(text)
-    digits = parts.netloc.rpartition("]")[2].rpartition(":")[2] if ":" in parts.netloc.rpartition("]")[2] else ""
+    digits = parts.netloc.rpartition("]")[2].partition(":")[2]  # after an IPv6 address
     return digits or {"http": "80", "https": "443"}.get(parts.scheme)
 
 

@@ -19,14 +19,16 @@ _FILES = ("swagger_ui/swagger-ui-bundle.js", "swagger_ui/swagger-ui.css", "redoc
 # Both set style attributes and draw icons as data: images. ReDoc's search runs in a worker that it makes from a blob.
 HEADERS = {**SAFETY_HEADERS, **policy(style="'self' 'unsafe-inline'", img="'self' data:", worker="blob:")}
 
-_HTML = b"""<!DOCTYPE html>
+_HEAD = b"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>vectord</title>
 <link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/swagger-ui.css">
+"""
+
+_HTML = b"""<link rel="stylesheet" href="/docs/swagger-ui.css">
 <style>
 /* Swagger UI's own colours of these have a contrast below 4.5. */
 .swagger-ui { overflow-wrap: anywhere; }
@@ -79,14 +81,7 @@ const ui = SwaggerUIBundle({
 });
 """
 
-_REDOC = b"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>vectord</title>
-<link rel="icon" href="data:,">
-</head>
+_REDOC = b"""</head>
 <body>
 <redoc spec-url="/docs/openapi.json" disable-google-font></redoc>
 <script src="/docs/redoc.standalone.js"></script>
@@ -97,11 +92,11 @@ _REDOC = b"""<!DOCTYPE html>
 
 def docs_pages() -> Sequence[Page]:
     """/redoc and /swagger-ui are the paths of servers that vectord replaces."""
-    swagger_ui = partial(_content, _HTML, "text/html")
+    swagger_ui = partial(_content, _HEAD + _HTML, "text/html")
     return (
         Page(path="/docs", show=swagger_ui, summary="This API, to read and to try"),
         Page(path="/swagger-ui", show=swagger_ui, summary="The same as /docs"),
-        Page(path="/redoc", show=partial(_content, _REDOC, "text/html"), summary="This API, to read"),
+        Page(path="/redoc", show=partial(_content, _HEAD + _REDOC, "text/html"), summary="This API, to read"),
         Page(path="/docs/start.js", show=partial(_content, _START, "text/javascript"), summary=""),
         *(Page(path=f"/docs/{Path(file).name}", show=partial(_file, file), summary="") for file in _FILES),
     )
