@@ -48,9 +48,9 @@ class LogStream(io.TextIOBase):
         self._is_terminal = stream.isatty()
         self._encoding = stream.encoding or "utf-8"
         self._lines: SimpleQueue[str] = SimpleQueue()
-        self._unwritten = 0  # lines in the queue and in the writer's hands; changed under `_starting`
+        self._unwritten = 0  # lines in the queue and in the writer's hands; changed under `_lock`
         self._lost = 0  # lines dropped since the reader stopped
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
 
     @property
@@ -64,7 +64,7 @@ class LogStream(io.TextIOBase):
         return self._fd
 
     def write(self, text: str) -> int:
-        with self._starting:
+        with self._lock:
             if self._unwritten >= MAX_LINES:
                 self._lost += 1
                 _dropped.add_one()
@@ -88,7 +88,7 @@ class LogStream(io.TextIOBase):
     def _write_all(self) -> None:
         while True:
             self._write_one(self._lines.get().encode(self._encoding, "backslashreplace"))
-            with self._starting:
+            with self._lock:
                 self._unwritten -= 1
                 lost = 0 if self._unwritten else self._lost
                 self._lost -= lost
