@@ -21,8 +21,11 @@ needs_redis = pytest.mark.skipif(
 
 @contextmanager
 def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server that keeps nothing, once it listens."""
-    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)]
+    """A server that keeps nothing, once it listens.
+
+    On every address it would also need the port on those where another process has a connection from it.
+    """
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
     log = folder / "redis.log"
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, text=True) as running:
         try:

@@ -71,8 +71,7 @@ async def _upload(target: Target, attempt: Attempt, content: bytes) -> str | Non
     """The id of the new file. None if the server stores none; the attack is skipped then."""
     parts = ((b'name="purpose"', b"batch"), (b'name="file"; filename="a"', content))
     form = b"".join(b"--b\r\ncontent-disposition: form-data; %b\r\n\r\n%b\r\n" % part for part in parts) + b"--b--\r\n"
-    kind = "Content-Type: multipart/form-data; boundary=b\r\n"
-    reply = await target.ask(target.post("/v1/files", form, headers=kind))
+    reply = await target.ask(target.post("/v1/files", form, content_type="multipart/form-data; boundary=b"))
     if reply.status == 200:
         id: str = json.loads(reply.body)["id"]
         return id

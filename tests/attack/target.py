@@ -57,10 +57,12 @@ class Target:
         """The source address of attacks, so that the server treats the witness as another client. None: the default."""
         return ("127.0.0.2", 0) if self.host == "127.0.0.1" and sys.platform == "linux" else None
 
-    def post(self, path: str, body: bytes, *, key: int = 0, headers: str = "") -> bytes:
+    def post(
+        self, path: str, body: bytes, *, key: int = 0, headers: str = "", content_type: str = "application/json"
+    ) -> bytes:
         """The bytes of a POST request. key: index into `keys`."""
         return (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{self.authorization(key)}{headers}"
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\n{self.authorization(key)}{headers}"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode() + body
 

@@ -165,7 +165,7 @@ async def ask_all(folder: Path) -> list[Reply]:
         models = composed.engine.models().models
         for dialect in DIALECTS:
             for route in dialect.routes:
-                if route.body is None or route.admin or route.path == "/api/show":  # the last describes a model
+                if route.body is None or route.admin or route.path in ("/api/show", "/api/pull"):  # they list models
                     continue
                 body = json.dumps(fitted(route.example)).encode()
                 path = f"/dialects/{dialect.name}" + re.sub(r"\{\w+(:path)?\}", NAME, route.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemaini
 from rich.text import Text
 
 from vectord.client.calls import ClientCall
-from vectord.housekeeping import Housekeeping
 
 Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 
@@ -27,17 +26,20 @@ def progress_of(call: ClientCall[Any]) -> Iterator[Advance]:
     columns = (BarColumn(bar_width=None), Done(), TimeRemainingColumn())
     progress = Progress(*columns, console=Console(stderr=True), expand=True)
     task = progress.add_task("", total=sum(len(part.items) for part in call.parts), tokens=0)
-    housekeeping = Housekeeping("the progress bar")
+    gone = suppress(OSError, ValueError)  # what rich raises without its terminal, which ends no call
 
     def advance(texts: int, tokens: int) -> None:
         before = progress.tasks[0].fields["tokens"]
-        housekeeping.run(progress.update, task, advance=texts, tokens=before + tokens)
+        with gone:
+            progress.update(task, advance=texts, tokens=before + tokens)
 
-    housekeeping.run(progress.start)
+    with gone:
+        progress.start()
     try:
         yield advance
     finally:
-        housekeeping.run(progress.stop)
+        with gone:
+            progress.stop()
 
 
 class Done(ProgressColumn):

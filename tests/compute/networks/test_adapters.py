@@ -97,7 +97,7 @@ def write_peft(folder: Path, base: Path, layers: Sequence[str], *, seed: int, **
             shapes = ((settings["r"], outputs), (inputs, settings["r"]))
         for name, shape in zip(names, shapes, strict=True):
             tensors[f"base_model.model.{layer}.{name}"] = torch.randn(shape, generator=generator) * 0.2
-    folder.mkdir()
+    folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
