@@ -257,6 +257,8 @@ ModelRequest: TypeAlias = (
 )
 ManageRequest: TypeAlias = ListModels | LoadModel | UnloadModel | PullModel | RemoveModel
 Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiRequest
+# The requests that need a forward pass; in metrics and logs, too.
+Operation: TypeAlias = Literal["embed", "documents", "similarity", "rerank", "classify"]
 
 
 # --- results --------------------------------------------------------------------------------------------------

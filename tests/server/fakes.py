@@ -20,6 +20,7 @@ from vectord.schema import (
     ListModels,
     LoadModel,
     ModelList,
+    Operation,
     PullModel,
     PullResult,
     RemoveModel,
@@ -47,7 +48,7 @@ class FakeEngine:
         self.starting = False
         self.error: BaseException | None = None
         self.busy: Overloaded | None = None
-        self.checked: list[tuple[Request, Caller]] = []
+        self.checked: list[tuple[Operation, Caller]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.draining = False
@@ -93,13 +94,10 @@ class FakeEngine:
     async def before_answer(self) -> None:
         await self.gate.wait()
 
-    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-        if (busy := self.busy_error(kinds, caller)) is not None:
-            raise busy
-
-    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
-        self.checked += [(request, caller) for request in kinds]
-        return self.busy
+    async def check_busy(self, operation: Operation, caller: Caller) -> None:
+        self.checked.append((operation, caller))
+        if self.busy is not None:
+            raise self.busy
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
         seen = self.states if caller.models is None else self.states.keys() & caller.models
@@ -154,6 +152,7 @@ def route(
         path=path,
         parse=parse,
         summary=f"{name} {path}",
+        computes=None if method == "GET" else "embed",
         example=None if method == "GET" else {keys[0]: "hello"},
         keys=frozenset(keys),
         signs=frozenset(signs),

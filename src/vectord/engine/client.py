@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from vectord.errors import Overloaded
-from vectord.schema import ANYONE, Caller, ModelList, Request, Result
+from vectord.schema import ANYONE, Caller, ModelList, Operation, Request, Result
 
 
 class EngineClient(Protocol):
@@ -20,15 +18,11 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-        """Raises Overloaded if every request of these types by this caller would be refused now; counts the refusal.
+    async def check_busy(self, operation: Operation, caller: Caller) -> None:
+        """Raises Overloaded if any request for this operation by this caller would be refused now; counts the refusal.
 
-        kinds: any requests of these types; their texts do not matter. Does not wait for the engine's load to change.
+        Called before a body is read: under overload most requests end here. `answer` checks with the real tokens.
         """
-        ...
-
-    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
-        """The error of `check_busy`; None if there is none, or if only another process knows it."""
         ...
 
     def readiness(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
@@ -84,6 +84,7 @@ from vectord.schema import (
     ModelRequest,
     MultiRequest,
     MultiResult,
+    Operation,
     PullModel,
     PullResult,
     RemoveModel,
@@ -277,7 +278,6 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
-        await self.check_busy([request], caller)
         try:
             return await before(caller.deadline_s, self._answer(request, caller))
         except ModelFailed as error:
@@ -285,34 +285,19 @@ class Engine:
                 raise
             raise error.without_reason() from None
 
-    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-        busy = self.busy_error(kinds, caller)
+    async def check_busy(self, operation: Operation, caller: Caller) -> None:
+        if passed(caller.deadline_s):
+            return
         try:
-            if busy is not None:
-                raise busy
-        finally:
-            del busy  # its traceback has this frame: a cycle, which would wait for the garbage collector
-
-    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
-        """The error for a busy engine, or None. Under overload most requests end here, before any other work."""
-        busy = None
-        for request in kinds:
-            if (busy := self._busy_error(request, caller)) is None:
-                return None
-        if busy is not None:
-            self._observe(RequestEnded(caller=caller, operation=_operation(kinds[0]), error=type(busy).__name__))
-        return busy
-
-    def _busy_error(self, request: Request, caller: Caller) -> Overloaded | None:
-        if not _runs_at_once(request) or passed(caller.deadline_s):
-            return None
-        try:
-            for admission in self._admissions(request):
-                admission.check(caller.client)
+            self._admission_of(operation).check(caller.client)
             self._check_wait(caller)
         except Overloaded as busy:
-            return busy.with_traceback(None)  # its frames would keep the request until the next collection
-        return None
+            self._observe(RequestEnded(caller=caller, operation=operation, error=type(busy).__name__))
+            raise
+
+    def _admission_of(self, operation: str) -> Admission:
+        """Rerank requests may have an admission of their own."""
+        return self._rerank_admission if operation == "rerank" else self._admission
 
     async def _answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):
@@ -343,15 +328,10 @@ class Engine:
             return await self._answer_one(request, task)
 
     def _admissions(self, request: ModelRequest | MultiRequest) -> Sequence[Admission]:
-        """The admissions that limit this request, each once.
-
-        Rerank requests may have an admission of their own, so a MultiRequest can need both.
-        """
+        """The admissions that limit this request, each once. A MultiRequest may need both."""
         parts = request.requests if isinstance(request, MultiRequest) else (request,)
-        reranks = {isinstance(part, RerankRequest) for part in parts}
-        return list(
-            dict.fromkeys([self._rerank_admission if rerank else self._admission for rerank in sorted(reranks)])
-        )
+        operations = sorted({_operation(part) for part in parts})
+        return list(dict.fromkeys(self._admission_of(operation) for operation in operations))
 
     async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
         """Runs the parts concurrently. Each part has its own model and is one request to the observer."""
@@ -551,13 +531,6 @@ class Engine:
 def _require_allowed(name: str, caller: Caller) -> None:
     if caller.models is not None and name not in caller.models:
         raise Forbidden("This key may not use the model.", field="model")
-
-
-def _runs_at_once(request: Request) -> TypeGuard[ModelRequest]:
-    """Whether it needs a forward immediately: not a patient request, nor one without outputs."""
-    if isinstance(request, EmbedRequest):
-        return bool(request.outputs) and not request.waits
-    return isinstance(request, DocumentsRequest | SimilarityRequest | RerankRequest | ClassifyRequest)
 
 
 def _has_vectors(kinds: frozenset[AnswerKind]) -> bool:

@@ -50,6 +50,7 @@ class Reranking(msgspec.Struct):
 
 @ROUTES.post(
     "/v1/reranking",
+    computes="rerank",
     answer=Reranking,
     summary="Rank texts by how well they answer a query",
     example={

@@ -44,6 +44,7 @@ class Rankings(msgspec.Struct):
 @ROUTES.post(
     "/v1/ranking",
     "/v1/retrieval/{model:path}/reranking",
+    computes="rerank",
     answer=Rankings,
     summary="Rank passages by how well they answer a query",
     example={

@@ -155,6 +155,7 @@ class ScoresAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
+    computes="rerank",
     answer=ScoresAnswer,
     summary="Score documents by how well they answer a query",
     example={"query": "capital of France", "documents": ["Paris is the capital."], "property": ""},

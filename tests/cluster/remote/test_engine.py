@@ -70,22 +70,22 @@ async def test_the_result_is_that_of_the_engine() -> None:
 
 
 async def test_a_busy_engine_refuses_before_it_gets_a_request() -> None:
-    """After its first refusal a front-end asks with the types of the requests alone, and no longer without refusals."""
+    """After its first refusal a front-end checks before each request, until a second passes without one."""
     fake = FakeEngine()
     fake.busy = Overloaded("Busy.", retry_after_s=1, limit=7)
     async with remote(fake) as (engine, _):
-        await engine.check_busy([ONE], ANYONE)
+        await engine.check_busy("embed", ANYONE)
         assert fake.checked == []
         fake.error = fake.busy
         with pytest.raises(Overloaded):
             await engine.answer(ONE, ANYONE)
         fake.callers.clear()
         with pytest.raises(Overloaded) as refused:
-            await engine.check_busy([ONE, LoadModel(model=MODEL)], Caller(client="c"))
+            await engine.check_busy("rerank", Caller(client="c"))
         assert refused.value.limit == 7
-        assert fake.checked == [(ONE, Caller(client="c")), (LoadModel(model=MODEL), Caller(client="c"))]
+        assert fake.checked == [("rerank", Caller(client="c"))]
         fake.busy = None
-        await engine.check_busy([ONE], ANYONE)
+        await engine.check_busy("embed", ANYONE)
         assert fake.callers == []
 
 
@@ -97,7 +97,7 @@ async def test_an_idle_front_end_does_not_ask(monkeypatch: pytest.MonkeyPatch) -
     async with remote(fake) as (engine, _):
         with pytest.raises(Overloaded):
             await engine.answer(ONE, ANYONE)
-        await engine.check_busy([ONE], ANYONE)
+        await engine.check_busy("embed", ANYONE)
         assert fake.checked == []
 
 

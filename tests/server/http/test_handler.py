@@ -30,14 +30,14 @@ from vectord.errors import EmptyInput, InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.batches import BatchResult
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, load_dialects
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server import pipeline
 from vectord.server.admission.gate import Gate
 from vectord.server.batches.runner import BatchRunner
 from vectord.server.http import handler
 from vectord.server.http.app import build_table, create_app
-from vectord.server.http.handler import LARGE_BYTES, HttpHandler
+from vectord.server.http.handler import LARGE_BYTES
 from vectord.server.http.hardening.body import Body
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.pipeline import Shutdown
@@ -185,7 +185,7 @@ async def test_a_busy_engine_refuses_a_small_body_in_its_products_form(key: str,
     engine.busy = BUSY
     reply = await ask({key: "x"}, engine=engine, path="/say", dialects=(EMBED, watched(CAT), watched(DOG)))
     assert (reply.status, reply.json["dialect"]) == (429, speaker)
-    assert b'{"' + key.encode() + b'": "x"}' not in parsed
+    assert parsed == []
 
 
 async def test_large_bodies_are_parsed_one_at_a_time_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,8 +246,6 @@ async def test_a_large_refused_body_is_freed_in_the_thread_that_parsed_it() -> N
     route_of_texts = route("picky", "/pick")
 
     def refuse(incoming: Incoming) -> Call:
-        if len(incoming.body) < LARGE_BYTES:  # the route's example
-            return route_of_texts.parse(incoming)
         parsed = Parsed()
         freed_by.append(threading.get_ident())
         raise InputTooLong("{field} is too long" if parsed else "", limit=1, given=2)
@@ -260,35 +258,14 @@ async def test_a_large_refused_body_is_freed_in_the_thread_that_parsed_it() -> N
 
 
 async def test_a_busy_engine_is_asked_about_the_caller_and_the_kind_of_request() -> None:
-    """The kind is that of the route's example. A route without one, such as a list of models, is not refused early."""
+    """A route that computes nothing, such as a list of models, is not refused early."""
     engine = FakeEngine()
     await ask(engine=engine, headers={"x-vectord-lane": "bulk"})
-    ((request, caller),) = engine.checked
-    assert isinstance(request, EmbedRequest)
+    ((operation, caller),) = engine.checked
+    assert operation == "embed"
     assert (caller.client, caller.lane) == ("10.0.0.1", "bulk")
     engine.busy = BUSY
     assert (await ask(b"", engine=engine, method="GET", path="/dogs/rex")).status == 200
-
-
-async def test_refusals_of_a_second_share_one_rendered_response() -> None:
-    """For each client, product and limit."""
-    rendered = []
-
-    def render_error(error: VectordError) -> Rendered:
-        rendered.append(error)
-        return EMBED.render_error(error)
-
-    engine = FakeEngine()
-    engine.busy = BUSY
-    app = create_app(engine, (replace(EMBED, render_error=render_error),), ServerConfig())
-    replies = [await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.1", 1)) for _ in range(20)]
-    assert {(reply.status, reply.body) for reply in replies} == {(429, replies[0].body)}
-    assert len({reply.headers["x-request-id"] for reply in replies}) == 20
-    assert len(rendered) <= 2  # a second may have ended
-    await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.2", 1))
-    engine.busy = replace_limit(BUSY)
-    await call(app, "POST", "/v1/embed", b"{}", client=("10.0.0.2", 1))
-    assert len(rendered) in (3, 4)
 
 
 def exchanges(engine: FakeEngine, **settings: Any) -> tuple[list[Exchange], AbstractAsyncContextManager[Live]]:
@@ -317,32 +294,6 @@ async def test_the_log_has_the_reason_of_a_refusal(
     assert record.fields["reason"].startswith(reason)  # type: ignore[attr-defined]
 
 
-async def test_a_flood_is_refused_without_a_task_in_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first refusal of a second comes from the handler, the others from the decision alone: no answer differs but
-    in its id, and each is counted. Once the engine has a place, the next request is answered."""
-    engine = FakeEngine()
-    engine.busy = BUSY
-    seen, server = exchanges(engine)
-    handled, handle = [], HttpHandler.__call__
-    monkeypatch.setattr(HttpHandler, "__call__", lambda *call: (handled.append(call), handle(*call))[1])
-    async with server as running, connected(running) as client:
-        for key in ("meow", "woof"):
-            client.send(post({key: "x"}, "/say", {"x-request-id": f"me-{key}"}) * 5)  # pipelined, too
-            replies = [await client.reply() for _ in range(5)]
-            assert {(reply.status, reply.body) for reply in replies} == {(429, replies[0].body)}
-            assert replies[0].json["dialect"] == {"meow": "cat", "woof": "dog"}[key]
-            assert {tuple(reply.headers) for reply in replies} == {tuple(replies[0].headers)}
-            assert {reply.headers["x-request-id"] for reply in replies} == {f"me-{key}"}
-        assert [(each.dialect, each.status, each.error) for each in seen] == [
-            (name, 429, "Overloaded") for name in ("cat", "dog") for _ in range(5)
-        ]
-        assert running.server.server_state.total_requests == 10
-        assert len(handled) < 5  # one, unless the machine stops for two seconds
-        engine.busy = None
-        client.send(post({"meow": "x"}, "/say"))
-        assert (await client.reply()).status == 200
-
-
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -366,7 +317,7 @@ async def test_a_flood_hides_no_other_error(path: str, headers: Mapping[str, str
 
 
 async def test_a_rate_limit_counts_the_requests_of_a_flood() -> None:
-    """Refusals without a task do not bypass it: one more is refused by the limit."""
+    """Refusals do not bypass it: one more is refused by the limit."""
     engine = FakeEngine()
     engine.busy = BUSY
     limit = {"rate_limit_requests_per_minute": 60, "rate_limit_burst_size": 5}
@@ -376,10 +327,6 @@ async def test_a_rate_limit_counts_the_requests_of_a_flood() -> None:
             client.send(post({"input": "x"}))
             assert (await client.reply()).status == 429
         assert [each.error for each in seen] == ["Overloaded"] * 5 + ["RateLimited"]
-
-
-def replace_limit(error: Overloaded) -> Overloaded:
-    return Overloaded(error.template, limit=7, retry_after_s=1)
 
 
 async def test_path_values_reach_the_parser() -> None:

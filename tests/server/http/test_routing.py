@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, get_args
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import dialect, route
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect, Rendered, all_dialects
+from vectord.products.common.dialect import Dialect, Incoming, Rendered, all_dialects
 from vectord.products.common.errors import render_any
-from vectord.schema import DocumentsRequest, EmbedRequest, RerankRequest, TokenizeRequest
+from vectord.schema import Operation
 from vectord.server.http.routing import Page, Table
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
@@ -233,25 +236,30 @@ def test_an_exact_path_precedes_the_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "kinds"),
+    ("path", "computes"),
     [
-        ("/dialects/tei/embed", [EmbedRequest]),
-        ("/v2/embed", [EmbedRequest]),
-        ("/v1/rerank", [RerankRequest]),
-        ("/v1/retrieval/m/reranking", [RerankRequest]),
-        ("/dialects/tei/tokenize", [TokenizeRequest]),
-        ("/embed", [EmbedRequest, EmbedRequest]),  # embedding_server's requests wait for a place, TEI's do not
-        ("/v1/embeddings", [DocumentsRequest, EmbedRequest]),  # Jina's may be chunks of a document
-        ("/embeddings_image", []),
+        ("/dialects/tei/embed", "embed"),
+        ("/v1/rerank", "rerank"),
+        ("/v1/retrieval/m/reranking", "rerank"),
+        ("/dialects/tei/tokenize", None),
+        ("/embed", None),  # embedding_server's requests wait for a place, TEI's do not
+        ("/embeddings_image", None),
     ],
 )
-def test_a_path_has_a_sample_of_each_type_that_its_bodies_make(path: str, kinds: list[type]) -> None:
-    """None if a route has no example: its requests are not refused before they are parsed."""
-    samples = REAL.find("POST", path).endpoint.samples
-    assert sorted(type(sample).__name__ for sample in samples) == [kind.__name__ for kind in kinds]
+def test_a_path_computes_if_all_its_routes_do(path: str, computes: str | None) -> None:
+    """Else its requests are not refused before they are parsed."""
+    assert REAL.find("POST", path).endpoint.computes == computes
 
 
-def test_the_example_of_every_product_is_a_sample() -> None:
-    """No path of a real server fails when its sample is made."""
-    samples = [endpoint.samples for endpoint in REAL if endpoint.method == "POST"]
-    assert sum(map(bool, samples)) > 100
+def test_every_route_states_what_its_example_computes() -> None:
+    """A busy engine refuses by this statement, before it reads a body."""
+    for product in all_dialects():
+        for each in product.routes:
+            if each.example is None:
+                continue
+            path = dict.fromkeys(re.findall(r"\{(\w+)(?::path)?\}", each.path), "m")
+            request: Any = each.parse(Incoming(body=orjson.dumps(each.example), path=path)).request
+            request = getattr(request, "requests", [request])[0]
+            operation = type(request).__name__.removesuffix("Request").lower()
+            computes = operation in get_args(Operation) and not getattr(request, "waits", False)
+            assert each.computes == (operation if computes else None), f"{product.name} {each.path}"

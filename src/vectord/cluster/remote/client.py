@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import orjson
 
-from vectord.cluster.remote.codec import Buffer, decode_result, decode_value, encode_check, encode_request, encode_value
+from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
 from vectord.cluster.remote.frames import FrameKind
-from vectord.cluster.remote.link import NO_ANSWER, Decode, Link
+from vectord.cluster.remote.link import NO_ANSWER, Link
 from vectord.cluster.remote.messages import (
+    CheckBusy,
     DrawTokens,
     ExposeMetrics,
     MetricsPage,
@@ -29,7 +31,7 @@ from vectord.errors import Overloaded, ShuttingDown, TimedOut, Unavailable
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
-from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
+from vectord.schema import ANYONE, Caller, Limits, ModelList, Operation, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
 
 QUERY_S = 10.0  # the longest wait for an answer that needs no forward pass
@@ -70,8 +72,9 @@ class RemoteEngine:
         self._running += 1
         self._idle.clear()
         try:
-            async with asyncio.timeout(self._left_s(caller)) as scope:
-                return cast(Result, await self._request(FrameKind.REQUEST, content, decode_result))
+            with self._refusals_noted():
+                async with asyncio.timeout(self._left_s(caller)) as scope:
+                    return cast(Result, await self._link.request(FrameKind.REQUEST, content, decode_result))
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -88,18 +91,16 @@ class RemoteEngine:
             limits.append(max(0.0, caller.deadline_s - time.monotonic()))
         return min(limits) + GRACE_S if limits else None
 
-    async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
+    async def check_busy(self, operation: Operation, caller: Caller) -> None:
         """Checks with the engine's process, but only within CHECK_S of a refusal: the check takes a round trip."""
-        if kinds and time.monotonic() < self._checks_until_s:
-            work = self._request(FrameKind.CHECK, encode_check(kinds, caller), partial(decode_value, None))
-            await _soon(work)
+        if time.monotonic() < self._checks_until_s:
+            with self._refusals_noted():
+                await _query(self._link, CheckBusy(operation, caller), None)
 
-    def busy_error(self, kinds: Sequence[Request], caller: Caller) -> Overloaded | None:
-        return None
-
-    async def _request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
+    @contextmanager
+    def _refusals_noted(self) -> Iterator[None]:
         try:
-            return await self._link.request(kind, content, decode)
+            yield
         except Overloaded:
             self._checks_until_s = time.monotonic() + CHECK_S
             raise

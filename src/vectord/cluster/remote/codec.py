@@ -46,16 +46,6 @@ def decode_request(packed: Buffer, arrays: Buffer) -> tuple[Request, Caller]:
     return _untagged(REQUESTS, name, raw, arrays), caller
 
 
-def encode_check(kinds: Sequence[Request], caller: Caller) -> list[Buffer]:
-    """The arguments of EngineClient.check_busy."""
-    return encode_value((caller, [_tagged(request) for request in kinds]))
-
-
-def decode_check(packed: Buffer, arrays: Buffer) -> tuple[Sequence[Request], Caller]:
-    caller, kinds = decode_value(tuple[Caller, list[tuple[str, msgspec.Raw]]], packed, arrays)
-    return [_untagged(REQUESTS, name, raw, arrays) for name, raw in kinds], caller
-
-
 def encode_result(result: Result) -> list[Buffer]:
     return encode_value(_tagged(result))
 

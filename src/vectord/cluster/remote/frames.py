@@ -31,10 +31,9 @@ class FrameKind(IntEnum):
     CANCEL = 2  # the request with this id
     QUERY = 3  # a query of messages.py with a new id
     REPORT = 4  # reports of messages.py, without a reply
-    CHECK = 5  # whether requests of these types would be refused, with a new id
     # From the engine:
     RESULT = 6  # of a REQUEST
-    REPLY = 7  # to a QUERY or a CHECK
+    REPLY = 7  # to a QUERY
     ERROR = 8  # of any of them
     STATE = 9  # the EngineState, whenever it changes
 

@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_check, encode_value
+from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
-from vectord.cluster.remote.messages import EngineState, Report
+from vectord.cluster.remote.messages import EngineState, Ping, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
-from vectord.schema import ANYONE
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
@@ -182,7 +181,7 @@ class Link:
             await asyncio.sleep(PING_S)
             if self._connection is None:
                 continue
-            question = self._request(FrameKind.CHECK, encode_check([], ANYONE), partial(decode_value, None))
+            question = self._request(FrameKind.QUERY, encode_value(Ping()), partial(decode_value, None))
             asked = asyncio.create_task(question)
             try:
                 if not (await asyncio.wait([asked], timeout=ANSWER_S))[0]:

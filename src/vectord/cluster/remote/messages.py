@@ -11,7 +11,7 @@ import msgspec
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
-from vectord.schema import ModelList
+from vectord.schema import Caller, ModelList, Operation
 from vectord.server.admission.buckets import Draw, Refusal
 
 
@@ -25,6 +25,17 @@ class EngineState:
 
 
 # --- queries of a front-end, each with a reply ----------------------------------------------------------------
+
+
+class Ping(msgspec.Struct, tag=True):
+    """The reply is None."""
+
+
+class CheckBusy(msgspec.Struct, tag=True):
+    """EngineClient.check_busy. The reply is None, or its error."""
+
+    operation: Operation
+    caller: Caller
 
 
 class DrawTokens(msgspec.Struct, tag=True):
@@ -58,7 +69,7 @@ class ShowFigures(msgspec.Struct, tag=True):
     part: FigurePart
 
 
-Query: TypeAlias = DrawTokens | SpendTokens | ExposeMetrics | ShowFigures
+Query: TypeAlias = Ping | CheckBusy | DrawTokens | SpendTokens | ExposeMetrics | ShowFigures
 QueryReply: TypeAlias = Refusal | MetricsPage | bytes | None
 
 

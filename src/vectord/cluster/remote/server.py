@@ -1,6 +1,6 @@
 """Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
-    REQUEST, QUERY, CHECK ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
+    REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
     REPORT ─▶ metrics                                          STATE is sent to all front-ends when it changes
 
 The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
@@ -22,7 +22,6 @@ import orjson
 from vectord.cluster.remote.codec import (
     BadFrame,
     Buffer,
-    decode_check,
     decode_request,
     decode_value,
     encode_result,
@@ -30,10 +29,12 @@ from vectord.cluster.remote.codec import (
 )
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
 from vectord.cluster.remote.messages import (
+    CheckBusy,
     DrawTokens,
     EngineState,
     ExposeMetrics,
     MetricsPage,
+    Ping,
     Query,
     QueryReply,
     Report,
@@ -149,12 +150,6 @@ class _FrontEndConnection:
                     number, FrameKind.RESULT, partial(self._server.engine.answer, request, caller), caller
                 )
                 self._start(number, len(packed) + len(arrays), work)
-            case FrameKind.CHECK:
-                kinds, caller = decode_check(packed, arrays)
-                work = self._answer(
-                    number, FrameKind.REPLY, partial(self._server.engine.check_busy, kinds, caller), caller
-                )
-                self._start(number, len(packed), work)
             case FrameKind.QUERY:
                 query: Query = decode_value(Query, packed, arrays)
                 self._start(
@@ -186,6 +181,11 @@ class _FrontEndConnection:
     async def _reply(self, query: Query) -> QueryReply:
         buckets, metrics = self._server.buckets, self._server.metrics
         match query:
+            case Ping():
+                return None
+            case CheckBusy():
+                await self._server.engine.check_busy(query.operation, query.caller)
+                return None
             case DrawTokens():
                 return await buckets.draw(query.draws)
             case SpendTokens():

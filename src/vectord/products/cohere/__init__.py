@@ -276,6 +276,7 @@ class RerankAnswer(msgspec.Struct):
 MAX_TOKENS_PER_DOC = 4096  # v2's default
 _rerank = partial(
     ROUTES.post,
+    computes="rerank",
     answer=RerankAnswer,
     signs=["rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"],
     names={"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
@@ -381,6 +382,7 @@ class DetokenizeAnswer(msgspec.Struct):
 @ROUTES.post(
     "/v1/tokenize",
     "/v1/v1/tokenize",
+    computes=None,
     answer=TokenizeAnswer,
     summary="Tokenize a text, without special tokens",
     example={"model": EXAMPLE_MODEL, "text": "a happy person"},
@@ -398,6 +400,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 @ROUTES.post(
     "/v1/detokenize",
     "/v1/v1/detokenize",
+    computes=None,
     answer=DetokenizeAnswer,
     summary="Turn token ids back into a text",
     example={"model": EXAMPLE_MODEL, "tokens": [1037, 3407, 2711]},

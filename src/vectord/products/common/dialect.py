@@ -23,7 +23,7 @@ from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
 from vectord.products.common.body import Content, decode
 from vectord.products.common.fields import check_refused, refusals_of
-from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
+from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Operation, Request, Result
 
 Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
 NO_NAMES: Names = MappingProxyType({})
@@ -120,6 +120,8 @@ class Route:
         finds one of its keys; of the others, the first route that finds one of its signs and one of its keys, else the
         first that finds one of its keys, else the first. A sign is a key that few products'
         bodies have ("output_dtype").
+    computes: what the answer needs a forward pass for; a busy engine refuses such a request before its body is read.
+        None: it needs none, or may wait for one.
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
     form: the body is multipart/form-data, not JSON.
     public: needs no key. probe: a health check, which is never rate-limited. admin: needs the operator's key; on a
@@ -130,6 +132,7 @@ class Route:
     path: str
     parse: Parse
     summary: str
+    computes: Operation | None = None
     body: type[msgspec.Struct] | None = None
     answer: object | None = None
     example: Any = None
@@ -180,6 +183,7 @@ class Routes:
         answer: object,
         summary: str,
         example: Any,
+        computes: Operation | None = "embed",
         keys: Iterable[str] = (),
         signs: Iterable[str] = (),
         names: Names = NO_NAMES,
@@ -212,6 +216,7 @@ class Routes:
                         path=path,
                         parse=parse,
                         summary=summary,
+                        computes=computes,
                         body=body,
                         answer=answer,
                         example=example,

@@ -68,6 +68,7 @@ class EmbedAnswer(msgspec.Struct):
 @ROUTES.post(
     "/api/v1/embed",
     "/embed",
+    computes=None,
     answer=EmbedAnswer,
     summary="Embed texts or token ids, with the duration of each step",
     example={"inputs": ["First document", "Second document"], "truncate": True},

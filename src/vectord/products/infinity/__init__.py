@@ -200,6 +200,7 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/rerank",
     "/v1/rerank",
+    computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={
@@ -255,6 +256,7 @@ class Classes(BaseAnswer):
 @ROUTES.post(
     "/classify",
     "/v1/classify",
+    computes="classify",
     answer=Classes,
     summary="Score the labels of a classifier, the best first",
     example={"input": ["I am not having a great day."], "raw_scores": False},

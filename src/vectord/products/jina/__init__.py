@@ -165,6 +165,7 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
+    computes="documents",
     answer=Embeddings,
     summary="Embed texts, or the chunks of one text in the context of all of it",
     example={
@@ -380,6 +381,7 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/v1/rerank",
     "/rerank",
+    computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},

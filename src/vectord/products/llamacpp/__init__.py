@@ -345,6 +345,7 @@ class Reranked(msgspec.Struct):
     "/reranking",
     "/v1/rerank",
     "/v1/reranking",
+    computes="rerank",
     answer=list[Rank] | Reranked,
     summary="Rank texts by how well they answer a query, by logits",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "top_n": 1},
@@ -396,6 +397,7 @@ class TokenList(msgspec.Struct):
 
 @ROUTES.post(
     "/tokenize",
+    computes=None,
     answer=TokenList,
     summary="Tokenize a text",
     example={"content": "A bank of a river.", "with_pieces": True},
@@ -426,6 +428,7 @@ class Detokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/detokenize",
+    computes=None,
     answer=Detokenized,
     summary="Decode token ids",
     example={"tokens": [1037, 2924]},

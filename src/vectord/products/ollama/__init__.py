@@ -246,12 +246,18 @@ class ShowNameBody(msgspec.Struct):
     name: str
 
 
-@ROUTES.post("/api/show", answer=Shown, summary="Show one served model", example={"model": f"{EXAMPLE_MODEL}:latest"})
+@ROUTES.post(
+    "/api/show",
+    computes=None,
+    answer=Shown,
+    summary="Show one served model",
+    example={"model": f"{EXAMPLE_MODEL}:latest"},
+)
 def parse_show(body: ShowBody, incoming: Incoming) -> Call:
     return _show(body.model or body.name, incoming.models)
 
 
-@ROUTES.post("/api/show", answer=Shown, summary="Show one served model", example={"name": EXAMPLE_MODEL})
+@ROUTES.post("/api/show", computes=None, answer=Shown, summary="Show one served model", example={"name": EXAMPLE_MODEL})
 def parse_show_name(body: ShowNameBody, incoming: Incoming) -> Call:
     return _show(body.name, incoming.models)
 
@@ -314,6 +320,7 @@ class PullStatus(msgspec.Struct):
 
 @ROUTES.post(
     "/api/pull",
+    computes=None,
     answer=PullStatus,
     summary="Confirm that a model is served",
     example={"model": EXAMPLE_MODEL},

@@ -138,6 +138,7 @@ def parse_list_batches(incoming: Incoming) -> Call:
 
 @ROUTES.post(
     "/v1/batches",
+    computes=None,
     answer=BatchObject,
     summary="Create a batch of requests from a file",
     example={"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"},

@@ -246,6 +246,7 @@ class Ranking(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
+    computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"query": _QUESTION, "documents": _DOCUMENTS, "top_n": 1},
@@ -308,6 +309,7 @@ class RankingNamed(msgspec.Struct):
 
 @ROUTES.post(
     "/api/rerank",
+    computes="rerank",
     answer=RankingNamed,
     summary="Rank documents that may have ids",
     example={"query": _QUESTION, "documents": [{"text": _DOCUMENTS[0], "id": "a"}, {"text": _DOCUMENTS[1]}]},

@@ -149,6 +149,7 @@ class Ranking(msgspec.Struct):
 
 @ROUTES.post(
     "/v1/rerank",
+    computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},

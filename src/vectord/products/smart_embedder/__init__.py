@@ -376,6 +376,7 @@ class RerankAnswer(msgspec.Struct):
 
 @ROUTES.post(
     "/rerank",
+    computes="rerank",
     answer=RerankAnswer,
     summary="Rank passages by how well they answer a query",
     example={

@@ -191,6 +191,7 @@ class SimilarityBody(msgspec.Struct):
 
 @ROUTES.post(
     "/similarity",
+    computes="similarity",
     answer=list[float],
     summary="Compare sentences",
     example={
@@ -257,6 +258,7 @@ for _path in ("/", "/invocations"):
             method="POST",
             path=_path,
             parse=parse_root,
+            computes="embed",
             summary="Embed, classify or compare, by the model and the kind of `inputs`",
             body=EmbedBody,
             answer=RootAnswer,
@@ -308,6 +310,7 @@ _QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red 
     "/v1/rerank",
     "/",
     "/invocations",
+    computes="rerank",
     answer=list[Rank],
     summary="Rank texts by how well they answer a query",
     example=_QUESTION,
@@ -375,6 +378,7 @@ class Prediction(msgspec.Struct):
 
 @ROUTES.post(
     "/predict",
+    computes="classify",
     answer=list[Prediction | list[Prediction]],
     summary="Classify texts or pairs",
     example={"inputs": [["I like you"], ["Mars is red", "Mars has a colour"]]},
@@ -428,7 +432,9 @@ class TokenizeBody(msgspec.Struct):
     model: Model = None
 
 
-@ROUTES.post("/tokenize", answer=list[list[Token]], summary="Tokenize texts", example={"inputs": ["hello world"]})
+@ROUTES.post(
+    "/tokenize", computes=None, answer=list[list[Token]], summary="Tokenize texts", example={"inputs": ["hello world"]}
+)
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not texts or "" in texts:
@@ -452,7 +458,9 @@ class DecodeBody(msgspec.Struct):
     model: Model = None
 
 
-@ROUTES.post("/decode", answer=list[str], summary="Decode token ids", example={"ids": [101, 7592, 2088, 102]})
+@ROUTES.post(
+    "/decode", computes=None, answer=list[str], summary="Decode token ids", example={"ids": [101, 7592, 2088, 102]}
+)
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
     def render(result: DecodeResult) -> Rendered:
         return Rendered(body=dump_json(list(result.texts)))

@@ -91,6 +91,7 @@ class RerankAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/rerank",
+    computes="rerank",
     answer=RerankAnswer,
     summary="Rank passages by how well they answer a query",
     example={"query": "happy", "passages": ["rain", "joy"], "return_passages": True},
@@ -170,6 +171,7 @@ class ClassifyAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/classify",
+    computes="classify",
     answer=ClassifyAnswer,
     summary="Score the labels of texts or pairs",
     example={"inputs": ["what a day", ["a pair", "of texts"]]},
@@ -201,6 +203,7 @@ class SimilarityAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/similarity",
+    computes="similarity",
     answer=SimilarityAnswer,
     summary="Compare a text with others",
     example={"source": "happy", "sentences": ["rain", "joy"]},

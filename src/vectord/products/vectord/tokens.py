@@ -32,7 +32,13 @@ class TokenizeAnswer(msgspec.Struct):
     timings: TimingsAnswer
 
 
-@ROUTES.post("/vectord/tokenize", answer=TokenizeAnswer, summary="Tokenize texts", example={"inputs": "Hello, world"})
+@ROUTES.post(
+    "/vectord/tokenize",
+    computes=None,
+    answer=TokenizeAnswer,
+    summary="Tokenize texts",
+    example={"inputs": "Hello, world"},
+)
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     request = TokenizeRequest(
         inputs=[body.inputs] if isinstance(body.inputs, str) else body.inputs,
@@ -64,7 +70,13 @@ class DecodeAnswer(msgspec.Struct):
     data: list[DecodedIds]
 
 
-@ROUTES.post("/vectord/decode", answer=DecodeAnswer, summary="Decode token ids", example={"ids": [[101, 7592, 102]]})
+@ROUTES.post(
+    "/vectord/decode",
+    computes=None,
+    answer=DecodeAnswer,
+    summary="Decode token ids",
+    example={"ids": [[101, 7592, 102]]},
+)
 def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
     def render(result: DecodeResult) -> Rendered:
         data = [{"index": index, "text": text} for index, text in enumerate(result.texts)]

@@ -159,6 +159,7 @@ class DocumentsAnswer(ResultAnswer):
 
 @ROUTES.post(
     "/vectord/documents",
+    computes="documents",
     answer=DocumentsAnswer,
     summary="Cut documents into chunks and embed each",
     example={

@@ -470,6 +470,7 @@ class Classification(BaseAnswer):
 
 @_post_input(
     "/classify",
+    computes="classify",
     answer=Classification,
     summary="Classify texts",
     example={"input": ["I love it.", "I do not."], "use_activation": True},
@@ -568,6 +569,7 @@ class Scores(BaseAnswer):
     "/score",
     "/v1/score",
     "/invocations",
+    computes="rerank",
     answer=Scores,
     summary="Score pairs of texts, in order",
     example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
@@ -657,6 +659,7 @@ class Reranked(msgspec.Struct):
     "/v1/rerank",
     "/v2/rerank",
     "/invocations",
+    computes="rerank",
     answer=Reranked,
     summary="Rank documents by how well they answer a query",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
@@ -709,6 +712,7 @@ class Tokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/tokenize",
+    computes=None,
     answer=Tokenized,
     summary="Tokenize a text",
     example={"prompt": "A bank of a river.", "return_token_strs": True},
@@ -748,6 +752,7 @@ class Detokenized(msgspec.Struct):
 
 @ROUTES.post(
     "/detokenize",
+    computes=None,
     answer=Detokenized,
     summary="Decode token ids",
     example={"tokens": [101, 1037, 2924, 102]},

@@ -156,6 +156,7 @@ class ContextualizedEmbeddings(BaseAnswer):
 @ROUTES.post(
     "/v1/contextualizedembeddings",
     "/contextualizedembeddings",
+    computes="documents",
     answer=ContextualizedEmbeddings,
     summary="Embed chunks of documents, each as part of its document",
     example={"model": EXAMPLE_MODEL, "inputs": [["a happy person", "who walks in the rain"]], "input_type": "document"},
@@ -290,6 +291,7 @@ class Ranking(BaseAnswer):
 @ROUTES.post(
     "/v1/rerank",
     "/rerank",
+    computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query, as Voyage does",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},

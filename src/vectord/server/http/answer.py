@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,10 +17,10 @@ from typing import Any, TypeAlias
 
 import zstandard
 
-from vectord.errors import MalformedHead, NoSuchRoute, Overloaded, VectordError
+from vectord.errors import MalformedHead, NoSuchRoute
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.batches import NO_SUCH_FILE, BatchResult, StoredContent
-from vectord.products.common.dialect import Call, Rendered, RenderError
+from vectord.products.common.dialect import Call, Rendered
 from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
@@ -43,8 +42,6 @@ from vectord.server.results import (
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
-MAX_REFUSALS = 1024  # rendered ones that are kept, of at most a few kB each
-RECENT_S = 2.0
 RENDER_ON_LOOP_NUMBERS = 2**18  # 7 ms
 BYTES_PER_NUMBER = 16  # a float32 in JSON with its comma (12; 1 in 1,000 has more), and in its array (4)
 NO_BODY = (204, 304)  # statuses whose responses have neither body nor Content-Length
@@ -70,43 +67,6 @@ class HttpCall:
     body: Body
     receive: Receive
     result: Result | BatchResult | None = None
-
-
-class RefusalResponses:
-    """The responses of a flood: one for each client, product and limit is rendered in a second. Event loop only."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._rendered: dict[tuple[object, ...], Rendered] = {}
-        self._encoded: dict[int, bytes] = {}  # by the id of a response in _rendered
-
-    def is_recent(self) -> bool:
-        """Whether a request was refused in this second or the last one."""
-        return bool(self._rendered) and time.monotonic() - self._second < RECENT_S
-
-    def encoded(self, error: Overloaded, render: RenderError, client: str) -> tuple[int, bytes]:
-        """The status of the response for `error`, and its bytes: headers, except those of one request, and body."""
-        rendered = self.render(error, render, client)
-        if (content := self._encoded.get(id(rendered))) is None:
-            headers = {**rendered.headers, "content-type": rendered.content_type}
-            headers["content-length"] = str(len(rendered.body))
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            content = self._encoded[id(rendered)] = lines.encode("latin-1") + b"\r\n" + rendered.body
-        return rendered.status, content
-
-    def render(self, error: VectordError, render: RenderError, client: str) -> Rendered:
-        """The response for `error`; of a refusal, that of an earlier one of the same second, with its numbers."""
-        if not isinstance(error, Overloaded):
-            return render(error)
-        second = int(time.monotonic())
-        if second != self._second or len(self._rendered) >= MAX_REFUSALS:
-            self._second = second
-            self._rendered.clear()
-            self._encoded.clear()
-        key = client, render, type(error), error.template, error.limit
-        if (rendered := self._rendered.get(key)) is None:
-            rendered = self._rendered[key] = render(error)
-        return rendered
 
 
 class Responder:

@@ -112,7 +112,6 @@ def create_app(
     methods = sorted({"HEAD", *(endpoint.method for endpoint in table)})
     app = App(origins.with_cors(handler, EXPOSED_HEADERS, methods), live)
     app.state.engine = engine
-    app.state.refuse_at_once = handler.refuse_at_once
     app.state.shutdown = shutdown
     app.state.gate = gate
     app.state.pipeline = pipeline

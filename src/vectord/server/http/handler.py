@@ -24,10 +24,9 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
 from vectord.products.common.body import Content
 from vectord.products.common.dialect import Call, Incoming, Rendered, RenderError, Route
-from vectord.schema import Caller, Request, Result
-from vectord.server.admission.gate import REQUEST_ID
+from vectord.schema import Caller, Operation, Request, Result
 from vectord.server.admission.keys import presented_key
-from vectord.server.http.answer import HttpCall, RefusalResponses, Responder, Send
+from vectord.server.http.answer import HttpCall, Responder, Send
 from vectord.server.http.hardening.body import (
     Body,
     BodyRoom,
@@ -49,7 +48,6 @@ from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, Request
 T = TypeVar("T")
 AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
 
-REQUEST_ID_BYTES = REQUEST_ID.encode()
 LARGE_BYTES = 2**18  # a larger body's shape is checked, and its product selected, in a thread; below, in 5 ms
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
 
@@ -71,7 +69,6 @@ class HttpHandler:
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit)
-        self._refusals = RefusalResponses()
         self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
         self._guards = guards_of(engine, config)
         self._batches = batches
@@ -117,48 +114,6 @@ class HttpHandler:
         forwarded = [value for name, value in headers if name == "x-forwarded-for"]
         self._pipeline.identify(record, peer[0] if peer else "", forwarded, reads_key=reads_key, span=span)
 
-    def refuse_at_once(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
-        """The status of a refusal, and the response after its date; None if `__call__` should answer the request.
-
-        Called by http_protocol.py for a complete request with a small body. Under a flood, a task and ASGI's messages
-        would cost twice as much as the decision. `__call__` answers requests that may wait, and all other errors.
-        """
-        if not self._refusals.is_recent() or OVER_LIMIT in scope or self._pipeline.is_traced:
-            return None
-        try:
-            return self._refused(scope, body)
-        except Exception:  # `__call__` raises it again, and renders it
-            return None
-
-    def _refused(self, scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
-        if scope["method"] != "POST":
-            return None
-        found, headers, record = self._begin(scope)
-        endpoint = found.endpoint
-        if not endpoint.choices or endpoint.admin or endpoint.form:
-            return None
-        if "content-encoding" in record.headers or "origin" in record.headers:  # a page's response needs CORS headers
-            return None
-        self._pipeline.check_running()
-        check_media_type(record.headers)
-        choice = endpoint.choose(body)
-        if choice.sample is None:
-            return None
-        record.exchange.dialect = choice.dialect.name
-        self._identify(scope, headers, record)
-        gate = self._pipeline.gate
-        if gate.limits.applies(record.key, choice.dialect.name):
-            return None
-        if not endpoint.public:
-            gate.keys.require(record.key, record.headers)
-        busy = self._engine.busy_error([choice.sample], record.caller())
-        if busy is None:
-            return None
-        status, content = self._refusals.encoded(busy, choice.render_error, record.client)
-        self._pipeline.failed(record, busy)
-        self._pipeline.end(record, status)
-        return status, b"%b: %b\r\n%b" % (REQUEST_ID_BYTES, record.exchange.request_id.encode("latin-1"), content)
-
     async def _or_error(
         self, work: Awaitable[Rendered | None], record: RequestRecord, dialect: str, render: RenderError
     ) -> Rendered | None:
@@ -172,7 +127,7 @@ class HttpHandler:
         except (Exception, asyncio.CancelledError) as cause:  # run.py cancels requests that outlast the shutdown
             record.exchange.dialect = dialect
             # No name for the error here: with its traceback it would keep this frame, and so the body, in a cycle.
-            return self._refusals.render(self._pipeline.failed(record, cause), render, record.client)
+            return render(self._pipeline.failed(record, cause))
 
     async def _respond(self, call: HttpCall) -> Rendered | None:
         """Everything before the product is known."""
@@ -203,15 +158,18 @@ class HttpHandler:
         if endpoint.error is not None:
             raise endpoint.error
         self._pipeline.check_running()
-        # A small body has arrived with its headers, and the refusal should have the form of its product.
-        reads_later = endpoint.dialect is not None or call.body.declared_bytes > PARSE_ON_LOOP_BYTES
-        checks_early = reads_later and bool(endpoint.samples)
+        # A small body has arrived with its headers; after its product is known, a refusal has the form of that product.
+        checks_early = endpoint.dialect is not None or call.body.declared_bytes > PARSE_ON_LOOP_BYTES
         if checks_early:
-            await self._engine.check_busy(endpoint.samples, record.caller())
+            await self._check_busy(endpoint.computes, record)
         choice = await self._choose(call)
         record.exchange.dialect = choice.dialect.name
-        work = self._converse(call, choice, None if checks_early else choice.sample)
+        work = self._converse(call, choice, None if checks_early else choice.route.computes)
         return await self._or_error(work, record, choice.dialect.name, choice.render_error)
+
+    async def _check_busy(self, computes: Operation | None, record: RequestRecord) -> None:
+        if computes is not None:
+            await self._engine.check_busy(computes, record.caller())
 
     async def _choose(self, call: HttpCall) -> Choice:
         """Reads the body, which selects the product if several have this path."""
@@ -235,12 +193,11 @@ class HttpHandler:
         async with self._room.large if len(content) > LARGE_BYTES else contextlib.nullcontext():
             return await asyncio.to_thread(call)
 
-    async def _converse(self, call: HttpCall, choice: Choice, unchecked: Request | None) -> Rendered:
-        """The response of one product. unchecked: a request to pass to the engine's `check_busy`; None: it is done."""
+    async def _converse(self, call: HttpCall, choice: Choice, unchecked: Operation | None) -> Rendered:
+        """The response of one product. unchecked: what the engine's `check_busy` has not been called for yet."""
         record, body = call.record, call.body
         body_read_s = time.perf_counter()
-        if unchecked is not None:
-            await self._engine.check_busy([unchecked], record.caller())
+        await self._check_busy(unchecked, record)
         if call.found.endpoint.dialect is None:  # the body selected the product
             await self._pipeline.gate.limits.check_dialect(record.address, record.key, choice.dialect.name)
         caller = record.caller()

@@ -14,13 +14,11 @@ from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
-import orjson
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.batches import BatchRequest
 from vectord.products.common.body import Content
-from vectord.products.common.dialect import Dialect, Incoming, Rendered, RenderError, Route
-from vectord.schema import Request
+from vectord.products.common.dialect import Dialect, Rendered, RenderError, Route
+from vectord.schema import Operation
 from vectord.server.admission.keys import NO_SUCH_PATH
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
@@ -57,15 +55,6 @@ class Choice:
     def render_error(self) -> RenderError:
         return self.fallback or self.route.render_error or self.dialect.render_error
 
-    @cached_property
-    def sample(self) -> Request | None:
-        """The engine's request that the route's example makes; None for a route without such an example."""
-        if self.route.example is None:
-            return None
-        path = {match[1]: "m" for match in _placeholder.finditer(self.route.path)}
-        request = self.route.parse(Incoming(body=orjson.dumps(self.route.example), path=path)).request
-        return None if isinstance(request, BatchRequest) else request
-
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
@@ -98,11 +87,10 @@ class Endpoint:
         return self.choices[0].dialect.name if len(self.choices) == 1 else None
 
     @cached_property
-    def samples(self) -> Sequence[Request]:
-        """A request of each type that a body on this path can make; none if one of its routes has no sample."""
-        samples = [sample for choice in self.choices if (sample := choice.sample) is not None]
-        kinds = {(type(sample), getattr(sample, "waits", False)): sample for sample in samples}
-        return tuple(kinds.values()) if len(samples) == len(self.choices) else ()
+    def computes(self) -> Operation | None:
+        """What the first route computes; None if one of the routes computes nothing."""
+        computes = [route.computes for route in self.routes]
+        return computes[0] if computes and None not in computes else None
 
     @property
     def routes(self) -> list[Route]:

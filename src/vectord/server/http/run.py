@@ -35,7 +35,7 @@ from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.acceptor import Acceptor
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot, configured_limits
-from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
+from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol, ParseTurns
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, reload_certificate, url_of
 from vectord.server.http.routing import Table
@@ -146,7 +146,7 @@ class Server(WatchingServer):
             app.state.gate,
             app.state.connection_observer,
         )
-        settings = uvicorn_config(app, config, certificate, refuse_at_once=app.state.refuse_at_once)
+        settings = uvicorn_config(app, config, certificate)
         super().__init__(settings, app.state.backpressure, limits)
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
@@ -274,7 +274,6 @@ def uvicorn_config(
     config: ServerConfig,
     certificate: Certificate | None,
     lifespan: Literal["on", "off"] = "on",
-    refuse_at_once: RefuseAtOnce | None = None,
 ) -> uvicorn.Config:
     """uvicorn's settings, including those that it would read from the environment."""
     protocol = partial(
@@ -282,7 +281,6 @@ def uvicorn_config(
         header_limit_bytes=config.header_limit_bytes,
         head_room=HeadRoom(),
         turns=ParseTurns(),
-        refuse_at_once=refuse_at_once,
     )
     return uvicorn.Config(
         app,

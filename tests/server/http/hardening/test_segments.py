@@ -25,7 +25,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, ParseTurns, RefuseAtOnce
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, ParseTurns
 
 HEADER_LIMIT_BYTES = 2048
 MAX_STEPS = 200  # of the event loop, for one request
@@ -179,24 +179,18 @@ def shown(scope: Mapping[str, Any], body: bytes) -> bytes:
     return repr((scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body)).encode()
 
 
-def echo_at_once(scope: Mapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
-    """The answer of `echo`, without its task."""
-    seen = shown(scope, body)
-    return None if scope["method"] == "HEAD" else (200, b"content-length: %d\r\n\r\n%b" % (len(seen), seen))
-
-
 NO_SOCKET = cast(socket.socket, None)
 CONFIG = uvicorn.Config(cast(Any, echo), lifespan="off", log_config=None, ws="none")
 
 
-async def answers(segments: Iterable[bytes], at_once: RefuseAtOnce | None = None) -> tuple[bytes, bool]:
+async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
     """All bytes that the protocol sends, and whether it closes the connection. Each segment arrives when the server has
-    nothing to do. at_once: answers complete requests; None: `echo` does."""
+    nothing to do."""
     room = HeadRoom()
     state, transport = ServerState(), FakeTransport()
     slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
     limits = {"header_limit_bytes": HEADER_LIMIT_BYTES, "head_room": room, "turns": ParseTurns(), "slot": slot}
-    protocol = HttpProtocol(CONFIG, state, {}, refuse_at_once=at_once, **limits)
+    protocol = HttpProtocol(CONFIG, state, {}, **limits)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(state, transport)
@@ -263,27 +257,18 @@ def test_two_segments(name: str) -> None:
     asyncio.run(compare())
 
 
-@pytest.mark.parametrize("at_once", [None, echo_at_once], ids=["task", "at once"])
 @pytest.mark.parametrize("name", CORPUS)
-def test_byte_by_byte(name: str, at_once: RefuseAtOnce | None) -> None:
-    assert asyncio.run(answers((bytes([byte]) for byte in CORPUS[name]), at_once)) == whole(name)
+def test_byte_by_byte(name: str) -> None:
+    assert asyncio.run(answers(bytes([byte]) for byte in CORPUS[name])) == whole(name)
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_a_request_refused_without_a_task(name: str) -> None:
-    """The answers are the same, and so is the state of the connection afterwards."""
-    assert asyncio.run(answers([CORPUS[name]], echo_at_once)) == whole(name)
-
-
-@pytest.mark.parametrize("at_once", [None, echo_at_once], ids=["task", "at once"])
-@pytest.mark.parametrize("name", CORPUS)
-def test_turns(name: str, at_once: RefuseAtOnce | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long input is parsed in turns, which change no answer either."""
     expected = whole(name)
     monkeypatch.setattr(http_protocol, "CHUNKS_A_TURN", 1)
-    monkeypatch.setattr(http_protocol, "REFUSALS_A_TURN", 1)
-    assert asyncio.run(answers([CORPUS[name]], at_once)) == expected
-    assert asyncio.run(answers(cut(CORPUS[name], range(7, len(CORPUS[name]), 7)), at_once)) == expected
+    assert asyncio.run(answers([CORPUS[name]])) == expected
+    assert asyncio.run(answers(cut(CORPUS[name], range(7, len(CORPUS[name]), 7)))) == expected
 
 
 def test_a_request_inside_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,8 +285,7 @@ def test_any_segments(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(CORPUS)))
     request = CORPUS[name]
     places = data.draw(st.sets(st.integers(1, len(request) - 1), max_size=12))
-    at_once = data.draw(st.sampled_from([None, echo_at_once]))
-    assert asyncio.run(answers(cut(request, places), at_once)) == whole(name)
+    assert asyncio.run(answers(cut(request, places))) == whole(name)
 
 
 # --- over a socket -------------------------------------------------------------------------------------------------

@@ -17,12 +17,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, SLOT, ConnectionSlot
 from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
@@ -33,9 +32,7 @@ HEADER_COST_BYTES = 200  # of the objects of one header, in addition to its byte
 HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
 FREE_HEAD_BYTES = 4096  # less than the other state of a connection
 EAGER_BYTES = 256  # of a head are parsed as they arrive; the rest waits, unparsed, for its end
-SMALL_BODY_BYTES = 2**14
 CHUNKS_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
-REFUSALS_A_TURN = 32  # 2 ms; one segment may have 1,500 requests
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 FIRST_REQUEST_S = 75.0  # before the first byte of the first request
 KEEP_ALIVE_S = 75.0  # between requests; longer than common clients, so that they close first and lose no request
@@ -44,9 +41,6 @@ BLANK_LINE = b"\r\n\r\n"
 TOO_LARGE = b"Request line and headers are too large."
 TOO_MANY_BYTES = b"The unfinished requests of all connections are too large; try again."
 INVALID = b"Invalid HTTP request received."
-
-
-RefuseAtOnce: TypeAlias = Callable[[Mapping[str, Any], bytes], tuple[int, bytes] | None]
 
 
 class Phase(Enum):
@@ -97,14 +91,9 @@ class HttpProtocol(HttpToolsProtocol):
         head_room: HeadRoom,
         turns: ParseTurns,
         slot: ConnectionSlot,
-        refuse_at_once: RefuseAtOnce | None = None,
         **kwargs: Any,
     ) -> None:
-        """refuse_at_once: from a request's scope and small body to the status of its refusal, and the bytes after the
-        date; None: an ASGI task answers. None calls no such function."""
         super().__init__(*args, **kwargs)
-        self._refuse_at_once = refuse_at_once
-        self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # the task of a request until its body is fed
         self._header_limit_bytes = header_limit_bytes
         self._head_room = head_room
         self._turns = turns
@@ -138,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
-        start = refusals = 0
+        start = 0
         while start < len(data) and not self._ends and (self._phase is not Phase.HEAD or self._is_answered()):
             in_chunks = self._phase is Phase.CHUNKS
             end = self._end_of_piece(data, start)
@@ -149,10 +138,7 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._waits_for_head(piece):
                 self._feed(piece)
             start = end
-            if self._unstarted is not None and (self._phase is Phase.HEAD or start == len(data)):
-                refusals += self._start_or_refuse(*self._unstarted)
-            turn_ends = refusals == REFUSALS_A_TURN or (in_chunks and self._phase is Phase.CHUNKS)
-            if turn_ends and start < len(data):
+            if in_chunks and self._phase is Phase.CHUNKS and start < len(data):
                 self._wait_for_turn()
                 break
         held = b"" if self._ends else data[start:]
@@ -261,36 +247,6 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(431, TOO_LARGE)
             else:
                 self._refuse(400, INVALID)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called by uvicorn after the headers. A small body usually has arrived with them: see `_start_or_refuse`."""
-        is_small = self._phase is Phase.BODY and self._body_left <= SMALL_BODY_BYTES
-        is_plain = cycle.keep_alive and not cycle.waiting_for_100_continue
-        if self._refuse_at_once is not None and is_small and is_plain:
-            self._unstarted = cycle, app
-        else:
-            super()._start_asgi_task(cycle, app)
-
-    def _start_or_refuse(self, cycle: RequestResponseCycle, app: Any) -> bool:
-        """Refuse a complete request without a task while the engine is busy, and only to a client that reads. Returns
-        whether it is refused."""
-        self._unstarted = None
-        assert self._refuse_at_once is not None
-        refused = None
-        if not cycle.more_body and cycle.keep_alive and not self.flow.write_paused and not self._ends:
-            refused = self._refuse_at_once(self.scope, bytes(cycle.body))
-        if refused is None:
-            super()._start_asgi_task(cycle, app)
-            return False
-        status, content = refused
-        date = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
-        self.transport.write(STATUS_LINE[status] + date + content)
-        cycle.response_started = cycle.response_complete = True
-        self.server_state.total_requests += 1
-        if self._slot.answering:
-            self._slot.end_request()
-        self._last_read_s = self.loop.time()
-        return True
 
     def _feed_without_upgrade(self) -> None:
         """The parser has read a head that offers another protocol, and stopped after it."""
