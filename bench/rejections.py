@@ -31,7 +31,7 @@ from vectord.engine.queue.admission import Admission
 from vectord.errors import Overloaded
 from vectord.observability import logs
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import all_dialects, load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Operation, Result
 from vectord.schema import Request as EngineRequest
 from vectord.server.http.app import create_app
@@ -186,7 +186,7 @@ def main() -> None:
         uvicorn.Server(uvicorn.Config(bare, lifespan="off", log_config=None, access_log=False)).run([listener])
         return
     logs.configure(TelemetryConfig())
-    metrics = Metrics("0", [each.metrics({}) for each in all_dialects() if each.metrics])
+    metrics = Metrics("0")
     config = ServerConfig()
     app = create_app(FullEngine(metrics), load_dialects(config.dialects), config, metrics)
     serve(app, config, listener=listener, on_listening=lambda url: print(url.rpartition(":")[2], flush=True))

@@ -21,7 +21,7 @@ from vectord.config import ServerConfig
 from vectord.engine.events import RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route, all_dialects, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
 from vectord.products.common.errors import render_any
 from vectord.products.common.vectors import render_octets
 from vectord.schema import Caller, EmbedResult, Float32, Gauges, ModelInfo, TextLength, Timings, Usage
@@ -211,7 +211,7 @@ def _colbert_forms() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def _metrics(accept: str, rounds: int) -> Cost:
     """Between two pages, every histogram of a route changes."""
-    metrics = Metrics("0", [dialect.metrics({}) for dialect in all_dialects() if dialect.metrics])
+    metrics = Metrics("0")
     dialects = load_dialects(ServerConfig().dialects)
     routes = [(each.dialect.name, one.path) for one in Table(dialects, [], render_any) for each in one.choices]
     models = [replace(MODEL, name=f"organization/model-{number}", reranks=True) for number in range(METRICS_MODELS)]

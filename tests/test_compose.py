@@ -24,7 +24,7 @@ from tests.ports import free_port
 from tests.server.asgi import call
 
 from vectord import __version__, compose
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig, TelemetryConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.errors import ConfigError
 from vectord.observability.logs import FACTS
 from vectord.schema import Caller, ListModels, ModelList
@@ -283,12 +283,12 @@ def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
 
 
 def test_the_settings_in_force_have_simple_inference_servers_names(caplog: pytest.LogCaptureFixture) -> None:
-    """If `ready_of` names it: `runtime_config` and `warmup_ok` are its events."""
+    """If the server imitates it: `runtime_config` and `warmup_ok` are its events."""
     limits = {"max_running_requests": 4, "max_concurrent_requests": 64, "max_client_batch_size": 32}
     engine = EngineConfig(**limits, queue_timeout_s=2.0)
-    for ready_of in ("simple_inference_server", None):
+    for imitates in ("simple_inference_server", None):
         with caplog.at_level(logging.INFO):
-            compose._log_settings(Config(engine=engine, telemetry=TelemetryConfig(ready_of=ready_of)))
+            compose._log_settings(Config(engine=engine, server=ServerConfig(imitates=imitates)))
             FACTS.info("warmup")
     assert [record.message for record in caplog.records] == ["runtime_config", "warmup_ok", "settings", "warmup"]
     first, second = (caplog.records[place].fields for place in (0, 2))  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ from vectord.observability.exchange import Exchange
 from vectord.observability.logs import FACTS, START, rename_events
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
-from vectord.products.common.dialect import Dialect, all_dialects, load_dialects
+from vectord.products.common.dialect import Dialect, load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.batches.store import BatchStore
@@ -70,6 +70,7 @@ def build(
     May block for a download. Raises StartError: a model that is not found, an unknown backend or dialect.
     """
     dialects = load_dialects(config.server.dialects)
+    imitated = _imitated(config)
     for option, value, library in (
         ("grpc_port", config.server.grpc_port, "grpc"),
         ("redis_url", config.server.redis_url, "redis"),
@@ -81,7 +82,7 @@ def build(
     gate = Gate(config.server, dialects, buckets)
     metrics = None
     if config.telemetry.enable_metrics:
-        products = [dialect.metrics(asdict(config.model)) for dialect in all_dialects() if dialect.metrics]
+        products = [] if imitated is None or imitated.metrics is None else [imitated.metrics(asdict(config.model))]
         private = config.server.metrics_are_private
         names_models = private or config.server.names_models_to_anyone
         metrics = Metrics(__version__, products, names_keys=private, names_models=names_models)
@@ -260,7 +261,7 @@ def _log_ready(engine: Engine, config: Config, url: str | None) -> None:
         START.warning("%s", "; ".join((summary, ready, *failed)))
     else:
         START.info("%s", summary)
-    dialect = _log_dialect(config)
+    dialect = _imitated(config)
     if dialect is not None and dialect.ready_lines is not None:
         for line in dialect.ready_lines(models):
             START.info("%s", line)
@@ -282,16 +283,16 @@ def _log_settings(config: Config) -> None:
         "max_concurrent_requests": config.engine.max_concurrent_requests,
         "dialects": ",".join(config.server.dialects),
     }
-    dialect = _log_dialect(config)
+    dialect = _imitated(config)
     if dialect is not None and dialect.logged_settings is not None:
         fields |= dialect.logged_settings(asdict(config), config.model.in_order)
     rename_events({} if dialect is None else dialect.log_events)
     FACTS.info("settings", extra={"fields": fields})
 
 
-def _log_dialect(config: Config) -> Dialect | None:
-    """The product whose words the log has at the start."""
-    return next((dialect for dialect in all_dialects() if dialect.name == config.telemetry.ready_of), None)
+def _imitated(config: Config) -> Dialect | None:
+    """Raises ConfigError if there is no such dialect."""
+    return None if config.server.imitates is None else load_dialects([config.server.imitates])[0]
 
 
 def warn_if_open(config: ServerConfig) -> None:

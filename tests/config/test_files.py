@@ -234,7 +234,7 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     assert engine.gpu_forward_timeout_s == 15
     assert {name: getattr(config.model, name) for name in MAX_LENGTHS} == MAX_LENGTHS
     assert (server.max_sentence_chars, server.max_rerank_total_chars) == (None, None)
-    assert server.health_of == "smart_embedder"
+    assert server.imitates == "smart_embedder"
     assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
     short = [f"{SHORT_TOKENS}:{above_gb}:{texts}" for above_gb, texts, _ in SHORT_SIZES]
     long = [f"1000000:{above_gb}:{texts}" for above_gb, texts, _ in LONG_SIZES]

@@ -1,14 +1,14 @@
-"""The metrics that other products' dashboards query: name, type and labels of each.
+"""The metrics that dashboards query: name, type and labels of each family, of this server and of imitated products.
 
-The tables come from the documents and sources of those products. The test reads a real server with Prometheus's parsers
+The tables come from the documents and sources of those products. The tests read real servers with Prometheus's parsers
 of both formats.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import httpx
@@ -20,10 +20,9 @@ from tests.real_server import running
 
 Family: TypeAlias = tuple[Literal["counter", "gauge", "histogram"], set[str]]
 
-# Conflicts, settled: embedding_requests_total is Simple Inference Server's too, and has both products' labels;
 # models_loaded_total is a gauge; te_* counters lack _total.
 SMART_EMBEDDER: dict[str, Family] = {
-    "embedding_requests_total": ("counter", {"endpoint", "model", "status"}),
+    "embedding_requests_total": ("counter", {"endpoint", "status"}),
     "embedding_requests_rejected_total": ("counter", {"reason"}),
     "embedding_sentences_processed_total": ("counter", set()),
     "embedding_request_duration_seconds": ("histogram", {"endpoint"}),
@@ -59,6 +58,7 @@ SMART_EMBEDDER: dict[str, Family] = {
     "rerank_active_requests": ("gauge", set()),
 }
 SIMPLE_INFERENCE_SERVER: dict[str, Family] = {
+    "embedding_requests_total": ("counter", {"model", "status"}),
     "embedding_cache_hits_total": ("counter", {"model"}),
     "embedding_cache_misses_total": ("counter", {"model"}),
     "embedding_request_latency_seconds": ("histogram", {"model"}),
@@ -76,6 +76,7 @@ SEMANTIC_EXPLORER: dict[str, Family] = {
     "model_memory_bytes": ("gauge", {"model"}),
     "models_loaded_total": ("gauge", set()),
     "gpu_memory_used_bytes": ("gauge", set()),
+    "gpu_memory_total_bytes": ("gauge", set()),
     "gpu_utilization_percent": ("gauge", set()),
     "cpu_usage_percent": ("gauge", set()),
 }
@@ -128,6 +129,7 @@ OWN: dict[str, Family] = {
     "vectord_cache_texts": ("gauge", set()),
     "vectord_model_ready": ("gauge", {"model"}),
     "vectord_model_failed": ("gauge", {"model"}),
+    "vectord_model_memory_bytes": ("gauge", {"model"}),
     "vectord_build_info": ("gauge", {"version", "python"}),
 }
 LATER: dict[str, Family] = {  # whose labels only events bring
@@ -139,7 +141,14 @@ LATER: dict[str, Family] = {  # whose labels only events bring
     "vectord_key_tokens_total": ("counter", {"key"}),
     "vectord_key_answers_total": ("counter", {"key", "status"}),
 }
-FAMILIES = SMART_EMBEDDER | SIMPLE_INFERENCE_SERVER | SEMANTIC_EXPLORER | TEI | OWN
+PRODUCTS: dict[str, dict[str, Family]] = {
+    "": {},
+    "smart_embedder": SMART_EMBEDDER,
+    "simple_inference_server": SIMPLE_INFERENCE_SERVER,
+    "semantic_explorer": SEMANTIC_EXPLORER,
+    "tei": TEI,
+    "embedding_server": TEI,
+}
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -148,16 +157,17 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @dataclass(frozen=True)
 class Scrapes:
-    """One server's /metrics before its first request and after several."""
+    """/metrics of a server that imitates a product, before its first request and after several."""
 
+    product: str
     fresh: httpx.Response
     used: httpx.Response
     open_metrics: httpx.Response
 
 
-@pytest.fixture(scope="module")
-def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrapes]:
-    with running(tmp_path_factory.mktemp("server") / "log") as (url, _), httpx.Client(base_url=url) as client:
+def scrape(product: str, folder: Path) -> Scrapes:
+    imitates = ("--imitates", product) if product else ()
+    with running(folder / "log", "--backend", "fake", *imitates) as (url, _), httpx.Client(base_url=url) as client:
         fresh = client.get("/metrics")
         traceparent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
         client.post("/v1/embeddings", json={"model": MODEL, "input": ["a b", "c"]}, headers=traceparent)
@@ -166,7 +176,12 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrapes]:
         client.post("/embeddings/", json={"input": ["d"]})
         client.post("/rerank", json={"query": "a", "texts": ["b", "c", "d"]})
         open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
-        yield Scrapes(fresh, client.get("/metrics"), open_metrics)
+        return Scrapes(product, fresh, client.get("/metrics"), open_metrics)
+
+
+@pytest.fixture(scope="module", params=PRODUCTS, ids=lambda product: product or "none")
+def scrapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scrapes:
+    return scrape(request.param, tmp_path_factory.mktemp("server"))
 
 
 def types(scrape: httpx.Response) -> dict[str, str]:
@@ -195,12 +210,13 @@ def value(scrape: httpx.Response, name: str, **labels: str) -> float:
     return found
 
 
-def test_every_family_exists_before_the_first_request(scrapes: Scrapes) -> None:
-    """A dashboard on a fresh server has no gaps."""
+def test_the_page_has_this_servers_families_and_the_imitated_products(scrapes: Scrapes) -> None:
+    """All of them before the first request, so that a dashboard on a fresh server has no gaps; no other product's."""
+    families = PRODUCTS[scrapes.product] | OWN | LATER
     shown = types(scrapes.fresh)
-    assert {name: shown.get(name) for name in FAMILIES | LATER} == {
-        name: kind for name, (kind, _) in (FAMILIES | LATER).items()
-    }
+    assert {name: shown.get(name) for name in families} == {name: kind for name, (kind, _) in families.items()}
+    own = ("vectord_", "process_")
+    assert {name for name in shown if not name.startswith(own)} == set(PRODUCTS[scrapes.product])
     assert set(shown) >= PROCESS
     assert "_created" not in scrapes.fresh.text
     assert scrapes.fresh.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -208,14 +224,14 @@ def test_every_family_exists_before_the_first_request(scrapes: Scrapes) -> None:
 
 def test_a_family_has_its_labels_and_series_from_the_start(scrapes: Scrapes) -> None:
     """Exactly these labels, according to Prometheus's own parser: a sum over them must not count twice."""
-    for name in FAMILIES:
+    for name, (_, labels) in (PRODUCTS[scrapes.product] | OWN).items():
         found = samples(scrapes.fresh)[name]
-        assert {frozenset(sample.labels) - {"le"} for sample in found} == {frozenset(FAMILIES[name][1])}, name
+        assert {frozenset(sample.labels) - {"le"} for sample in found} == {frozenset(labels)}, name
 
 
-def test_series_that_dashboards_name_exist_at_zero(scrapes: Scrapes) -> None:
-    """With these exact words."""
-    for line in (
+# Series that a product's dashboards name, at zero before the first request.
+AT_ZERO = {
+    "smart_embedder": [
         'embedding_requests_rejected_total{reason="rate_limit"} 0.0',
         'embedding_requests_rejected_total{reason="backpressure"} 0.0',
         'embedding_requests_rejected_total{reason="auth"} 0.0',
@@ -224,38 +240,61 @@ def test_series_that_dashboards_name_exist_at_zero(scrapes: Scrapes) -> None:
         'rerank_requests_total{status="error"} 0.0',
         "embedding_queue_size 0.0",
         "gpu_memory_total_bytes 0.0",
+    ],
+    "semantic_explorer": [
         "models_loaded_total 1.0",
-        'te_request_failure{err="missing_values"} 0.0',
-        'te_request_failure{err="queue_full"} 0.0',
+        "gpu_memory_total_bytes 0.0",
         f'inference_rerank_requests_total{{model="{MODEL}",status="failure"}} 0.0',
-    ):
-        assert line in scrapes.fresh.text.splitlines()
-    info = samples(scrapes.fresh)["embedding_server_info"][0]
-    assert (info.value, info.labels["gpu_available"], info.labels["device"]) == (1, "False", "cpu")
-    assert info.labels["bge_embed_max_length"] == "8192"
+    ],
+    "tei": ['te_request_failure{err="missing_values"} 0.0', 'te_request_failure{err="queue_full"} 0.0'],
+}
 
 
-def test_requests_are_counted_in_every_products_metrics(scrapes: Scrapes) -> None:
-    """Two answered requests for vectors, one for an unknown model, one that was invalid, one to rerank."""
+def test_series_that_dashboards_name_exist_at_zero(scrapes: Scrapes) -> None:
+    """With these exact words."""
+    assert set(AT_ZERO.get(scrapes.product, ())) <= set(scrapes.fresh.text.splitlines())
+    if scrapes.product == "smart_embedder":
+        info = samples(scrapes.fresh)["embedding_server_info"][0]
+        assert (info.value, info.labels["gpu_available"], info.labels["device"]) == (1, "False", "cpu")
+        assert info.labels["bge_embed_max_length"] == "8192"
+
+
+# (name, labels) -> value after two answered requests for vectors, one for an unknown model, one that was invalid, one
+# to rerank.
+COUNTED: dict[str, list[tuple[str, dict[str, str], float]]] = {
+    "": [("vectord_requests_failed_total", {"error": "ModelNotFound"}, 1)],
+    "smart_embedder": [
+        ("embedding_requests_total", {"endpoint": "/v1/embeddings", "status": "success"}, 1),
+        ("embedding_requests_total", {"endpoint": "/embeddings", "status": "success"}, 1),
+        ("embedding_requests_total", {"endpoint": "/v1/embeddings", "status": "error"}, 1),
+        ("embedding_sentences_processed_total", {}, 3),
+        ("rerank_requests_total", {"status": "success"}, 1),
+        ("rerank_pairs_processed_total", {}, 3),
+        ("embedding_active_requests", {}, 0),
+        ("rerank_active_requests", {}, 0),
+    ],
+    "simple_inference_server": [
+        ("embedding_requests_total", {"model": MODEL, "status": "200"}, 1),
+        ("embedding_requests_total", {"model": "", "status": "404"}, 1),
+        ("embedding_request_latency_seconds_count", {"model": MODEL}, 2),
+    ],
+    "semantic_explorer": [
+        ("inference_embed_requests_total", {"model": MODEL, "status": "success"}, 2),
+        ("inference_embed_items_total", {"model": MODEL}, 3),
+        ("inference_rerank_documents_total", {"model": MODEL}, 3),
+    ],
+    "tei": [
+        ("te_embed_duration_count", {}, 3),
+        ("te_predict_duration_count", {}, 3),
+        ("te_request_input_length_count", {}, 6),
+    ],
+}
+
+
+def test_requests_are_counted(scrapes: Scrapes) -> None:
     used = scrapes.used
-    ours = {"endpoint": "/v1/embeddings", "model": MODEL, "status": "success"}
-    assert value(used, "embedding_requests_total", **ours) == 1
-    assert value(used, "embedding_requests_total", **ours | {"endpoint": "/embeddings"}) == 1
-    assert value(used, "embedding_requests_total", **ours | {"model": "", "status": "error"}) == 1
-    assert value(used, "embedding_sentences_processed_total") == 3
-    assert value(used, "rerank_requests_total", status="success") == 1
-    assert value(used, "rerank_pairs_processed_total") == 3
-    assert value(used, "embedding_active_requests") == value(used, "rerank_active_requests") == 0
-    assert value(used, "embedding_request_latency_seconds_count", model=MODEL) == 2
-    assert value(used, "embedding_cache_misses_total", model=MODEL) > 0
-    assert value(used, "inference_embed_requests_total", model=MODEL, status="success") == 2
-    assert value(used, "inference_embed_items_total", model=MODEL) == 3
-    assert value(used, "inference_rerank_documents_total", model=MODEL) == 3
-    assert value(used, "model_memory_bytes", model=MODEL) > 1e6
-    assert value(used, "te_embed_duration_count") == 3
-    assert value(used, "te_predict_duration_count") == 3
-    assert value(used, "te_request_input_length_count") == 6
-    assert value(used, "vectord_requests_failed_total", error="ModelNotFound") == 1
+    for name, labels, expected in COUNTED.get(scrapes.product, ()):
+        assert value(used, name, **labels) == expected, name
     assert value(used, "vectord_cache_texts") > 0
     assert 0 < value(used, "vectord_saturation") <= 1
 
@@ -264,10 +303,9 @@ def test_open_metrics_has_the_same_families_and_exemplars(scrapes: Scrapes) -> N
     """Prometheus requests this format by default. TEI's names do not change in it."""
     shown = scrapes.open_metrics
     assert shown.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert 'te_request_count{method="single"}' in shown.text
     assert not re.search(r"^te_\w+_total", shown.text, re.MULTILINE)
     found = samples(shown, read_open_metrics)
-    assert set(found) >= set(FAMILIES)
+    assert set(found) >= set(PRODUCTS[scrapes.product] | OWN)
     exemplars = [sample.exemplar for sample in found["vectord_request_duration_seconds"] if sample.exemplar]
     assert [exemplar.labels for exemplar in exemplars] == [{"trace_id": TRACE}]
     assert "trace_id" not in scrapes.used.text

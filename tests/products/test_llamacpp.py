@@ -458,7 +458,7 @@ def test_health_while_a_model_answers(states):
     """One ready model is enough, and an unloaded one counts."""
     listed = model_list(*(model_info(state, state=state) for state in states))
     assert answer("/v1/health", None, listed, "GET") == {"status": "ok"}
-    assert DIALECT.original_health(listed) == {"status": "ok"}
+    assert DIALECT.health(listed, True) == {"status": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_health_while_none_answers(starting, states, message):
     assert rendered.status == 503
     assert json.loads(rendered.body) == {"error": {"code": 503, "message": message, "type": "unavailable_error"}}
     assert rendered.headers["retry-after"] == "1"
-    assert DIALECT.original_health(listed) == json.loads(rendered.body)
+    assert DIALECT.health(listed, False) == json.loads(rendered.body)
 
 
 def test_props_are_facts_of_the_first_model():

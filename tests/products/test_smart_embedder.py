@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -424,22 +423,6 @@ def test_its_other_errors_are_sentences(error, status, detail):
 # --- health ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limits", "longest", "batch_size", "max_requests"),
-    [
-        pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
-        pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
-        pytest.param({"max_batch_tokens": 16_384, "max_batch_texts": 8}, 512, 8, 8, id="the setting"),
-        pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
-    ],
-)
-def test_health_reports_the_batch_limits(limits: Any, longest: int, batch_size: int, max_requests: int) -> None:
-    """Both figures follow from the limits in force."""
-    served = model_list(model_info(max_input_tokens=longest))
-    facts = health(replace(served, limits=replace(served.limits, **limits)), True)
-    assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
-
-
 GIB = 2**30
 
 
@@ -456,10 +439,10 @@ GIB = 2**30
     ],
     ids=str,
 )
-def test_the_original_health_has_its_version_and_batch_sizes(gpu, longest, sizes):
+def test_health_has_its_version_and_batch_sizes(gpu, longest, sizes):
     """By the table of its document."""
-    shown = smart_embedder.DIALECT.original_health(model_list(model_info(max_input_tokens=longest, gpu=gpu)))
-    assert shown == {"version": "1.2.0", "batch_size": sizes[0], "max_requests_in_batch": sizes[1]}
+    shown = health(model_list(model_info(max_input_tokens=longest, gpu=gpu)), True)
+    assert (shown["version"], shown["batch_size"], shown["max_requests_in_batch"]) == ("1.2.0", *sizes)
 
 
 def test_health_and_stats_describe_the_gpu():

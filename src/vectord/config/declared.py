@@ -542,11 +542,10 @@ class ServerConfig:
         "Most characters in a query and its passages together on smart_embedder's routes; 422 above.",
         limits=(1, 2**40),
     )
-    health_of: str | None = setting(
+    imitates: str | None = setting(
         None,
-        "API whose version and figures /health reports, or whose answer GET / gives, for clients that compare them. "
-        "Default: those of this server.",
-        choices=("smart_embedder", "llamacpp", "ollama", "simple_inference_server"),
+        "API whose /health, GET /, metrics and words in the log this server has besides its own. A profile sets it to "
+        "its own API.",
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 
@@ -588,11 +587,6 @@ class TelemetryConfig:
         synonyms={"pretty": "console", "plain": "text", "compact": "text"},
     )
     access_log: bool = setting(True, "Log a line for each request.")
-    ready_of: str | None = setting(
-        None,
-        "API whose words the log prints at the start, for scripts that wait for them.",
-        choices=("smart_embedder", "simple_inference_server", "tei"),
-    )
     enable_metrics: bool = setting(True, "Serve /metrics.")
     otlp_endpoint: str | None = setting(
         None,

@@ -301,6 +301,7 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     if first is not None:
         others = [dialect for dialect in Config().server.dialects if dialect not in first]
         layer["dialects"] = ([*first, *others], Origin("profile", "dialects"))
+        layer["imitates"] = (first[0], Origin("profile", "dialects"))
     for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]

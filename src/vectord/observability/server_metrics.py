@@ -96,6 +96,8 @@ class ServerMetrics(MetricFamilies):
         self.cache_bytes = Gauge("vectord_cache_bytes", "Size of the cache")
         self.cache_limit_bytes = Gauge("vectord_cache_limit_bytes", "Largest size of the cache; 0: no cache")
         self.cache_texts = Gauge("vectord_cache_texts", "Texts in the cache")
+        self.model_memory = Gauge("vectord_model_memory_bytes", "Size of the model's weights in memory", ("model",))
+        self.device_memory = Gauge("vectord_device_memory_bytes", "Memory of a GPU", ("device", "state"))
         self.ready = Gauge("vectord_model_ready", "1 when the model answers, else 0", ("model",))
         self.model_failed = Gauge("vectord_model_failed", "1 when the model could not be loaded, else 0", ("model",))
         self.build = Gauge("vectord_build_info", "Always 1; the labels name the versions", ("version", "python"))
@@ -226,6 +228,11 @@ class ServerMetrics(MetricFamilies):
         self.cache_bytes.set(gauges.cache_bytes)
         self.cache_limit_bytes.set(gauges.cache_limit_bytes)
         self.cache_texts.set(gauges.cached_texts)
+        for model, held in gauges.memory_bytes.items():
+            self.model_memory.set(held, model)
+        for device, memory in gauges.devices.items():
+            self.device_memory.set(memory.total - memory.free, device, "used")
+            self.device_memory.set(memory.free, device, "free")
         waiting = gauges.wait_s / gauges.max_wait_s
         self.saturation.set(min(1.0, max(self._busy.share(), waiting, gauges.under_way / gauges.places)))
 

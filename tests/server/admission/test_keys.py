@@ -48,8 +48,8 @@ def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
 async def test_the_imitated_product_decides_whether_a_key_needs_its_scheme(authorization: str, status: int) -> None:
     """Smart Embedder's profile refuses `Authorization: KEY`. Every other server accepts it, as LlamaIndex sends it."""
     strict = replace(EMBED, requires_scheme=True)
-    for health_of, expected in (("first", status), (None, 401 if authorization == "Basic k" else 200)):
-        app = create_app(FakeEngine(), [strict], ServerConfig(api_key="k", health_of=health_of))
+    for imitates, expected in (("first", status), (None, 401 if authorization == "Basic k" else 200)):
+        app = create_app(FakeEngine(), [strict], ServerConfig(api_key="k", imitates=imitates))
         answer = await call(app, "POST", "/v1/embed", b'{"inputs": ["a"]}', headers={"authorization": authorization})
         assert answer.status == expected
 

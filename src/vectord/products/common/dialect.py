@@ -282,15 +282,19 @@ class Dialect:
     requires_scheme: bool = False  # under its profile `Authorization: KEY`, without the word Bearer, is refused
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
-    health: HealthKeys | None = None  # further keys of the server's /health
-    # Keys of /health where the product's own values differ from the facts, for `ServerConfig.health_of`.
-    original_health: Callable[[ModelList], Mapping[str, Any]] | None = None
+    # The rest applies only while the server imitates this product (`ServerConfig.imitates`).
+    health: HealthKeys | None = None  # further keys of the server's /health, and other values of its own keys
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
     log_events: Mapping[str, str] = field(default_factory=dict)  # its names of "settings" and "warmup" in the log
     # Further fields of "settings". Takes the settings of each section by name, and the models in their order.
     logged_settings: Callable[[Mapping[str, Mapping[str, Any]], Sequence[str]], Mapping[str, object]] | None = None
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
     rank: int | None = None  # in /docs, which opens ranked products and collapses the others
+
+    @property
+    def front(self) -> Route | None:
+        """The route of GET /, if the product has one."""
+        return next((route for route in self.routes if (route.method, route.path) == ("GET", "/")), None)
 
     @property
     def place(self) -> tuple[bool, int]:
@@ -301,18 +305,16 @@ class Dialect:
 # --- the products by name -------------------------------------------------------------------------------------
 
 
-def get_route(name: str | None, path: str) -> Route | None:
-    """The route of this dialect for a GET of `path`, if it has one."""
-    routes = (route for dialect in all_dialects() if dialect.name == name for route in dialect.routes)
-    return next((route for route in routes if (route.method, route.path) == ("GET", path)), None)
-
-
 def load_dialects(names: Sequence[str]) -> list[Dialect]:
     """The dialects of these names, in this order. Raises ConfigError, which lists all names, for an unknown name."""
     known = {dialect.name: dialect for dialect in all_dialects()}
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {', '.join(known)}.", field="dialects")
     return [known[name] for name in names]
+
+
+def named(dialects: Iterable[Dialect], name: str | None) -> Dialect | None:
+    return next((dialect for dialect in dialects if dialect.name == name), None)
 
 
 @cache

@@ -21,6 +21,7 @@ from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.usage import TokenUsage, compute_headers
 from vectord.products.common.vectors import embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
+from vectord.products.tei.metrics import TeiMetrics
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
 ROUTES = Routes()
@@ -137,4 +138,5 @@ DIALECT = Dialect(
     routes=tuple(ROUTES),
     render_error=render_error,
     rate=Rate(80, period_s=1, burst=50, per_key=True),
+    metrics=lambda settings: TeiMetrics(),
 )

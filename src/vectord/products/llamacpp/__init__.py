@@ -457,13 +457,19 @@ def render_health(result: ModelList) -> Rendered:
     """200 if at least one model answers."""
     if ready_models(result):
         return json_answer(status="ok")
-    return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
+    return render_error(_not_ready(result))
 
 
-def original_health(result: ModelList) -> dict[str, Any]:
+def health(seen: ModelList, ready: bool) -> Mapping[str, Any]:
     """The keys of llama.cpp's /health, while a model answers and while none does."""
-    body: dict[str, Any] = orjson.loads(render_health(result).body)
+    if ready:
+        return {"status": "ok"}
+    body: dict[str, Any] = orjson.loads(render_error(_not_ready(seen)).body)
     return body
+
+
+def _not_ready(served: ModelList) -> Unavailable:
+    return Unavailable("Loading model" if served.starting else "No model could be loaded")
 
 
 class GenerationSettings(msgspec.Struct):
@@ -529,5 +535,5 @@ DIALECT = Dialect(
     title="llama.cpp",
     routes=tuple(ROUTES),
     render_error=render_error,
-    original_health=original_health,
+    health=health,
 )

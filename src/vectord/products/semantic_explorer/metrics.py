@@ -1,7 +1,4 @@
-"""inference_*, model_*: the families of Semantic Explorer's Embedding Inference API.
-
-Its gpu_memory_total_bytes is also Smart Embedder's, which defines it.
-"""
+"""inference_*, model_*, gpu_*: the families of Semantic Explorer's Embedding Inference API."""
 
 from __future__ import annotations
 
@@ -41,6 +38,7 @@ class SemanticExplorerMetrics(MetricFamilies):
         self.memory = Gauge("model_memory_bytes", "Size of the model's weights; 0 if it is not loaded", ("model",))
         self.loaded = Gauge("models_loaded_total", "Models in memory")  # a gauge, despite its name
         self.gpu_used = Gauge("gpu_memory_used_bytes", "Memory of GPUs in use; 0 without a GPU")
+        self.gpu_total = Gauge("gpu_memory_total_bytes", "Memory of GPUs; 0 without a GPU")
         self.gpu_percent = Gauge(
             "gpu_utilization_percent", "Share of time in which batches ran on a GPU; 0 without a GPU"
         )
@@ -106,6 +104,7 @@ class SemanticExplorerMetrics(MetricFamilies):
         for model, held in snapshot.gauges.memory_bytes.items():
             self.memory.set(held, model)
         self.gpu_used.set(sum(memory.total - memory.free for memory in devices.values()))
+        self.gpu_total.set(sum(memory.total for memory in devices.values()))
         self.gpu_percent.set(100 * min(1.0, snapshot.busy_share) if devices else 0)
         self.cpu_percent.set(self._cpu_percent())
 

@@ -29,7 +29,7 @@ from vectord.products.common.inputs import (
     read_switch,
     with_nvidia_keys,
 )
-from vectord.products.common.models import ListedModels, ready_models, render_listed_models
+from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import RankedItem, RerankFields, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
@@ -192,8 +192,7 @@ DIALECT = Dialect(
     title="Simple Inference Server",
     routes=tuple(ROUTES),
     render_error=render_error,
-    health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
-    original_health=lambda served: {"status": "ok"} if ready_models(served) else {},
+    health=lambda seen, ready: {"status": "ok"} if ready else {"detail": "The server is not ready."},
     log_events={"settings": "runtime_config", "warmup": "warmup_ok"},
     logged_settings=logged_settings,
     metrics=lambda settings: SimpleInferenceServerMetrics(),

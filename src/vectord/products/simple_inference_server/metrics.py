@@ -1,4 +1,4 @@
-"""embedding_*: Simple Inference Server's families. embedding_requests_total is in smart_embedder/metrics.py."""
+"""embedding_*: Simple Inference Server's families."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vectord.engine.events import CacheLookedUp, RequestEnded
+from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Histogram, MetricFamilies
 from vectord.products.common.operations import BACKPRESSURE, EMBEDS
 from vectord.schema import ModelInfo
@@ -15,6 +16,7 @@ SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 class SimpleInferenceServerMetrics(MetricFamilies):
     def __init__(self) -> None:
+        self.requests = Counter("embedding_requests", "Requests for vectors, by HTTP status", ("model", "status"))
         self.cache_hits = Counter("embedding_cache_hits", "Texts answered from the cache", ("model",))
         self.cache_misses = Counter("embedding_cache_misses", "Texts not in the cache", ("model",))
         self.seconds = Histogram(
@@ -26,10 +28,19 @@ class SimpleInferenceServerMetrics(MetricFamilies):
         self.cache_hits.expect(model.name)
         self.cache_misses.expect(model.name)
         if model.outputs:
+            self.requests.expect(model.name, "200")
             self.seconds.expect(model.name)
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
-        return {RequestEnded: self.request_ended, CacheLookedUp: self.cache_looked_up}
+        return {
+            Exchange: self.http_answered,
+            RequestEnded: self.request_ended,
+            CacheLookedUp: self.cache_looked_up,
+        }
+
+    def http_answered(self, exchange: Exchange) -> None:
+        if exchange.route == "/v1/embeddings":
+            self.requests.add(1, exchange.model or "", str(exchange.status))
 
     def request_ended(self, event: RequestEnded) -> None:
         if event.operation not in EMBEDS:

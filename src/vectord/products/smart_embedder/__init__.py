@@ -29,7 +29,7 @@ from vectord.products.common.errors import STATUSES, Statuses, error_response, f
 from vectord.products.common.models import named_models, none_can, requested_model
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
-from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, original_health, ready_lines
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, ready_lines
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -478,7 +478,6 @@ DIALECT = Dialect(
     rate=Rate(3600, period_s=60, burst=120),
     requires_scheme=True,
     health=health,
-    original_health=original_health,
     ready_lines=ready_lines,
     metrics=SmartEmbedderMetrics,
 )

@@ -1,8 +1,4 @@
-"""What operators of Smart Embedder read: its metric families, its keys of /health, and its log lines.
-
-Simple Inference Server has an `embedding_requests_total` too, with other labels and other values of `status`. A page
-can have a name once: this family has the labels of both products, and the values of this one.
-"""
+"""What operators of Smart Embedder read: its metric families, its keys of /health, and its log lines."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ GPU_MEMORY = (
     ("gpu_memory_allocated_bytes", "allocated", "Memory of tensors on GPUs; 0 without a GPU"),
     ("gpu_memory_reserved_bytes", "reserved", "Memory of GPUs that this process holds"),
     ("gpu_memory_free_bytes", "free", "Free memory of GPUs"),
-    ("gpu_memory_total_bytes", "total", "Memory of GPUs"),  # Semantic Explorer's too
+    ("gpu_memory_total_bytes", "total", "Memory of GPUs"),
     ("embedding_gpu_memory_allocated_bytes", "allocated", "The same as gpu_memory_allocated_bytes"),
     ("embedding_gpu_memory_reserved_bytes", "reserved", "The same as gpu_memory_reserved_bytes"),
 )
@@ -45,7 +41,7 @@ class SmartEmbedderMetrics(MetricFamilies):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """settings: those of the models, by name."""
         self._fixed = {name: str(settings.get(name) or default) for name, default in MAX_LENGTHS.items()}
-        self.requests = Counter("embedding_requests", "Requests for vectors", ("endpoint", "model", "status"))
+        self.requests = Counter("embedding_requests", "Requests for vectors", ("endpoint", "status"))
         self.rejected = Counter("embedding_requests_rejected", "Rejected requests for vectors", ("reason",))
         self.sentences = Counter("embedding_sentences_processed", "Texts embedded")
         self.seconds = Histogram(
@@ -72,17 +68,13 @@ class SmartEmbedderMetrics(MetricFamilies):
         for reason in ("rate_limit", "backpressure"):
             self.rerank_rejected.expect(reason)
         for status in STATUSES:
+            self.requests.expect(ENDPOINT, status)
             self.rerank_requests.expect(status)
         self.seconds.expect(ENDPOINT)
         self.show((), {})
 
     def instruments(self) -> Sequence[Counter | Histogram]:
         return [*super().instruments(), *(gauge for gauge, _ in self._memory)]
-
-    def expect_model(self, model: ModelInfo) -> None:
-        if model.outputs:
-            for status in STATUSES:
-                self.requests.expect(ENDPOINT, model.name, status)
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
         return {
@@ -99,7 +91,7 @@ class SmartEmbedderMetrics(MetricFamilies):
             if "rerank" in exchange.route:
                 self.rerank_requests.add(1, "error")
             else:
-                self.requests.add(1, exchange.route, self._embedder, "error")
+                self.requests.add(1, exchange.route, "error")
         elif exchange.error == "Unauthorized":
             self.rejected.add(1, "auth")
         elif exchange.error == "RateLimited":
@@ -120,7 +112,7 @@ class SmartEmbedderMetrics(MetricFamilies):
             self.rejected.add(1, "backpressure")
         elif event.operation in EMBEDS:
             endpoint = event.caller.route
-            self.requests.add(1, endpoint, event.model, status)
+            self.requests.add(1, endpoint, status)
             self.seconds.observe(event.timings.total_s, endpoint)
             self.sentences.add(event.texts if event.error is None else 0)
         elif event.operation == "rerank":
@@ -145,11 +137,10 @@ class SmartEmbedderMetrics(MetricFamilies):
         for gauge, field in self._memory:
             gauge.set(sum(getattr(memory, field) for memory in devices.values()))
         embedder, sparse = embedding_models(models)
-        self._embedder = embedder.name if embedder else ""
         names = device_names(models)
         facts = self._fixed | {
             "model": sparse.name if sparse else "",
-            "dense_embedding_model": self._embedder,
+            "dense_embedding_model": embedder.name if embedder else "",
             "version": __version__,
             "gpu_available": str(any(name != "cpu" for name in names)),
             "device": ",".join(names) or "unknown",
@@ -185,18 +176,13 @@ SHORT_SIZES = ((8, 128, 64), (6, 64, 32), (4, 32, 16), (0, 16, 16))
 LONG_SIZES = ((8, 12, 16), (4, 6, 16), (0, 3, 16))
 
 
-def original_health(served: ModelList) -> dict[str, Any]:
-    """The version and batch sizes that the product reports on this hardware."""
-    models = [model for model in embedding_models(served.models) if model is not None]
-    gpu = next((model.gpu for model in served.models if model.gpu is not None), None)
-    longest = max((model.max_input_tokens for model in models), default=0)
-    batch_size, max_requests = CPU_SIZES
-    if gpu is not None:
-        table = SHORT_SIZES if longest <= SHORT_TOKENS else LONG_SIZES
-        batch_size, max_requests = next(
-            (sizes for above_gb, *sizes in table if gpu.memory_gb > above_gb), table[-1][1:]
-        )
-    return {"version": VERSION, "batch_size": batch_size, "max_requests_in_batch": max_requests}
+def original_sizes(models: Sequence[ModelInfo | None], gpu: Gpu | None) -> Sequence[int]:
+    """The batch_size and max_requests_in_batch that the product reports on this hardware."""
+    if gpu is None:
+        return CPU_SIZES
+    longest = max((model.max_input_tokens for model in models if model is not None), default=0)
+    table = SHORT_SIZES if longest <= SHORT_TOKENS else LONG_SIZES
+    return next((sizes for above_gb, *sizes in table if gpu.memory_gb > above_gb), table[-1][1:])
 
 
 def hardware(gpu: Gpu) -> str:
@@ -204,19 +190,13 @@ def hardware(gpu: Gpu) -> str:
 
 
 def health(served: ModelList, ready: bool) -> dict[str, Any]:
-    """Models and device; 0 and "unknown" before a model is loaded.
-
-    batch_size: texts of full length in one forward, the product's own unit of batch size.
-    max_requests_in_batch: texts of any length in one forward, each of which may belong to another request.
-    """
+    """Models and device; 0 and "unknown" before a model is loaded. Version and sizes are those of the product."""
     embedder, sparse = embedding_models(served.models)
     reranker = next((model for model in served.models if model.reranks), None)
     devices = device_names(served.models)
     gpus = [device for device in devices if device != "cpu"]
     gpu = next((model.gpu for model in served.models if model.gpu is not None), None)
-    longest = embedder.max_input_tokens if embedder else 0
-    tokens = served.limits.max_batch_tokens
-    texts = min(tokens, served.limits.max_batch_texts or tokens)
+    batch_size, max_requests = original_sizes((embedder, sparse), gpu)
     return {
         "gpu": {
             "available": bool(gpus),
@@ -229,7 +209,8 @@ def health(served: ModelList, ready: bool) -> dict[str, Any]:
         "model": sparse.name if sparse else None,
         "dense_embedding_model": embedder.name if embedder else None,
         "reranker_model": reranker.name if reranker else None,
-        "max_input_length": longest,
-        "batch_size": min(texts, max(1, tokens // longest)) if longest else texts,
-        "max_requests_in_batch": texts,
+        "max_input_length": embedder.max_input_tokens if embedder else 0,
+        "version": VERSION,
+        "batch_size": batch_size,
+        "max_requests_in_batch": max_requests,
     }

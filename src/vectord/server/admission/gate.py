@@ -18,7 +18,7 @@ from typing import TypeAlias, cast
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField
-from vectord.products.common.dialect import Dialect
+from vectord.products.common.dialect import Dialect, named
 from vectord.products.common.inputs import read_fingerprint
 from vectord.schema import Caller, Lane
 from vectord.server.admission.buckets import TokenBuckets
@@ -46,13 +46,14 @@ class Gate:
     def __init__(
         self, config: ServerConfig, dialects: Sequence[Dialect] = (), buckets: TokenBuckets | None = None
     ) -> None:
-        """dialects: those of the server; the one that the profile imitates (`health_of`) decides whether a key needs
-        the scheme Bearer. buckets: None creates this process's own, as `config` says.
+        """dialects: those of the server; the imitated one decides whether a key needs the scheme Bearer. buckets: None
+        creates this process's own, as `config` says.
 
         Raises ConfigError for an invalid keys file or an invalid proxy address.
         """
         file = KeysFile(config.api_keys_file) if config.api_keys_file is not None else None
-        requires_scheme = any(each.requires_scheme for each in dialects if each.name == config.health_of)
+        imitated = named(dialects, config.imitates)
+        requires_scheme = imitated is not None and imitated.requires_scheme
         self.keys = Keys(config.accepted_keys, config.admin_key, file, requires_scheme=requires_scheme)
         self.limits = RateLimits(config, dialects, buckets)
         self._proxies = TrustedProxies(config.trusted_proxies)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from vectord.engine.client import EngineClient
-from vectord.products.common.dialect import Incoming, Rendered, all_dialects, get_route
+from vectord.products.common.dialect import Dialect, Incoming, Rendered
 from vectord.products.common.models import ready_models
 from vectord.schema import ANYONE, ModelList
 from vectord.server.http.routing import Page
@@ -32,11 +32,11 @@ Visible: TypeAlias = Callable[[Mapping[str, str]], frozenset[str] | None]
 
 
 def probe_pages(
-    engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, health_of: str | None = None
+    engine: EngineClient, shutdown: Shutdown, version: str, visible: Visible, imitated: Dialect | None = None
 ) -> Sequence[Page]:
-    """visible: from a request's headers to the models that its sender may see, None for all. health_of: a dialect with
-    `original_health` or a GET /, whose values /health and / report; None: this server's own."""
-    probes = Probes(engine, shutdown, version, visible, health_of)
+    """visible: from a request's headers to the models that its sender may see, None for all. imitated: the product
+    whose values /health and / report; None: this server's own."""
+    probes = Probes(engine, shutdown, version, visible, imitated)
     pages = (
         ("/health", probes.health, "Show whether the server accepts requests, and the models"),
         ("/health/live", probes.live, "Whether the process answers"),
@@ -56,7 +56,7 @@ class Probes:
     _shutdown: Shutdown
     _version: str
     _visible: Visible
-    _health_of: str | None
+    _imitated: Dialect | None
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
         served = self._engine.models()
@@ -70,12 +70,8 @@ class Probes:
             "version": self._version,
             "unix": time.time(),
         }
-        for dialect in all_dialects():
-            if dialect.health is not None:
-                body |= dialect.health(seen, ready)
-        for dialect in all_dialects():
-            if dialect.name == self._health_of and dialect.original_health is not None:
-                body |= dialect.original_health(served)
+        if self._imitated is not None and self._imitated.health is not None:
+            body |= self._imitated.health(seen, ready)
         return _json(body, 200 if ready else 503)
 
     def live(self, headers: Mapping[str, str]) -> Rendered:
@@ -101,7 +97,7 @@ class Probes:
         if prefers_html(headers):
             return console(headers)
         ready, seen = self._is_ready(self._engine.models()), self._seen_by(headers)
-        if ready and (route := get_route(self._health_of, "/")) is not None:
+        if ready and self._imitated is not None and (route := self._imitated.front) is not None:
             return route.parse(Incoming()).answered(seen)
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": self._states(seen)}
         return _json(body, 200 if ready else 503)
