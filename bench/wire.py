@@ -81,7 +81,9 @@ MODEL = ModelInfo(
     created_unix_s=0,
 )
 IDLE = Gauges(
+    queued_texts=2,
     queued_tokens={},
+    active={"embed": 1},
     wait_s=0,
     max_wait_s=1,
     queued_embeds=0,

@@ -525,7 +525,9 @@ class DeviceMemory:
 class Gauges:
     """An engine's state at one moment."""
 
+    queued_texts: int
     queued_tokens: Mapping[Lane, int]
+    active: Mapping[str, int]  # requests that have a model, by operation
     wait_s: float  # predicted for the longest queue of a model
     max_wait_s: float  # above which requests are rejected
     queued_embeds: int  # requests for vectors with queued texts

@@ -19,13 +19,11 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.shared import Store
 from vectord.engine.engine import Engine
 from vectord.engine.events import (
-    ActiveRequestsChanged,
     BatchRan,
     CacheLookedUp,
     Event,
     ModelStateChanged,
     Observer,
-    QueueChanged,
     RequestEnded,
     discard,
 )
@@ -302,12 +300,10 @@ class Recorder:
     """An observer that keeps every event."""
 
     def __init__(self) -> None:
-        self.active: list[str] = []  # operations in progress
         self.reports: list[RequestEnded] = []
         self.batch_reports: list[BatchRan] = []
         self.requests: list[tuple[str, str, str | None, int, int]] = []
         self.batches: list[tuple[int, int, bool]] = []
-        self.queues: list[tuple[int, int]] = []
         self.lookups: list[tuple[int, int]] = []
         self.shared_lookups: list[tuple[int, int]] = []
         self.shared_rejected = 0
@@ -315,16 +311,12 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case ActiveRequestsChanged():
-                (self.active.append if event.change > 0 else self.active.remove)(event.operation)
             case RequestEnded():
                 self.reports.append(event)
                 self.requests.append((event.model, event.operation, event.error, event.texts, event.tokens))
             case BatchRan():
                 self.batch_reports.append(event)
                 self.batches.append((event.texts, event.tokens, event.failed))
-            case QueueChanged():
-                self.queues.append((event.texts, event.tokens))
             case CacheLookedUp():
                 (self.shared_lookups if event.shared else self.lookups).append((event.hits, event.misses))
                 self.shared_rejected += event.rejected
@@ -454,6 +446,12 @@ async def entered(backend: FakeBackend, forwards: int = 1) -> None:
     """Wait until this many more forwards have started."""
     for _ in range(forwards):
         assert await asyncio.to_thread(backend.entered.acquire, timeout=10)
+
+
+def queue_of(engine: Engine) -> tuple[int, int]:
+    """The queued texts and tokens of all models."""
+    gauges = engine.gauges()
+    return gauges.queued_texts, sum(gauges.queued_tokens.values())
 
 
 async def settle() -> None:

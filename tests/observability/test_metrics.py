@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from vectord.config import ServerConfig
-from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
+from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -129,7 +129,7 @@ def test_a_failed_model_differs_from_an_unloaded_one() -> None:
 
 
 def test_engine_events_become_metrics() -> None:
-    """Tokens, queue, batches, cache and readiness, in our families and TEI's."""
+    """Tokens, batches, cache and readiness, in our families and TEI's."""
     metrics = all_metrics()
     metrics.observe(ModelStateChanged("m", "loading"))
     metrics.observe(ModelStateChanged("m", "ready", 0.5))
@@ -142,13 +142,11 @@ def test_engine_events_become_metrics() -> None:
     metrics.observe(report("m", "rerank", None, 3, 30))
     metrics.observe(report("m", "classify", None, 1, 5))
     metrics.observe(batch())
-    metrics.observe(QueueChanged(3, 200))
     metrics.observe(CacheLookedUp(model="m", hits=1, misses=16))
     metrics.observe(CacheLookedUp(model="m", hits=5, misses=11, shared=True))
     shown = samples(metrics)
     assert shown['vectord_tokens_total{model="m"}'] == 952
     assert shown['vectord_model_ready{model="m"}'] == 1
-    assert (shown["vectord_queue_texts"], shown["vectord_queue_tokens"], shown["te_queue_size"]) == (3, 200, 3)
     assert (shown["vectord_batch_texts_sum"], shown["vectord_batch_tokens_sum"]) == (17, 912)
     assert shown['te_batch_next_size_bucket{le="16.0"}'] == 0
     assert shown['te_batch_next_size_bucket{le="32.0"}'] == 1

@@ -17,7 +17,9 @@ from vectord.schema import Caller, DeviceMemory, Gauges
 
 def gauges(**changes: Any) -> Gauges:
     idle: dict[str, Any] = {
+        "queued_texts": 2,
         "queued_tokens": {"interactive": 0, "bulk": 0},
+        "active": {},
         "wait_s": 0.0,
         "queued_embeds": 0,
         "under_way": 0,
@@ -67,6 +69,7 @@ def test_a_batch_counts_by_lane_with_its_fill_and_padding() -> None:
     assert (families.forward_tokens.values["m", "interactive"], families.forward_tokens.values["m", "bulk"]) == (15, 45)
     families.look_at_gauges(gauges(queued_tokens={"interactive": 5, "bulk": 7}))
     assert families.lane_queue_tokens.values == {("interactive",): 5, ("bulk",): 7}
+    assert (families.queue_texts.values[()], families.queue_tokens.values[()]) == (2, 12)
 
 
 # --- the console ----------------------------------------------------------------------------------------------
@@ -81,7 +84,9 @@ def figures(metrics: Metrics) -> dict[str, Any]:
 def watched() -> Metrics:
     metrics = Metrics("0")
     present = gauges(
+        queued_texts=2,
         queued_tokens={"interactive": 5, "bulk": 7},
+        active={"embed": 1},
         wait_s=1.0,
         under_way=2,
         cached_texts=3,

@@ -104,6 +104,7 @@ def test_smart_embedders_queue_counts_requests() -> None:
     families = SmartEmbedderMetrics({})
     families.look(snapshot({}))
     assert families.queue.values[()] == 2
+    assert (families.active.values[()], families.rerank_active.values[()]) == (1, 0)
 
 
 def test_semantic_explorers_gauge_is_all_memory_in_use() -> None:
@@ -141,7 +142,9 @@ def test_semantic_explorer_counts_malformed_bodies_as_failures(
 
 def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:
     gauges = Gauges(
+        queued_texts=2,
         queued_tokens={},
+        active={"embed": 1},
         wait_s=0.0,
         queued_embeds=2,
         max_wait_s=10.0,

@@ -23,11 +23,9 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.events import (
-    ActiveRequestsChanged,
     Event,
     ModelStateChanged,
     Observer,
-    QueueChanged,
     RequestEnded,
     StatisticsCounter,
     discard,
@@ -144,6 +142,7 @@ class Engine:
             lambda name: any(_has_vectors(served.kinds) for served in self._registry.models if served.name == name)
         )
         self._observer = observer
+        self._active: Counter[str] = Counter()  # by operation
         self._housekeeping = Housekeeping("an observer of the engine")
         self._admission = Admission(
             self._config.max_concurrent_requests,
@@ -194,7 +193,7 @@ class Engine:
             stalled_changed=lambda stalled: self._observe(
                 ModelStateChanged(served.name, "stalled" if stalled else served.state)
             ),
-            queue_changed=self._report_queue,
+            queue_changed=self._admission.admit_waiting,
         )
 
     async def drain(self) -> None:
@@ -249,7 +248,9 @@ class Engine:
             queued.update(runner.worker.queued_by_lane())
         measured = {backend.facts.device: backend.device_memory() for runner in runners for backend in runner.backends}
         return Gauges(
+            queued_texts=sum(runner.worker.queued()[0] for runner in runners),
             queued_tokens=queued,
+            active=dict(self._active),
             wait_s=max((runner.wait_s() for runner in runners), default=0.0),
             max_wait_s=self._config.max_queue_wait_s,
             queued_embeds=len(self._embeds()[0]),
@@ -351,7 +352,7 @@ class Engine:
         request = self._with_adapter(request)
         model = ""  # a served name, never the client's words: it becomes a label in the metrics
         operation = _operation(request)
-        self._observe(ActiveRequestsChanged(operation, 1))
+        self._active[operation] += 1
         try:
             target = self._resolve(request, task)
             model = target.name
@@ -370,7 +371,7 @@ class Engine:
             self._report_failure(model, request, task, error)
             raise
         finally:
-            self._observe(ActiveRequestsChanged(operation, -1))
+            self._active[operation] -= 1
         self._report(model, request, result, task.caller)
         return result
 
@@ -492,11 +493,6 @@ class Engine:
                     raise
             else:
                 return
-
-    def _report_queue(self) -> None:
-        self._admission.admit_waiting()
-        queued = [runner.worker.queued() for runner in self._runners()]
-        self._observe(QueueChanged(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued)))
 
     def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:
         self._observe(

@@ -21,13 +21,6 @@ NO_TIMINGS = Timings()
 # between processes distinguishes the members of a union.
 
 
-class ActiveRequestsChanged(msgspec.Struct, frozen=True, tag=True):
-    """A request for a model started (+1) or ended (-1)."""
-
-    operation: str
-    change: int
-
-
 class RequestEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A request was answered, refused or cancelled. Each part of a MultiRequest is one request."""
 
@@ -57,13 +50,6 @@ class BatchRan(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     failed: bool
 
 
-class QueueChanged(msgspec.Struct, frozen=True, tag=True):
-    """The size of all models' queues together."""
-
-    texts: int
-    tokens: int
-
-
 class CacheLookedUp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The texts of one request were looked up in a cache."""
 
@@ -80,7 +66,7 @@ class ModelStateChanged(msgspec.Struct, frozen=True, tag=True):
     load_seconds: float | None = None
 
 
-Event: TypeAlias = ActiveRequestsChanged | RequestEnded | BatchRan | QueueChanged | CacheLookedUp | ModelStateChanged
+Event: TypeAlias = RequestEnded | BatchRan | CacheLookedUp | ModelStateChanged
 Observer: TypeAlias = Callable[[Event], None]
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
+from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, RequestEnded
 from vectord.errors import Overloaded
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import (
@@ -141,7 +141,6 @@ class ServerMetrics(MetricFamilies):
             ConnectionsCounted: self.connections_counted,
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
-            QueueChanged: self.queue_changed,
             CacheLookedUp: self.cache_looked_up,
             ModelStateChanged: self.model_changed,
         }
@@ -190,10 +189,6 @@ class ServerMetrics(MetricFamilies):
             self.padding_tokens.add(event.padding_tokens, event.model)
         self._busy.add(event.seconds / event.streams)
 
-    def queue_changed(self, event: QueueChanged) -> None:
-        self.queue_texts.set(event.texts)
-        self.queue_tokens.set(event.tokens)
-
     def cache_looked_up(self, event: CacheLookedUp) -> None:
         hits, misses = (
             (self.shared_cache_hits, self.shared_cache_misses) if event.shared else (self.cache_hits, self.cache_misses)
@@ -221,6 +216,8 @@ class ServerMetrics(MetricFamilies):
         }
 
     def look_at_gauges(self, gauges: Gauges) -> None:
+        self.queue_texts.set(gauges.queued_texts)
+        self.queue_tokens.set(sum(gauges.queued_tokens.values()))
         for lane, tokens in gauges.queued_tokens.items():
             self.lane_queue_tokens.set(tokens, lane)
         self.wait_seconds.set(gauges.wait_s)

@@ -96,15 +96,18 @@ class RequestRecord:
     key: Key | None = None  # None: no key, or an unknown one
     operator: bool = False  # see Keys.is_operator
     span: RequestSpan | None = None
+    _caller: Caller | None = None
 
     @property
     def client(self) -> str:
         return client_of(self.address, self.key)
 
     def caller(self) -> Caller:
-        """Raises InvalidField for an invalid header."""
-        name, route = self.exchange.request_id, self.exchange.route
-        return caller_of(self.headers, self.address, self.key, name, route, operator=self.operator)
+        """Called after `RequestPipeline.identify`. Raises InvalidField for an invalid header."""
+        if self._caller is None:
+            name, route = self.exchange.request_id, self.exchange.route
+            self._caller = caller_of(self.headers, self.address, self.key, name, route, operator=self.operator)
+        return self._caller
 
 
 class RequestPipeline:

@@ -22,6 +22,7 @@ from tests.engine.fakes import (
     expected_row,
     expected_weights,
     ids_of,
+    queue_of,
     serving,
     serving_one,
     settle,
@@ -319,7 +320,7 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
         with pytest.raises(InferenceFailed) as failed:
             await embed_with_both(engine, "fine", "no!")
         assert failed.value.index == 1
-        assert observer.queues[-1] == (0, 0)
+        assert queue_of(engine) == (0, 0)
         assert [served.users for served in engine._registry.models] == [1, 0]
         dense.gate.set()
         await blocker
@@ -343,10 +344,10 @@ async def test_a_disconnect_cancels_the_work_of_all_members():
         await entered(sparse)
         leaver = asyncio.create_task(embed_with_both(engine, "xx"))
         await settle()
-        assert observer.queues[-1] == (2, 4)
+        assert queue_of(engine) == (2, 4)
         leaver.cancel()
         await settle()
-        assert observer.queues[-1] == (0, 0)
+        assert queue_of(engine) == (0, 0)
         for backend in (dense, sparse):
             backend.gate.set()
         await asyncio.gather(*blockers)

@@ -209,7 +209,9 @@ async def test_the_console_links_to_the_configured_board() -> None:
 
 def _gauges() -> Gauges:
     return Gauges(
+        queued_texts=2,
         queued_tokens={"interactive": 5, "bulk": 7},
+        active={"embed": 1},
         wait_s=0.0,
         queued_embeds=2,
         max_wait_s=30.0,

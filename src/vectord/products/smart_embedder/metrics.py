@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vectord import __version__
-from vectord.engine.events import ActiveRequestsChanged, BatchRan, RequestEnded
+from vectord.engine.events import BatchRan, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
@@ -79,7 +79,6 @@ class SmartEmbedderMetrics(MetricFamilies):
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
         return {
             Exchange: self.http_answered,
-            ActiveRequestsChanged: self.active_changed,
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
         }
@@ -96,12 +95,6 @@ class SmartEmbedderMetrics(MetricFamilies):
             self.rejected.add(1, "auth")
         elif exchange.error == "RateLimited":
             (self.rerank_rejected if "rerank" in exchange.route else self.rejected).add(1, "rate_limit")
-
-    def active_changed(self, event: ActiveRequestsChanged) -> None:
-        if event.operation in EMBEDS:
-            self.active.add(event.change)
-        elif event.operation == "rerank":
-            self.rerank_active.add(event.change)
 
     def request_ended(self, event: RequestEnded) -> None:
         """A rejected request to rerank counts as an error too; a rejected request for vectors does not."""
@@ -130,7 +123,10 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.forward_seconds.observe(event.seconds)
 
     def look(self, snapshot: Snapshot) -> None:
+        active = snapshot.gauges.active
         self.queue.set(snapshot.gauges.queued_embeds)
+        self.active.set(sum(active.get(operation, 0) for operation in EMBEDS))
+        self.rerank_active.set(active.get("rerank", 0))
         self.show(snapshot.models, snapshot.gauges.devices)
 
     def show(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:

@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vectord.engine.events import BatchRan, QueueChanged, RequestEnded
-from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies
+from vectord.engine.events import BatchRan, RequestEnded
+from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import EMBEDS, PREDICTS
 from vectord.schema import Timings
 
@@ -67,8 +67,10 @@ class TeiMetrics(MetricFamilies):
         return {
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
-            QueueChanged: lambda event: self.queue_texts.set(event.texts),
         }
+
+    def look(self, snapshot: Snapshot) -> None:
+        self.queue_texts.set(snapshot.gauges.queued_texts)
 
     def request_ended(self, event: RequestEnded) -> None:
         predicts = event.operation in PREDICTS

@@ -60,19 +60,14 @@ class RateLimits:
             draws += self._dialect_draws(address, key, dialect)
         await self._draw([*draws, *_key_draws(key)])
 
-    def applies(self, key: Key | None, dialect: str) -> bool:
-        """Whether a request of this dialect counts for any bucket."""
-        if key is not None and (key.tokens_per_minute is not None or key.requests_per_minute is not None):
-            return True
-        return self._everywhere is not None or dialect in self._by_dialect
-
     async def check_key(self, key: Key | None) -> None:
         """Count one request of a stored batch. Raises RateLimited."""
         await self._draw(list(_key_draws(key)))
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """Count the request for the dialect that its body selected. Raises RateLimited."""
-        await self._draw(list(self._dialect_draws(address, key, dialect)))
+        if dialect in self._by_dialect:
+            await self._draw(list(self._dialect_draws(address, key, dialect)))
 
     async def spend(self, key: Key | None, result: Result | BatchResult) -> None:
         """Subtract the tokens of a result from its key's quota."""
