@@ -31,28 +31,22 @@ from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 LENIENT = [name for setting in SETTINGS for name in setting.env if name in setting.lenient]
-OF_COMPOSE = {
-    "HF_MODEL_CACHE_VOLUME": "smart-embedder-hf-cache",
-    "EMBEDDER_USER": "1000:1000",
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-}
+IN_ENV_EXAMPLE = (  # the settings that most operators set
+    *("models", "reranker_model", "host", "port", "api_key"),
+    *("device", "dtype", "auto_truncate", "offline", "hf_token"),
+)
 
 
 def env_example() -> str:
-    """Every setting as an environment variable, commented out, at its default."""
+    """The settings of IN_ENV_EXAMPLE as environment variables, commented out, at their defaults."""
     lines = [
-        "# Settings of vectord. Copy this file to .env in the server's working folder and remove the # of a setting.",
-        "# Environment variables and the command line take precedence. `make format` generates this file.",
+        "# The most common settings of vectord. Copy this file to .env in the server's working folder and remove the # of",
+        "# a setting. Environment variables and the command line take precedence. docs/configuration.md lists all settings.",
     ]
-    for section, title in SECTION_TITLES.items():
-        lines += ["", f"# --- {title} ---"]
-        for setting in _of(section):
-            lines += ["", *textwrap.wrap(_meaning(setting), 118, initial_indent="# ", subsequent_indent="# ")]
-            lines.append(f"#{setting.env[1]}={_default(setting)}")
-            if setting.env[2:]:
-                lines += ["# The same under other names:", *(f"#{name}=" for name in setting.env[2:])]
-    lines += ["", "# --- Read by docker-compose.gpu.yml and by torch ---", ""]
-    lines += [f"#{name}={text}" for name, text in OF_COMPOSE.items()]
+    by_name = {setting.name: setting for setting in SETTINGS}
+    for setting in (by_name[name] for name in IN_ENV_EXAMPLE):
+        lines += ["", *textwrap.wrap(_meaning(setting), 118, initial_indent="# ", subsequent_indent="# ")]
+        lines.append(f"#{setting.env[1]}={_default(setting)}")
     return "\n".join(lines) + "\n"
 
 

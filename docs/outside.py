@@ -32,8 +32,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    if page.file.src_uri == "CHANGELOG.md":
-        page.meta["search"] = {"boost": 0.1}  # it contains every word: the search lists it after the other pages
     return with_links_of_the_site(markdown, page.file.src_uri)
 
 

@@ -79,15 +79,6 @@ def test_the_search_works_in_a_page_opened_as_a_file(site: Path, browser_page: P
     expect(browser_page.locator(".md-search-result__item").first).to_contain_text("Operations", timeout=30_000)
 
 
-def test_the_search_lists_the_changelog_after_other_pages(site: Path, browser_page: Page) -> None:
-    """The changelog contains nearly every word, often."""
-    browser_page.goto((site / "index.html").as_uri())
-    browser_page.get_by_role("textbox", name="Search").click()
-    browser_page.keyboard.type("truncate")
-    expect(browser_page.locator(".md-search-result__item mark").first).to_be_visible(timeout=30_000)
-    assert "Changelog" not in browser_page.locator(".md-search-result__item").first.inner_text()
-
-
 def test_no_code_is_clipped_at_1280_pixels(site: Path, browser_page: Page) -> None:
     """On any page; long lines wrap."""
     clipped = {}

@@ -1,6 +1,6 @@
 """A real server with an untrusted model folder serves the model or exits with one line, and runs no code from it.
 
-Each file reader has its own tests (SECURITY.md lists them); these tests run the whole process.
+Each file reader has its own tests (tests/attack/README.md lists them); these tests run the whole process.
 """
 
 from __future__ import annotations
