@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from docs.shapes import Row, rows, shape
+from docs.shapes import Row, rows
 
 from vectord.config import DEFAULT_MODEL, ServerConfig
 from vectord.engine.client import EngineClient
@@ -26,7 +26,7 @@ from vectord.server.pipeline import Shutdown
 CLIENTS = Path(__file__).parent / "clients.toml"
 LINE = 120
 NEXT = "\n    "  # separates the fields of a body that does not fit on one line
-MAX_LISTED = 4  # keys listed individually in a table cell
+LEAST_REPEATED = 3  # fields of an earlier route that are only named
 
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
@@ -42,13 +42,16 @@ PRODUCTS = {
     "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its limits, and its rerank.",
     "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, and warnings for truncated texts.",
     "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's routes with its response format.",
-    "vectord": "vectord's own API, which covers all features: [api.md](../api.md) explains every field.",
+    "vectord": "vectord's own API, which covers all features.",
     "vllm": "vLLM's pooling models: embeddings, pooling, score, rerank, classify, tokenize.",
     "voyage": "Voyage's API: embeddings, contextualized chunks, rerank.",
     "weaviate": "The inference containers of Weaviate's modules text2vec-transformers and reranker-transformers.",
     "nvidia": "The reranking route of NVIDIA's inference microservices. Their embeddings route is OpenAI's.",
     "mixedbread": "Mixedbread's reranking route. Its embeddings route is OpenAI's.",
 }
+
+
+OWN = "vectord"  # docs/api.md describes it, written by hand
 
 
 _NO_ENGINE = cast(EngineClient, None)  # the pages use the engine only when they are requested
@@ -79,13 +82,13 @@ def _head() -> list[str]:
     return [
         "# The APIs",
         "",
-        "`make format` generates this page and those of the products from the route tables and the types of bodies.",
-        "tests/docs/test_apis.py sends every example. `/docs` on a running server shows the same routes interactively.",
+        "`make format` generates this page and those of the products. `/docs` and `/openapi.json` on a running server",
+        "describe the same routes with the schemas of their responses.",
         "",
         "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
-        "several products share, the keys of the body select the product, as the next table shows. The prefix",
+        "several products share, the keys of the body select the product ([below](#shared-paths)). The prefix",
         "`/dialects/NAME/` selects a product explicitly: `/dialects/tei/embed`. The setting `dialects` and the",
-        "profiles ([configuration.md](configuration.md)) change the served products and their order.",
+        "profiles ([configuration.md](configuration.md#profiles)) change the served products and their order.",
         "[api.md](api.md#headers) describes the headers of all responses, and vectors as bytes.",
         "",
         "LiteLLM's provider `infinity/` and infinity_client send `/embeddings`, `/rerank`, `/classify` and `/models`",
@@ -93,92 +96,89 @@ def _head() -> list[str]:
         "other responses, start the server with `--profile infinity`, or set the base URL to",
         "`http://HOST:PORT/dialects/infinity`.",
         "",
-        "In bodies, null equals an absent field. Fields of a product that this server does not apply are listed, too,",
-        "as refused or as without effect on the response. Keys that are not listed are ignored. Without `model`,",
-        "the first served model that supports the operation answers; one that failed to load does not count. `model`",
-        "selects the model on every route, also where the product has no such field. A name that is not served gets",
-        "404, or the product's status for it. TEI, Embedding Server, Smart Embedder, Weaviate's containers, llama.cpp",
-        "and infinity serve one model: their routes accept any name while one model is served, and those of the first",
-        "four also under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
+        "In bodies, null equals an absent field, and keys that are not listed are ignored. Without `model`, the first",
+        "served model that supports the operation answers; one that failed to load does not count. `model` selects the",
+        "model on every route, also where the product has no such field. A name that is not served gets 404, or the",
+        "product's status for it. TEI, Embedding Server, Smart Embedder, Weaviate's containers, llama.cpp and infinity",
+        "serve one model: their routes accept any name while one model is served, and those of the first four also",
+        "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
-        "Types are JSON types: `[integer]` is a list of integers,",
-        '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
-        "Fields of an optional object are required if the object is present.",
+        "Types are JSON types: `[integer]` is a list of integers, `{string: number}` an object with any keys, and",
+        '`"float"` that string. Fields of an optional object are required if the object is present.',
     ]
 
 
 def _products(dialects: Iterable[Dialect]) -> list[str]:
     ranked = sorted(dialects, key=lambda each: (each.rank is None, each.rank or 0, each.title.lower()))
     lines = [
-        _cells(f"[{each.title}](apis/{each.name}.md)", f"`{each.name}`", PRODUCTS[each.name].replace("](../", "]("))
+        _cells(
+            f"[{each.title}]({'api.md' if each.name == OWN else f'apis/{each.name}.md'})",
+            f"`{each.name}`",
+            PRODUCTS[each.name].partition(";")[0].rstrip(".") + ".",
+        )
         for each in ranked
     ]
-    return ["", "## Products", "", "| routes, bodies and responses | name | |", "|---|---|---|", *lines]
+    return ["", "## Products", "", "| routes and bodies | name | |", "|---|---|---|", *lines]
 
 
 # --- who answers ----------------------------------------------------------------------------------------------
 
 
 def _shared(table: Table) -> list[str]:
-    """The section on shared paths: the keys that select each product, in order."""
-    rules: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    """The section on shared paths: the fields that only some products have, then the keys of each path."""
+    signs: dict[str, set[str]] = {}
+    for endpoint in table:
+        for choice in endpoint.choices if len({each.dialect.name for each in endpoint.choices}) > 1 else ():
+            if choice.route.signs and choice.route.signs != choice.route.keys:
+                signs.setdefault(choice.dialect.name, set()).update(choice.route.signs)
+    rules: dict[tuple[str, ...], list[str]] = {}
     for endpoint in table:
         if len({choice.dialect.name for choice in endpoint.choices}) > 1:
             rules.setdefault(tuple(_rules(endpoint)), []).append(endpoint.path)
-    lines = [
-        _cells("" if place else _listed(paths), *rule)
-        for rule_set, paths in rules.items()
-        for place, rule in enumerate(rule_set)
-    ]
+    dialects, _ = _served()
     return [
         "",
         "## Shared paths",
         "",
-        "This is the default order. The first matching line of a path applies.",
+        "The product of the profile answers if the body has one of its keys below. Otherwise, in the default order,",
+        "the first product with the path, one of its keys, and one of these fields in the body answers:",
         "",
-        "| path | keys in the body | product |",
-        "|---|---|---|",
-        *lines,
+        "| product | fields |",
+        "|---|---|",
+        *(_cells(each.title, _listed(sorted(signs[name]))) for name, each in dialects.items() if name in signs),
+        "",
+        "Otherwise, the first of these keys in the body selects the product. Without any, the path's first product",
+        "reports the missing field.",
+        "",
+        "| path | keys and products |",
+        "|---|---|",
+        *(_cells(_listed(paths), "; ".join(rule)) for rule, paths in rules.items()),
     ]
 
 
-def _rules(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
-    """The keys of a body and the product they select, in the order of Endpoint.choose: routes with signs come first."""
-    for choice in endpoint.choices:
-        signs, keys = choice.route.signs, choice.route.keys
-        if signs:
-            needed = "" if signs <= keys else f", with {_either(keys)}"
-            yield _either(signs, MAX_LISTED) + needed, choice.dialect.title
+def _rules(endpoint: Endpoint) -> Iterator[str]:
+    """The keys of a body and the product that they select, in the order of Endpoint.choose."""
     taken: frozenset[str] = frozenset()
-    for choice in endpoint.choices:
+    for choice in sorted(endpoint.choices, key=lambda each: each.route.signs != each.route.keys):
         if choice.route.keys - taken:
-            yield _either(choice.route.keys - taken), choice.dialect.title
+            yield f"{_either(choice.route.keys - taken)}: {choice.dialect.title}"
         taken |= choice.route.keys
-    yield "none of these", f"{endpoint.choices[0].dialect.title}, which reports the missing field"
 
 
 def _clients() -> list[str]:
-    clients = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
-    lines = [
-        _cells(
-            each["client"],
-            each["version"],
-            each["how"],
-            _listed(each["routes"]),
-            f"[{Path(each['test']).name}](../{each['test']})",
-        )
-        for each in clients
-    ]
+    tried: dict[str, list[str]] = {}
+    for each in tomllib.loads(CLIENTS.read_text("utf-8"))["client"]:
+        tried.setdefault(each["client"], []).append(each["version"])
     return [
         "",
         "## Tested clients",
         "",
-        "`package`: the client package ran against a real server. `replayed`: a test sends the same requests as the",
+        "Packages that ran against a real server. Where the column is empty, a test sends the same requests as the",
         "client and reads the same fields of the responses.",
         "",
-        "| client | version | method | routes | test |",
-        "|---|---|---|---|---|",
-        *lines,
+        "| client | package version |",
+        "|---|---|",
+        *(_cells(client, ", ".join(versions)) for client, versions in tried.items()),
     ]
 
 
@@ -189,36 +189,20 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
     lines = [
         f"# {dialect.title}",
         "",
-        PRODUCTS[dialect.name],
-        "",
-        f"The prefix `/dialects/{dialect.name}/` selects this product explicitly.",
+        f"{PRODUCTS[dialect.name]} The prefix `/dialects/{dialect.name}/` selects this product explicitly.",
         "[The APIs](../apis.md) explains shared paths and the notation of types.",
     ]
-    described: dict[str, str] = {}  # a type, and the title of the routes that describe it
+    described: dict[Row, str] = {}  # a field, and the title of the routes that describe it
     for routes in _alike(dialect.routes):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
         lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
         if first.body is not None:
-            lines += _once(f"{first.body}", "body", title, described, _body(first.body))
-        if first.method == "GET" or first.body is not None:
+            lines += _body(first.body, title, described)
+        if first.body is not None:
             prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
             lines += ["", "```console", _curl(first, prefix), "```"]
-        if len(first.answers) == 1:
-            lines += _once(f"{first.answer}", "answer", title, described, ["```", shape(first.answer), "```"])
-        elif first.answers:  # each is the answer of an earlier route
-            lines += [
-                "",
-                f"The answer is the same as for {', or for '.join(described[f'{kind}'] for kind in first.answers)}.",
-            ]
     return lines
-
-
-def _once(kind: str, name: str, title: str, described: dict[str, str], lines: Sequence[str]) -> list[str]:
-    """`lines` about a type on its first use, later a reference to that place."""
-    if described.setdefault(kind, title) != title:
-        return ["", f"The {name} is the same as for {described[kind]}."]
-    return ["", *lines] if name == "body" else ["", f"The {name}:", "", *lines]
 
 
 def _alike(routes: Iterable[Route]) -> Iterable[Sequence[Route]]:
@@ -235,7 +219,7 @@ def _about(routes: Sequence[Route], table: Table) -> Iterator[str]:
     first = routes[0]
     yield f"{first.summary}."
     if any(len(table.find(route.method, route.path).endpoint.choices) > 1 for route in routes):
-        yield f"Selected by {_either(first.keys)}{_before(first)}."
+        yield f"Selected by {_either(first.keys)}."
     if first.admin:
         yield "Requires the admin key."
     if first.public:
@@ -248,13 +232,6 @@ def _about(routes: Sequence[Route], table: Table) -> Iterator[str]:
         yield f"By default, {other} answers on {_listed(paths)}."
 
 
-def _before(route: Route) -> str:
-    """The keys that select this route before others whose keys are also present."""
-    if route.signs == route.keys:
-        return ", before other products"
-    return f", and before other products by {_either(route.signs)}" if route.signs else ""
-
-
 def _other(route: Route, table: Table) -> str | None:
     """The product that answers the example by default, or None if it is this one. The prefix selects this one."""
     endpoint = table.find(route.method, route.path).endpoint
@@ -264,14 +241,30 @@ def _other(route: Route, table: Table) -> str | None:
     return None if chosen.route is route else chosen.dialect.title
 
 
-def _body(body: type[msgspec.Struct]) -> list[str]:
+def _body(body: type[msgspec.Struct], title: str, described: dict[Row, str]) -> list[str]:
+    """The fields of a body. A field with its inner fields that an earlier route describes is only named."""
+    fields = [(row, inner) for row, *inner in _by_field(_required_first(rows(body)))]
+    new = [field for field in fields if not all(row in described for row in (field[0], *field[1]))]
+    if len(fields) - len(new) < LEAST_REPEATED:
+        new = fields
+    repeated: dict[str, list[str]] = {}
+    for row, _ in (field for field in fields if field not in new):
+        repeated.setdefault(described[row], []).append(row.name)
+    shown = [row for field in new for row in (field[0], *field[1])]
+    described.update((row, title) for row in shown)
     notes = " ".join((body.__doc__ or "").split())
     return [
-        "| field | type | default | meaning |",
-        "|---|---|---|---|",
-        *(_row(list(group)) for _, group in groupby(_required_first(rows(body)), _in_one_row)),
+        *(f"\nAs for {earlier}: {_listed(names)}." for earlier, names in repeated.items()),
+        *(["", "| field | type | meaning |", "|---|---|---|"] if shown else ()),
+        *(_row(list(group)) for _, group in groupby(shown, _in_one_row)),
         *(["", notes] if notes else ()),
     ]
+
+
+def _by_field(fields: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Each field with the fields of its object."""
+    for _, group in groupby(fields, lambda row: re.split(r"[.\[]", row.name)[0]):
+        yield list(group)
 
 
 def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
@@ -287,8 +280,9 @@ def _in_one_row(row: Row) -> tuple[str, str]:
 
 def _row(group: Sequence[Row]) -> str:
     row = group[0]
-    default = row.default if row.default in ("", "required") else f"`{row.default}`"
-    return _cells(", ".join(f"`{row.name}`" for row in group), row.kind, default, row.meaning)
+    default = f", default `{row.default}`" if row.default not in ("", "required") else ""
+    required = ", required" if row.default == "required" else ""
+    return _cells(", ".join(f"`{row.name}`" for row in group), f"{row.kind}{required}{default}", row.meaning)
 
 
 def _curl(route: Route, prefix: str) -> str:
@@ -331,13 +325,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _either(keys: Iterable[str], most: int | None = None) -> str:
-    """Alternative keys; of more than `most`, the first ones and a count."""
+def _either(keys: Iterable[str]) -> str:
     names = sorted(keys)
-    shown = names[:most]
-    if left := len(names) - len(shown):
-        return f"{_listed(shown)} or one of {left} more"
-    return f"{_listed(shown[:-1])} or `{shown[-1]}`" if shown[1:] else _listed(shown)
+    return f"{_listed(names[:-1])} or `{names[-1]}`" if names[1:] else _listed(names)
 
 
 def _cells(*cells: str) -> str:

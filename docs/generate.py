@@ -9,7 +9,6 @@ values.schema.json of the chart       from its values and the settings, by chart
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 import tomllib
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.advice import found
-from docs.apis import PRODUCTS, apis, product
+from docs.apis import OWN, PRODUCTS, apis, product
 from docs.chart import values_schema
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
@@ -30,18 +29,19 @@ from vectord.config.sources import CONFIG_FILE
 from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
-LENIENT = [name for setting in SETTINGS for name in setting.env if name in setting.lenient]
 IN_ENV_EXAMPLE = (  # the settings that most operators set
     *("models", "reranker_model", "host", "port", "api_key"),
     *("device", "dtype", "auto_truncate", "offline", "hf_token"),
 )
 
+UNREACHED = 10**7  # an upper limit above this one is not shown
+
 
 def env_example() -> str:
     """The settings of IN_ENV_EXAMPLE as environment variables, commented out, at their defaults."""
     lines = [
-        "# The most common settings of vectord. Copy this file to .env in the server's working folder and remove the # of",
-        "# a setting. Environment variables and the command line take precedence. docs/configuration.md lists all settings.",
+        "# The most common settings of vectord. Copy this file to .env in the server's working folder and remove the #",
+        "# of a setting. Environment variables and options take precedence. docs/configuration.md lists all settings.",
     ]
     by_name = {setting.name: setting for setting in SETTINGS}
     for setting in (by_name[name] for name in IN_ENV_EXAMPLE):
@@ -70,16 +70,17 @@ def configuration() -> str:
         "case; as options they need no value, and `--no-NAME` negates them. Every name is also an option: `MODEL_ID`",
         "is `--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_` variable, and",
         "a value out of range, stop the start with exit code 2 and one line that names the source. As in Smart",
-        "Embedder, an invalid value of only these environment variables is ignored, with a warning:",
-        f"{_listed(LENIENT)}.",
+        "Embedder, an invalid value in the environment of one of its limits, lengths and timeouts",
+        "([names](migrating/smart-embedder.md#settings)) is ignored, with a warning.",
         "",
         "## Profiles",
         "",
         "`vectord serve --profile NAME` replaces another product: its API has priority on shared paths, and all",
-        "others remain available. The name may contain `-` or `_`.",
+        "others remain available. The name may contain `-` or `_`. [Migrating](migrating/index.md) describes each,",
+        "and `vectord serve --profile NAME --print-config` prints the settings that it changes.",
         "",
-        "| profile | product | sets |",
-        "|---|---|---|",
+        "| profile | product |",
+        "|---|---|",
         *map(_profile_row, profiles()),
     ]
     for section, title in SECTION_TITLES.items():
@@ -98,13 +99,13 @@ def configuration() -> str:
 
 def _read_otherwise() -> list[str]:
     """The section on variables whose values have another format."""
-    names: dict[tuple[str, str], list[str]] = {}
+    names: dict[str, list[str]] = {}
     for setting in SETTINGS:
         for name in setting.env:
             if name in setting.reads:
-                names.setdefault((setting.name, setting.reads[name].__doc__ or ""), []).append(name)
-    rows = [_cells(_listed(group), f"`{setting}`", how) for (setting, how), group in names.items()]
-    return ["", "## Variables with other value formats", "", "| name | sets | format |", "|---|---|---|", *rows]
+                names.setdefault(setting.reads[name].__doc__ or "", []).append(name)
+    rows = [_cells(_listed(group), how) for how, group in names.items()]
+    return ["", "## Variables with other value formats", "", "| names | format |", "|---|---|", *rows]
 
 
 def _without_effect() -> list[str]:
@@ -113,13 +114,12 @@ def _without_effect() -> list[str]:
         "",
         "## Names without effect",
         "",
-        "These variables and options are accepted and logged once in a warning at start. Only",
+        "These variables and options are accepted, and a warning at start states why each has no effect. Only",
         "`INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start. torch itself reads",
-        "`PYTORCH_CUDA_ALLOC_CONF`.",
+        "`PYTORCH_CUDA_ALLOC_CONF`. The names that begin with `OLLAMA_` have an effect under the profile `ollama`",
+        "([list](migrating/ollama.md#settings)).",
         "",
-        "| name | reason |",
-        "|---|---|",
-        *(_cells(_listed(ignored.names), ignored.why) for ignored in IGNORED),
+        f"{_listed([name for ignored in IGNORED for name in ignored.names])}.",
     ]
 
 
@@ -145,6 +145,19 @@ def _values(setting: Setting) -> str:
     return "" if setting.type is str and not setting.choices else setting.expected
 
 
+def _brief_values(setting: Setting) -> str:
+    if setting.choices:
+        return ", ".join(setting.choices)
+    if setting.type is tuple:
+        return "list"
+    if setting.type is bool:
+        return "boolean"
+    if setting.limits is None:
+        return _values(setting)
+    least, most = setting.limits
+    return f"from {least:g}" if most > UNREACHED else f"{least:g} to {int(most) if most == int(most) else most}"
+
+
 def _default(setting: Setting) -> str:
     value = setting.default
     if value is None:
@@ -155,12 +168,12 @@ def _default(setting: Setting) -> str:
 
 
 def _row(setting: Setting) -> str:
-    default = _default(setting)
+    default = _default(setting).replace(",", ", ")
     also = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)] + list(setting.env[2:])
     return _cells(
         f"`{setting.name}`",
         f"`{default}`" if default else "",
-        _values(setting),
+        _brief_values(setting),
         setting.meaning,
         " ".join(f"`{name}`" for name in also),
     )
@@ -168,12 +181,7 @@ def _row(setting: Setting) -> str:
 
 def _profile_row(name: str) -> str:
     tables = tomllib.loads(profiles()[name].read_text("utf-8"))
-    variables = tables.pop("environment", {})
-    read = [f"`{key}` from `{source.split()[0]}`" for key, source in variables.items()]
-    sections = [table for table in tables.values() if isinstance(table, dict)]
-    sets = [f"`{key} = {json.dumps(value)}`" for section in sections for key, value in section.items()]
-    required = [f"`{key}` must be set" for key in tables.get("required", ())]
-    return _cells(f"`{name}`", tables["description"], ", ".join([*required, *sets, *read]))
+    return _cells(f"`{name}`", tables["description"])
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -187,64 +195,41 @@ def models() -> str:
         "`make format` generates this page from the catalogue. vectord also serves other models of these",
         "architectures, by their hub ids or folders, and many as [GGUF files](own-models.md#gguf-files);",
         "[own-models.md](own-models.md#what-is-not-served) lists the refused ones. A model's own files take",
-        "precedence over this page. A dash means that the value is read from the files.",
+        "precedence over this page. An empty cell means that the value is read from the files.",
+        "",
+        "## Architectures",
         "",
         "vectord implements these architectures natively; others use the backend `transformers`",
-        "([own-models.md](own-models.md)). The tests compare every architecture, on small random weights in float32",
-        'and with each setting of its config.json changed, with the reference in the column "compared with"; that',
-        "column also names compared real weights. [Speed and precision](#speed-and-precision) explains the last",
-        "column. [model-support.md](model-support.md) compares the families with the lists of other servers.",
+        "([own-models.md](own-models.md)). The tests compare each, on small random weights in float32 and with each",
+        "setting of its config.json changed, with transformers, or with the reference in the second column, which also",
+        "names compared real weights. [model-support.md](model-support.md) compares the families with other servers.",
         "",
-        *_families(),
+        "| `model_type` | compared with | speed of | tokens/s per core | cosine | layers |",
+        "|---|---|---|---|---|---|",
+        *map(_architecture_row, sorted({*ARCHITECTURES, *COMPARED, *MEASURED})),
         "",
-        "## Speed and precision",
-        "",
-        "The figures are those of random weights in the size of one published model for each architecture, in the",
-        "default dtype: `python -m bench families`, commit c414ac8, 2 cores of an Intel Xeon with AMX, November 2026.",
-        'The texts have 61 tokens on average. The column "cosine" has the lowest cosine of 12 texts with their',
-        "vectors in float32. Of large models, only some layers were computed: the rate is scaled to all layers, and",
-        "the cosine is that of the computed layers. In bfloat16, the cosine is below 0.9999 for five architectures",
-        "(LFM2, its bidirectional form, Llama, Ministral and Mistral). No single operation is the cause: for LFM2,",
-        "rounding only the sums between layers gives 0.9997, and rounding only the products 0.9998. In float32 the",
-        "cosine is 1. That of trained weights may be higher or lower.",
-        "",
-        *_measured(),
+        "The last four columns have random weights in the size of one published model, in the default dtype:",
+        "`python -m bench families`, commit c414ac8, 2 cores of an Intel Xeon with AMX, November 2026, texts of 61",
+        "tokens on average. The cosine is the lowest of 12 texts with their vectors in float32; that of trained weights",
+        "may differ. Of large models, only some layers were computed, and the rate is scaled to all layers.",
         "",
         "## All models",
         "",
-        "| model | aliases | architecture | outputs | width | tokens | pooling | shorter widths | prompts |",
+        "The last part of a name, such as `bge-m3`, is an alias too.",
+        "",
+        "| model | further aliases | architecture | outputs | width | tokens | pooling | shorter widths | prompts |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_model_row, CATALOGUE)]) + "\n"
 
 
-def _families() -> list[str]:
-    """One row per architecture and output, with the models of the catalogue; architectures without one at the end."""
-    families: dict[tuple[str, str], list[str]] = {}
-    for entry in CATALOGUE:
-        families.setdefault((entry.model_type, _gives(entry)), []).append(entry.hub_id)
-    rows = [
-        _cells(f"`{kind}`", gives, _brief(names), _compared(kind, gives), _rate(kind))
-        for (kind, gives), names in sorted(families.items())
-    ]
-    known = {kind.replace("-", "_") for kind, _ in families}
-    rows += [_cells(f"`{name}`", "-", "-", _compared(name), _rate(name)) for name in ARCHITECTURES if name not in known]
-    return ["| `model_type` | outputs | examples | compared with | tokens/s per core |", "|---|---|---|---|---|", *rows]
-
-
-def _rate(model_type: str) -> str:
-    measured = MEASURED.get(model_type.replace("-", "_"))
-    return "-" if measured is None else f"{measured['tokens_per_s']:,}"
-
-
-def _measured() -> list[str]:
-    """The figures of docs/families.toml."""
-    rows = [
-        _cells(f"`{name}`", one["model"], f"{one['tokens_per_s']:,}", f"{one['cosine']:.6f}", one.get("layers", "all"))
-        for name, one in MEASURED.items()
-    ]
-    head = "| architecture | size of | tokens/s per core | cosine | layers |"
-    return [head, "|---|---|---|---|---|", *rows]
+def _architecture_row(name: str) -> str:
+    measured = MEASURED.get(name)
+    cells = [""] * 4
+    if measured is not None:
+        rate, cosine = f"{measured['tokens_per_s']:,}", f"{measured['cosine']:.6f}"
+        cells = [measured["model"], rate, cosine, measured.get("layers", "all")]
+    return _cells(f"`{name}`", COMPARED.get(name, ""), *cells)
 
 
 MEASURED: Mapping[str, Any] = tomllib.loads((ROOT / "docs/families.toml").read_text("utf-8"))
@@ -252,8 +237,7 @@ MEASURED: Mapping[str, Any] = tomllib.loads((ROOT / "docs/families.toml").read_t
 
 # What an architecture is compared with, where that is not transformers' class of its name alone.
 COMPARED = {
-    "bert, dense": "transformers; sentence-transformers with all-MiniLM-L6-v2",
-    "bert, sparse": "transformers; sentence-transformers with a SPLADE model",
+    "bert": "transformers; sentence-transformers with all-MiniLM-L6-v2 and a SPLADE model",
     "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
     "gemma": "transformers; FlagEmbedding's FlagLLMReranker",
     "jina_bert_v2": "a module written from the description",
@@ -270,34 +254,25 @@ COMPARED = {
 }
 
 
-def _compared(model_type: str, gives: str = "") -> str:
-    return COMPARED.get(f"{model_type}, {gives}", COMPARED.get(model_type, "transformers"))
-
-
-def _brief(names: Sequence[str]) -> str:
-    shown = ", ".join(name.rpartition("/")[2] for name in names[:4])
-    return f"{shown} and {len(names) - 4} more" if names[4:] else shown
-
-
 def _gives(entry: Entry) -> str:
     return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.kinds)
 
 
 def _model_row(entry: Entry) -> str:
     width = [] if entry.matryoshka is None else list(entry.matryoshka)
-    cut = "-" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
-    cells = (
+    cut = "" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
+    shown = entry.hub_id.rpartition("/")[2]
+    return _cells(
         f"`{entry.hub_id}`",
-        ", ".join(f"`{name}`" for name in entry.names[1:]),
+        ", ".join(f"`{name}`" for name in entry.names[1:] if name != shown),
         entry.model_type,
         _gives(entry),
-        str(entry.dimensions or "-"),
-        str(entry.max_tokens or "-"),
-        entry.pooling or "-",
-        cut or "no",
-        ", ".join(entry.prompts) or "-",
+        str(entry.dimensions or ""),
+        str(entry.max_tokens or ""),
+        entry.pooling or "",
+        "no" if entry.matryoshka == () else cut,
+        ", ".join(entry.prompts),
     )
-    return "| " + " | ".join(cells) + " |"
 
 
 # --- advice ---------------------------------------------------------------------------------------------------
@@ -318,7 +293,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
-    **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS},
+    **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS if name != OWN},
     "docs/models.md": models,
     "docs/tuning.md": tuning,
     "deploy/helm/vectord/values.schema.json": values_schema,
