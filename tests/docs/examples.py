@@ -25,7 +25,7 @@ MORE = "..."
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command of a page and its response, in which "..." stands for more items or for any value."""
+    """A command of a page and its response, in which "..." stands for more items or keys, or for any value."""
 
     method: str
     port: int
@@ -55,8 +55,14 @@ def _example(command: str, answer: str) -> Example:
         path=f"/{path}",
         headers=dict(header.split(": ", 1) for header in asked.headers),
         body=asked.body,
-        answer=json.loads(re.sub(r"(?<=[,\[:])\s*\.\.\.", f' "{MORE}"', answer)),
+        answer=json.loads(_with_more(answer)),
     )
+
+
+def _with_more(answer: str) -> str:
+    """The JSON with "..." as a string: a value, the last item of a list, or the last key of an object."""
+    answer = re.sub(r",\s*\.\.\.\s*\}", f', "{MORE}": "{MORE}"}}', answer)
+    return re.sub(r"(?<=[,\[:])\s*\.\.\.", f' "{MORE}"', answer)
 
 
 def check_alike(shown: Any, given: Any, at: str) -> None:
@@ -77,8 +83,10 @@ def check_alike(shown: Any, given: Any, at: str) -> None:
 
 
 def _check_objects(shown: dict[str, Any], given: dict[str, Any], at: str) -> None:
-    assert shown.keys() == given.keys(), at
+    assert shown.keys() - {MORE} <= given.keys() if MORE in shown else shown.keys() == given.keys(), at
     for key, value in shown.items():
+        if key == MORE:
+            continue
         if key not in VARYING:
             check_alike(value, given[key], f"{at}.{key}")
         elif isinstance(value, dict):
