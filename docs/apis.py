@@ -12,7 +12,6 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import cast
 
-import msgspec
 from docs.shapes import Row, rows
 
 from vectord.config import DEFAULT_MODEL, ServerConfig
@@ -26,6 +25,9 @@ from vectord.server.pipeline import Shutdown
 CLIENTS = Path(__file__).parent / "clients.toml"
 LINE = 120
 NEXT = "\n    "  # separates the fields of a body that does not fit on one line
+PLAIN = re.compile(
+    r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
+)  # a type without words and limits
 LEAST_REPEATED = 3  # fields of an earlier route that are only named
 
 PRODUCTS = {
@@ -103,8 +105,8 @@ def _head() -> list[str]:
         "serve one model: their routes accept any name while one model is served, and those of the first four also",
         "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
-        "Types are JSON types: `[integer]` is a list of integers, `{string: number}` an object with any keys, and",
-        '`"float"` that string. Fields of an optional object are required if the object is present.',
+        "The pages describe the fields whose values have limits or whose meaning differs from the product's, and name",
+        "the others. `[integer]` is a list of integers, and `{string: number}` an object with any keys.",
     ]
 
 
@@ -186,22 +188,22 @@ def _clients() -> list[str]:
 
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
-    lines = [
-        f"# {dialect.title}",
-        "",
-        f"{PRODUCTS[dialect.name]} The prefix `/dialects/{dialect.name}/` selects this product explicitly.",
-        "[The APIs](../apis.md) explains shared paths and the notation of types.",
-    ]
-    described: dict[Row, str] = {}  # a field, and the title of the routes that describe it
-    for routes in _alike(dialect.routes):
+    lines = [f"# {dialect.title}", "", f"{PRODUCTS[dialect.name]} [The APIs](../apis.md) explains shared paths."]
+    groups = list(_alike(dialect.routes))
+    described: dict[Row, str] = {}  # a field, and the route that describes it
+    for routes in (group for group in groups if group[0].body is not None):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
+        prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
         lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
-        if first.body is not None:
-            lines += _body(first.body, title, described)
-        if first.body is not None:
-            prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
-            lines += ["", "```console", _curl(first, prefix), "```"]
+        lines += _body(first, described)
+        lines += ["", "```console", _curl(first, prefix), "```"]
+    rest = [group for group in groups if group[0].body is None]
+    if rest:
+        lines += ["", "## Routes without a body", "", "| route | |", "|---|---|"]
+    for routes in rest:
+        paths = _listed(f"{route.method} {_plain(route.path)}" for route in routes)
+        lines.append(_cells(paths, " ".join(_about(routes, table))))
     return lines
 
 
@@ -218,8 +220,6 @@ def _about(routes: Sequence[Route], table: Table) -> Iterator[str]:
     """Sentences: the summary, the selecting keys, the required key, and the default product of its paths."""
     first = routes[0]
     yield f"{first.summary}."
-    if any(len(table.find(route.method, route.path).endpoint.choices) > 1 for route in routes):
-        yield f"Selected by {_either(first.keys)}."
     if first.admin:
         yield "Requires the admin key."
     if first.public:
@@ -241,24 +241,40 @@ def _other(route: Route, table: Table) -> str | None:
     return None if chosen.route is route else chosen.dialect.title
 
 
-def _body(body: type[msgspec.Struct], title: str, described: dict[Row, str]) -> list[str]:
+def _body(route: Route, described: dict[Row, str]) -> list[str]:
     """The fields of a body. A field with its inner fields that an earlier route describes is only named."""
-    fields = [(row, inner) for row, *inner in _by_field(_required_first(rows(body)))]
-    new = [field for field in fields if not all(row in described for row in (field[0], *field[1]))]
+    assert route.body is not None
+    fields = list(_by_field(_required_first(rows(route.body))))
+    new = [field for field in fields if not all(row in described for row in field)]
     if len(fields) - len(new) < LEAST_REPEATED:
         new = fields
     repeated: dict[str, list[str]] = {}
-    for row, _ in (field for field in fields if field not in new):
+    for row, *_ in (field for field in fields if field not in new):
         repeated.setdefault(described[row], []).append(row.name)
-    shown = [row for field in new for row in (field[0], *field[1])]
-    described.update((row, title) for row in shown)
-    notes = " ".join((body.__doc__ or "").split())
+    shown = [row for field in new for row in field]
+    described.update((row, f"{route.method} {_plain(route.path)}") for row in shown)
+    plain = [row for row in shown if not _about_field(row) and "." not in row.name]
+    table = [row for row in shown if _about_field(row)]
+    notes = " ".join((route.body.__doc__ or "").split())
     return [
-        *(f"\nAs for {earlier}: {_listed(names)}." for earlier, names in repeated.items()),
-        *(["", "| field | type | meaning |", "|---|---|---|"] if shown else ()),
-        *(_row(list(group)) for _, group in groupby(shown, _in_one_row)),
+        *(f"\nAs for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()),
+        *([f"\nAs in the product: {_listed(row.name for row in plain)}."] if plain else ()),
+        *(["", "| field | |", "|---|---|"] if table else ()),
+        *(
+            _cells(_listed(row.name for row in group), about)
+            for about, group in ((about, list(group)) for about, group in groupby(table, _about_field))
+        ),
         *(["", notes] if notes else ()),
     ]
+
+
+def _named(names: Sequence[str], earlier: str, described: Mapping[Row, str]) -> str:
+    """The fields of an earlier route that another one has too: all of them, all but some, or some."""
+    of_earlier = [row.name for row, title in described.items() if title == earlier and "." not in row.name]
+    missing = [name for name in of_earlier if name not in names]
+    if not missing:
+        return "all fields"
+    return f"all fields but {_listed(missing)}" if len(missing) < len(names) else _listed(names)
 
 
 def _by_field(fields: Sequence[Row]) -> Iterator[Sequence[Row]]:
@@ -267,22 +283,18 @@ def _by_field(fields: Sequence[Row]) -> Iterator[Sequence[Row]]:
         yield list(group)
 
 
+def _about_field(row: Row) -> str:
+    """What the page says of a field: its type unless it is a plain one, whether it is required, and its meaning."""
+    kind = "" if PLAIN.fullmatch(row.kind) else row.kind
+    default = f"default `{row.default}`" if row.default not in ("", "required", "false", "[]", "{}") else ""
+    required = "required" if row.default == "required" and "." not in row.name else ""
+    return "; ".join(filter(None, (kind, required, default, row.meaning)))
+
+
 def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
     """Required fields first, each followed by the fields of its object."""
     required = {row.name for row in fields if row.default == "required"}
     return sorted(fields, key=lambda row: re.split(r"[.\[]", row.name)[0] not in required)
-
-
-def _in_one_row(row: Row) -> tuple[str, str]:
-    """The key of neighbouring fields that share a row: those that are refused, or without effect, for one reason."""
-    return ("", row.meaning) if row.meaning.startswith(("refused", "no effect")) else (row.name, "")
-
-
-def _row(group: Sequence[Row]) -> str:
-    row = group[0]
-    default = f", default `{row.default}`" if row.default not in ("", "required") else ""
-    required = ", required" if row.default == "required" else ""
-    return _cells(", ".join(f"`{row.name}`" for row in group), f"{row.kind}{required}{default}", row.meaning)
 
 
 def _curl(route: Route, prefix: str) -> str:
