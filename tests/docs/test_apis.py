@@ -149,7 +149,7 @@ def test_every_field_of_every_product_is_named() -> None:
     """A page names each field of its product's bodies; the fields of objects only if there is more to say."""
     for dialect in load_dialects(ORDER):
         if dialect.name != OWN:
-            named = set(re.findall(r"`([^`]+)`", PAGES[dialect.name]))
+            named = set(re.findall(r"`(\w+)`", PAGES[dialect.name]))
             bodies = [route.body for route in dialect.routes if route.body is not None]
             fields = {row.name for body in bodies for row in rows(body) if "." not in row.name}
             assert fields <= named, dialect.name
