@@ -34,6 +34,7 @@ IN_ENV_EXAMPLE = (  # the settings that most operators set
     *("device", "dtype", "auto_truncate", "offline", "hf_token"),
 )
 
+MIGRATING = "".join(path.read_text("utf-8") for path in sorted((ROOT / "docs/migrating").glob("*.md")))
 UNREACHED = 10**7  # an upper limit above this one is not shown
 
 
@@ -60,7 +61,8 @@ def configuration() -> str:
         "A setting comes from the first of these sources that contains it:",
         "",
         "1. the command line;",
-        "2. the environment: `VECTORD_PORT`, else `PORT`, else the other names in the table (empty counts as unset);",
+        "2. the environment: `VECTORD_PORT`, else `PORT`, else other names, below and of other products",
+        "   ([migrating](migrating/index.md)); empty counts as unset;",
         "3. `.env` in the working folder, with the same names;",
         f"4. a TOML file: `--config FILE` or `VECTORD_CONFIG`, else `./{CONFIG_FILE}`; keys as below, by section;",
         '5. the profile: `--profile NAME`, `VECTORD_PROFILE`, or `profile = "NAME"` at the top of the TOML file;',
@@ -90,8 +92,8 @@ def configuration() -> str:
             "",
             f"{title}.",
             "",
-            "| key | default | values | meaning | other names |",
-            "|---|---|---|---|---|",
+            "| key | default | values | meaning |",
+            "|---|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
     return "\n".join([*lines, *_read_otherwise(), *_without_effect()]) + "\n"
@@ -169,13 +171,13 @@ def _default(setting: Setting) -> str:
 
 def _row(setting: Setting) -> str:
     default = _default(setting).replace(",", ", ")
-    also = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)] + list(setting.env[2:])
+    flags = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)]
+    also = [name for name in (*flags, *setting.env[2:]) if f"`{name}`" not in MIGRATING]
     return _cells(
         f"`{setting.name}`",
         f"`{default}`" if default else "",
         _brief_values(setting),
-        setting.meaning,
-        " ".join(f"`{name}`" for name in also),
+        f"{setting.meaning} Also: {_listed(also)}." if also else setting.meaning,
     )
 
 
