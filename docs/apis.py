@@ -196,8 +196,10 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
         prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
         lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
+        known = len(described)
         lines += _body(first, described)
-        lines += ["", "```console", _curl(first, prefix), "```"]
+        if len(described) > known:
+            lines += ["", "```console", _curl(first, prefix), "```"]
     rest = [group for group in groups if group[0].body is None]
     if rest:
         lines += ["", "## Routes without a body", "", "| route | |", "|---|---|"]

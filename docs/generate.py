@@ -217,10 +217,11 @@ def models() -> str:
         "",
         "## All models",
         "",
-        "The last part of a name, such as `bge-m3`, is an alias too.",
+        "The last part of a name, such as `bge-m3`, is an alias too. `vectord models NAME` shows the pooling and the",
+        "prompts of a model on this machine.",
         "",
-        "| model | further aliases | architecture | outputs | width | tokens | pooling | shorter widths | prompts |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | further aliases | architecture | outputs | width | tokens | shorter widths |",
+        "|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_model_row, CATALOGUE)]) + "\n"
 
@@ -271,9 +272,7 @@ def _model_row(entry: Entry) -> str:
         _gives(entry),
         str(entry.dimensions or ""),
         str(entry.max_tokens or ""),
-        entry.pooling or "",
         "no" if entry.matryoshka == () else cut,
-        ", ".join(entry.prompts),
     )
 
 
