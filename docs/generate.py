@@ -157,7 +157,8 @@ def _brief_values(setting: Setting) -> str:
     if setting.limits is None:
         return _values(setting)
     least, most = setting.limits
-    return f"from {least:g}" if most > UNREACHED else f"{least:g} to {int(most) if most == int(most) else most}"
+    low, high = (f"{int(limit):,}" if limit == int(limit) else f"{limit}" for limit in (least, most))
+    return f"from {low}" if most > UNREACHED else f"{low} to {high}"
 
 
 def _default(setting: Setting) -> str:
@@ -204,7 +205,7 @@ def models() -> str:
         "vectord implements these architectures natively; others use the backend `transformers`",
         "([own-models.md](own-models.md)). The tests compare each, on small random weights in float32 and with each",
         "setting of its config.json changed, with transformers, or with the reference in the second column, which also",
-        "names compared real weights. [model-support.md](model-support.md) compares the families with other servers.",
+        "names compared real weights.",
         "",
         "| `model_type` | compared with | speed of | tokens/s per core | cosine | layers |",
         "|---|---|---|---|---|---|",
