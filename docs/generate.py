@@ -2,7 +2,6 @@
 
 .env.example, docs/configuration.md   from the settings
 docs/models.md                        from the catalogue of models
-docs/tuning.md                        its table of advice, from `vectord doctor`'s, by advice.py
 docs/apis.md, docs/apis/              from the tables of the dialects, by apis.py
 values.schema.json of the chart       from its values and the settings, by chart.py
 """
@@ -17,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docs.advice import found
 from docs.apis import OWN, PRODUCTS, apis, product
 from docs.chart import values_schema
 
@@ -277,27 +275,12 @@ def _model_row(entry: Entry) -> str:
     )
 
 
-# --- advice ---------------------------------------------------------------------------------------------------
-
-ADVICE, END = "<!-- advice: `make format` writes what follows -->\n", "<!-- end of advice -->"
-
-
-def tuning() -> str:
-    """docs/tuning.md with an updated table of advice."""
-    before, _, rest = (ROOT / "docs/tuning.md").read_text("utf-8").partition(ADVICE)
-    after = rest.partition(END)[2]
-    rows = [_cells(one.level, one.reason, one.setting) for one in found()]
-    table = "\n".join(["", "| | finding | advice |", "|---|---|---|", *rows, "", ""])
-    return f"{before}{ADVICE}{table}{END}{after}"
-
-
 FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
     **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS if name != OWN},
     "docs/models.md": models,
-    "docs/tuning.md": tuning,
     "deploy/helm/vectord/values.schema.json": values_schema,
 }
 
