@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, groupby
@@ -28,6 +29,7 @@ NEXT = "\n    "  # separates the fields of a body that does not fit on one line
 PLAIN = re.compile(
     r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
 )  # a type without words and limits
+IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md describes
 LEAST_REPEATED = 3  # fields of an earlier route that are only named
 
 PRODUCTS = {
@@ -70,7 +72,7 @@ def _served() -> tuple[Mapping[str, Dialect], Table]:
 def apis() -> str:
     """The page about all APIs."""
     dialects, table = _served()
-    parts = [_head(), _products(dialects.values()), _shared(table), _clients(), _own(table)]
+    parts = [_head(), _common_fields(), _products(dialects.values()), _shared(table), _clients(), _own(table)]
     return "\n".join(chain.from_iterable(parts)) + "\n"
 
 
@@ -105,8 +107,37 @@ def _head() -> list[str]:
         "serve one model: their routes accept any name while one model is served, and those of the first four also",
         "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
-        "The pages describe the fields whose values have limits or whose meaning differs from the product's, and name",
-        "the others. `[integer]` is a list of integers, and `{string: number}` an object with any keys.",
+        "The pages describe the fields whose values have limits or whose meaning is not obvious, and name the others.",
+        "`[integer]` is a list of integers, and `{string: number}` an object with any keys.",
+    ]
+
+
+@cache
+def _common() -> frozenset[Row]:
+    """The fields with a meaning that at least IN_PRODUCTS products share."""
+    dialects, _ = _served()
+    counts = Counter(
+        row
+        for dialect in dialects.values()
+        if dialect.name != OWN
+        for row in {row for route in dialect.routes if route.body is not None for row in rows(route.body)}
+        if row.meaning
+    )
+    common = [row for row, count in counts.items() if count >= IN_PRODUCTS]
+    names = Counter(row.name for row in common)
+    return frozenset(row for row in common if names[row.name] == 1)
+
+
+def _common_fields() -> list[str]:
+    """The section on fields that several products share; their pages only name them."""
+    ordered = sorted(_common(), key=lambda row: (_about_field(row), row.name))
+    return [
+        "",
+        "## Fields of several products",
+        "",
+        "| field | |",
+        "|---|---|",
+        *_field_rows(ordered),
     ]
 
 
@@ -255,19 +286,25 @@ def _body(route: Route, described: dict[Row, str]) -> list[str]:
         repeated.setdefault(described[row], []).append(row.name)
     shown = [row for field in new for row in field]
     described.update((row, f"{route.method} {_plain(route.path)}") for row in shown)
+    common = [row for row in shown if row in _common()]
     plain = [row for row in shown if not _about_field(row) and "." not in row.name]
-    table = [row for row in shown if _about_field(row)]
+    table = [row for row in shown if _about_field(row) and row not in common]
+    named = [f"As for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()]
+    named += [f"As in several products: {_listed(row.name for row in common)}."] if common else []
+    named += [f"As in the product: {_listed(row.name for row in plain)}."] if plain else []
     notes = " ".join((route.body.__doc__ or "").split())
     return [
-        *(f"\nAs for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()),
-        *([f"\nAs in the product: {_listed(row.name for row in plain)}."] if plain else ()),
+        *(["", " ".join(named)] if named else ()),
         *(["", "| field | |", "|---|---|"] if table else ()),
-        *(
-            _cells(_listed(row.name for row in group), about)
-            for about, group in ((about, list(group)) for about, group in groupby(table, _about_field))
-        ),
+        *_field_rows(table),
         *(["", notes] if notes else ()),
     ]
+
+
+def _field_rows(fields: Iterable[Row]) -> Iterator[str]:
+    """A row for each field, or for neighbours with one meaning."""
+    for about, group in groupby(fields, _about_field):
+        yield _cells(_listed(row.name for row in group), about)
 
 
 def _named(names: Sequence[str], earlier: str, described: Mapping[Row, str]) -> str:
@@ -286,11 +323,10 @@ def _by_field(fields: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def _about_field(row: Row) -> str:
-    """What the page says of a field: its type unless it is a plain one, whether it is required, and its meaning."""
+    """What the page says of a field: its type unless it is a plain one, its default, and its meaning."""
     kind = "" if PLAIN.fullmatch(row.kind) else row.kind
     default = f"default `{row.default}`" if row.default not in ("", "required", "false", "[]", "{}") else ""
-    required = "required" if row.default == "required" and "." not in row.name else ""
-    return "; ".join(filter(None, (kind, required, default, row.meaning)))
+    return "; ".join(filter(None, (kind, default, row.meaning)))
 
 
 def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
