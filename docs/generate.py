@@ -102,7 +102,7 @@ def _read_otherwise() -> list[str]:
     names: dict[str, list[str]] = {}
     for setting in SETTINGS:
         for name in setting.env:
-            if name in setting.reads:
+            if name in setting.reads and f"`{name}`" not in MIGRATING:
                 names.setdefault(setting.reads[name].__doc__ or "", []).append(name)
     rows = [_cells(_listed(group), how) for how, group in names.items()]
     return ["", "## Variables with other value formats", "", "| names | format |", "|---|---|", *rows]
@@ -114,12 +114,10 @@ def _without_effect() -> list[str]:
         "",
         "## Names without effect",
         "",
-        "These variables and options are accepted, and a warning at start states why each has no effect. Only",
-        "`INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start. torch itself reads",
-        "`PYTORCH_CUDA_ALLOC_CONF`. The names that begin with `OLLAMA_` have an effect under the profile `ollama`",
-        "([list](migrating/ollama.md#settings)).",
+        "These variables, and those of [the pages on migrating](migrating/index.md) without effect, are accepted; a warning",
+        "at start states why they have none. `INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start.",
         "",
-        f"{_listed([name for ignored in IGNORED for name in ignored.names])}.",
+        f"{_listed([name for ignored in IGNORED for name in ignored.names if f'`{name}`' not in MIGRATING])}.",
     ]
 
 
