@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import cast
 
 from docs.shapes import Row, rows
 
-from vectord.config import DEFAULT_MODEL, ServerConfig
+from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Dialect, Route, load_dialects
@@ -24,8 +23,6 @@ from vectord.server.http.routing import Endpoint, Table
 from vectord.server.pipeline import Shutdown
 
 CLIENTS = Path(__file__).parent / "clients.toml"
-LINE = 120
-NEXT = "\n    "  # separates the fields of a body that does not fit on one line
 PLAIN = re.compile(
     r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
 )  # a type without words and limits
@@ -87,7 +84,7 @@ def _head() -> list[str]:
         "# The APIs",
         "",
         "`make format` generates this page and those of the products. `/docs` and `/openapi.json` on a running server",
-        "describe the same routes with the schemas of their responses.",
+        "describe the same routes with all types and with examples.",
         "",
         "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
         "several products share, the keys of the body select the product ([below](#shared-paths)). The prefix",
@@ -225,12 +222,8 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
     for routes in (group for group in groups if group[0].body is not None):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
-        prefix = f"/dialects/{dialect.name}" if _other(first, table) else ""
         lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
-        known = len(described)
         lines += _body(first, described)
-        if len(described) > known:
-            lines += ["", "```console", _curl(first, prefix), "```"]
     rest = [group for group in groups if group[0].body is None]
     if rest:
         lines += ["", "## Routes without a body", "", "| route | |", "|---|---|"]
@@ -333,18 +326,6 @@ def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
     """Required fields first, each followed by the fields of its object."""
     required = {row.name for row in fields if row.default == "required"}
     return sorted(fields, key=lambda row: re.split(r"[.\[]", row.name)[0] not in required)
-
-
-def _curl(route: Route, prefix: str) -> str:
-    path = prefix + re.sub(r"\{\w+(:path)?\}", DEFAULT_MODEL, route.path)
-    asked = f"$ curl localhost:8000{path}"
-    if route.body is None:
-        return asked
-    short = f"{asked} -d {shlex.quote(json.dumps(route.example))}"
-    if len(short) <= LINE:
-        return short
-    fields = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in route.example.items()]
-    return f"{asked} -d {shlex.quote('{' + f',{NEXT}'.join(fields) + '}')}"
 
 
 # --- the server itself ----------------------------------------------------------------------------------------

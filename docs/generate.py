@@ -114,8 +114,8 @@ def _without_effect() -> list[str]:
         "",
         "## Names without effect",
         "",
-        "These variables, and those of [the pages on migrating](migrating/index.md) without effect, are accepted; a warning",
-        "at start states why they have none. `INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start.",
+        "These variables, and those without effect on [the pages on migrating](migrating/index.md), are accepted; a",
+        "warning at start states why. `INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start.",
         "",
         f"{_listed([name for ignored in IGNORED for name in ignored.names if f'`{name}`' not in MIGRATING])}.",
     ]

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "README.md": "test_readme.py",
     "docs/index.md": "test_migrating.py",
     "docs/api.md": "test_api_examples.py",
-    "docs/apis": "test_apis.py",
     "docs/migrating": "test_migrating.py",
 }
 HERE = ("docs/cli.md", "docs/bulk.md", "docs/own-models.md")
