@@ -279,9 +279,9 @@ def _body(route: Route, described: dict[Row, str]) -> list[str]:
         repeated.setdefault(described[row], []).append(row.name)
     shown = [row for field in new for row in field]
     described.update((row, f"{route.method} {_plain(route.path)}") for row in shown)
-    common = [row for row in shown if row in _common()]
+    common = [row for row in shown if row in _common() and "." not in row.name]
     plain = [row for row in shown if not _about_field(row) and "." not in row.name]
-    table = [row for row in shown if _about_field(row) and row not in common]
+    table = [row for row in shown if _about_field(row) and row not in _common()]
     named = [f"As for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()]
     named += [f"As in several products: {_listed(row.name for row in common)}."] if common else []
     named += [f"As in the product: {_listed(row.name for row in plain)}."] if plain else []
