@@ -203,11 +203,11 @@ def models() -> str:
         "setting of its config.json changed, with transformers, or with the reference in the second column, which also",
         "names compared real weights.",
         "",
-        "| `model_type` | compared with | speed of | tokens/s per core | cosine | layers |",
-        "|---|---|---|---|---|---|",
+        "| `model_type` | compared with | speed of | tokens/s per core | cosine |",
+        "|---|---|---|---|---|",
         *map(_architecture_row, sorted({*ARCHITECTURES, *COMPARED, *MEASURED})),
         "",
-        "The last four columns have random weights in the size of one published model, in the default dtype:",
+        "The last three columns have random weights in the size of one published model, in the default dtype:",
         "`python -m bench families`, commit c414ac8, 2 cores of an Intel Xeon with AMX, November 2026, texts of 61",
         "tokens on average. The cosine is the lowest of 12 texts with their vectors in float32; trained weights may",
         "differ. Of large models, only some layers were computed, and the rate is scaled to all layers.",
@@ -225,10 +225,10 @@ def models() -> str:
 
 def _architecture_row(name: str) -> str:
     measured = MEASURED.get(name)
-    cells = [""] * 4
+    cells = [""] * 3
     if measured is not None:
-        rate, cosine = f"{measured['tokens_per_s']:,}", f"{measured['cosine']:.6f}"
-        cells = [measured["model"], rate, cosine, measured.get("layers", "all")]
+        layers = f" ({measured['layers']} layers)" if "layers" in measured else ""
+        cells = [f"{measured['model']}{layers}", f"{measured['tokens_per_s']:,}", f"{measured['cosine']:.6f}"]
     return _cells(f"`{name}`", COMPARED.get(name, ""), *cells)
 
 
