@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -154,6 +155,23 @@ def test_an_engine_that_dies_under_load_is_replaced(server: tuple[str, subproces
         wait_for(lambda: load.seen[200] > before + 20, process)
     assert set(load.seen) == {200, 503}
     assert children(process.pid)["engine"] != [engine]
+
+
+def test_a_stopped_engine_leaves_no_request_waiting(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """A request without a timeout gets 503, readiness says so within 2 s, and the server answers when it continues."""
+    url, process = server
+    (engine,) = children(process.pid)["engine"]
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor() as threads:
+            sent = threads.submit(httpx.post, f"{url}/embed", json={"inputs": "sent before it was noticed"}, timeout=60)
+            wait_for(lambda: not ready(url), process, timeout_s=3)
+            assert httpx.post(f"{url}/embed", json={"inputs": "sent after"}, timeout=60).status_code == 503
+            assert sent.result().status_code == 503
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    wait_for(lambda: ready(url), process)
+    assert httpx.post(f"{url}/embed", json={"inputs": "continued"}).status_code == 200
 
 
 def test_a_front_end_that_dies_under_load_loses_only_its_connections(
@@ -304,8 +322,9 @@ def test_a_port_in_use_is_an_error_before_the_start() -> None:
 
 def test_each_line_of_the_log_names_its_process(tmp_path: Path) -> None:
     """Also in JSON."""
-    with running(tmp_path / "log", *SEVERAL, "--log-format", "json") as (url, _):
+    with running(tmp_path / "log", *SEVERAL, "--log-format", "json") as (url, process):
         httpx.post(f"{url}/embed", json={"inputs": "a"})
+        wait_for(lambda: all(f'"front-end-{i}"' in (tmp_path / "log").read_text() for i in (1, 2)), process)
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert {line.get("process") for line in lines} >= {"engine", "front-end-1", "front-end-2"}
 

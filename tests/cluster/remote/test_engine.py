@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tests.products.results import model_info, model_list
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
-from vectord.cluster.remote import client, frames, link
+from vectord.cluster.remote import client, frames, link, server
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import FrameKind, frame
@@ -32,7 +31,7 @@ from vectord.errors import (
 )
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.products.common.dialect import Rate
-from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, Request, Result
+from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw
 
 ONE = EmbedRequest(inputs=["text"])
@@ -289,30 +288,69 @@ async def test_without_an_engine_requests_fail_and_models_are_stalled() -> None:
             await engine.answer(ONE, ANYONE)
 
 
-async def test_an_engine_that_does_not_answer_is_stalled_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after SIGSTOP: /health/ready was 200 for 100 s. New requests fail at once, and those sent before it stopped
-    end at their timeout."""
-    monkeypatch.setattr(link, "PING_S", 0.001)
-    monkeypatch.setattr(link, "ANSWER_S", 0.001)
+async def test_a_silent_engine_is_stalled_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New requests fail at once. Those sent before end at their deadline, or keep their answers."""
+    monkeypatch.setattr(server, "BEAT_S", 3600)
+    monkeypatch.setattr(link, "BEAT_S", 0.001)
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
     monkeypatch.setattr(client, "GRACE_S", 0.0)
-
-    class Stopping(FakeEngine):
-        async def check_busy(self, kinds: Sequence[Request], caller: Caller) -> None:
-            await self.gate.wait()
-
-    fake = Stopping()
+    fake = FakeEngine()
+    fake.gate.clear()
     async with remote(fake) as (engine, _):
-        fake.gate.clear()
-        sent = asyncio.create_task(engine.answer(ONE, Caller(client="c", deadline_s=time.monotonic() + 0.2)))
+        sent = asyncio.create_task(engine.answer(ONE, ANYONE))
+        late = asyncio.create_task(engine.answer(ONE, Caller(client="c", deadline_s=time.monotonic() + 0.1)))
         await until(lambda: engine.readiness() == {MODEL: "stalled"})
         assert [info.state for info in engine.models().models] == ["stalled"]
         with pytest.raises(Unavailable, match="does not answer"):
             await engine.answer(ONE, ANYONE)
         with pytest.raises(TimedOut):
-            await sent
+            await late
+        monkeypatch.setattr(link, "SILENT_S", 3600)
+        fake.gate.set()
+        assert isinstance(await sent, EmbedResult)
+        assert engine.readiness() == {MODEL: "ready"}
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_requests_of_a_hung_engine_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those without a deadline, after HUNG_S. The engine cancels them when it continues, and is ready again."""
+    monkeypatch.setattr(server, "BEAT_S", 3600)
+    monkeypatch.setattr(link, "BEAT_S", 0.001)
+    monkeypatch.setattr(link, "HUNG_S", 1.5)
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with remote(fake) as (engine, _):
+        with pytest.raises(Unavailable, match="does not answer"):
+            await engine.answer(ONE, ANYONE)
+        await until(lambda: fake.running == 0)
         fake.gate.set()
         await until(lambda: engine.readiness() == {MODEL: "ready"})
         assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_a_long_forward_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is an engine that reads no further requests because the running ones fill its memory."""
+    monkeypatch.setattr(server, "MAX_REQUESTS_BYTES", 0)
+    monkeypatch.setattr(server, "BEAT_S", 0.001)
+    monkeypatch.setattr(link, "BEAT_S", 0.01)
+    monkeypatch.setattr(link, "SILENT_S", 0.3)
+    monkeypatch.setattr(link, "HUNG_S", 0.4)
+
+    class Counting(FakeEngine):
+        announced = 0
+
+        def models(self, caller: Caller = ANYONE) -> ModelList:
+            self.announced += 1
+            return super().models(caller)
+
+    fake = Counting()
+    fake.gate.clear()
+    async with remote(fake) as (engine, _):
+        sent = asyncio.create_task(engine.answer(ONE, ANYONE))
+        await until(lambda: fake.announced > 600)
+        assert engine.readiness() == {MODEL: "ready"}
+        fake.gate.set()
+        assert isinstance(await sent, EmbedResult)
 
 
 async def test_draining_affects_only_this_front_end() -> None:

@@ -23,7 +23,6 @@ from vectord.cluster.processes.start import (
     run_and_exit,
 )
 from vectord.cluster.remote.server import EngineServer
-from vectord.engine.events import Event, ModelStateChanged, Observer
 from vectord.observability import logs
 
 _log = logging.getLogger("vectord")
@@ -35,23 +34,13 @@ def main() -> int:
     logs.configure(start.config.telemetry, process=start.name)
     compose.check_server(start.config.server)
     compose.prepare_process()
-    state_changed = asyncio.Event()
-
-    def watching(then: Observer) -> Observer:
-        def observe(event: Event) -> None:
-            then(event)
-            if isinstance(event, ModelStateChanged):
-                state_changed.set()
-
-        return observe
-
-    composed = compose.build(start.config, watching, compose.EXIT_CLOSE_TIMEOUT_S)
+    composed = compose.build(start.config, close_timeout_s=compose.EXIT_CLOSE_TIMEOUT_S)
     composed.app.state.url = start.url
-    uvloop.run(_serve(composed, state_changed, start))
+    uvloop.run(_serve(composed, start))
     return compose.exit_code(composed.engine)
 
 
-async def _serve(composed: compose.Composition, state_changed: asyncio.Event, start: StartMessage) -> None:
+async def _serve(composed: compose.Composition, start: StartMessage) -> None:
     app, engine = composed.app, composed.engine
     timeout_s = start.config.server.shutdown_timeout_secs
     server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
@@ -63,11 +52,7 @@ async def _serve(composed: compose.Composition, state_changed: asyncio.Event, st
     on_signals(abandoned.set, app.state.pipeline.reload.begin)
     async with app.router.lifespan_context(app):
         await server.start(socket.socket(fileno=start.listener))
-        tasks = [
-            asyncio.create_task(_announce_changes(state_changed, server)),
-            asyncio.create_task(_announce_loaded(composed, server)),
-            asyncio.create_task(_end_after_front_ends(abandoned, server, app, timeout_s)),
-        ]
+        ending = asyncio.create_task(_end_after_front_ends(abandoned, server, app, timeout_s))
         await ended.wait()
         _log.info("draining")
         with suppress(TimeoutError):
@@ -75,21 +60,8 @@ async def _serve(composed: compose.Composition, state_changed: asyncio.Event, st
                 await engine.drain()
                 await server.close()
         server.abort()
-        for task in tasks:
-            task.cancel()
+        ending.cancel()
     _log.info("stopped")
-
-
-async def _announce_changes(state_changed: asyncio.Event, server: EngineServer) -> None:
-    while True:
-        await state_changed.wait()
-        state_changed.clear()
-        server.announce()
-
-
-async def _announce_loaded(composed: compose.Composition, server: EngineServer) -> None:
-    await composed.engine.loaded.wait()
-    server.announce()
 
 
 async def _end_after_front_ends(

@@ -1,13 +1,13 @@
 """The engine, rate limits and metrics of the engine's process, as a front-end uses them. On the front-end's event loop.
 
-Calls to that process raise Unavailable while it is replaced.
+Calls to that process raise Unavailable while it is replaced or does not answer (link.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ import orjson
 
 from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
 from vectord.cluster.remote.frames import FrameKind
-from vectord.cluster.remote.link import NO_ANSWER, Link
+from vectord.cluster.remote.link import Link
 from vectord.cluster.remote.messages import (
     CheckBusy,
     DrawTokens,
@@ -27,14 +27,13 @@ from vectord.cluster.remote.messages import (
     ShowFigures,
     SpendTokens,
 )
-from vectord.errors import Overloaded, ShuttingDown, TimedOut, Unavailable
+from vectord.errors import Overloaded, ShuttingDown, TimedOut
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Operation, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
 
-QUERY_S = 10.0  # the longest wait for an answer that needs no forward pass
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
 TOO_LATE = "The engine's process did not answer by the request's deadline."
@@ -177,12 +176,4 @@ class RemoteMetrics:
 
 async def _query(link: Link, query: Query, reply: Any) -> Any:
     """reply: its type."""
-    return await _soon(link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply)))
-
-
-async def _soon(work: Coroutine[Any, Any, Any]) -> Any:
-    """Raises Unavailable after QUERY_S."""
-    try:
-        return await asyncio.wait_for(work, QUERY_S)
-    except TimeoutError:
-        raise Unavailable(NO_ANSWER) from None
+    return await link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply))

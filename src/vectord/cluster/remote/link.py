@@ -1,6 +1,8 @@
 """A front-end's connection to the engine's process: it reconnects, matches replies by id, and keeps the engine's state.
 
-Belongs to the event loop. While the engine's process is replaced, pending and new requests fail with Unavailable.
+Belongs to the event loop. While the engine's process is replaced, pending and new requests fail with Unavailable. A
+stopped one is noticed by its silence: new requests fail after SILENT_S; after HUNG_S the connection is closed, so that
+pending ones fail too, and the engine cancels them when it continues.
 """
 
 from __future__ import annotations
@@ -11,19 +13,18 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
-from vectord.cluster.remote.messages import EngineState, Ping, Report
+from vectord.cluster.remote.messages import BEAT_S, EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
-PING_S = 0.4  # between the pings of a connected engine
-ANSWER_S = 1.4  # how long its answer may take; with PING_S, a stopped engine is noticed within 2 s
+SILENT_S = 1.5  # without a frame; with BEAT_S, a stopped engine is noticed within 2 s
+HUNG_S = 10.0  # a forward pass of any length runs beside the engine's event loop, which keeps sending
 NO_ENGINE = "The engine's process is being replaced."
 NO_ANSWER = "The engine's process does not answer."
 REPORT_DELAY_S = 0.05  # reports are sent in batches
@@ -42,9 +43,9 @@ class Link:
         self._connection: FrameConnection | None = None  # None: no engine
         self._pending: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
         self._last_number = 0
-        self._answers = True  # whether the engine answered the last ping in time
+        self._silent_s = 0.0  # since the engine's last frame
         self._connecting: asyncio.Task[None] | None = None
-        self._pinging: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._connected_or_given_up = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
@@ -52,7 +53,11 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        return self._connection is not None and self._answers
+        return self._connection is not None and not self._is_silent
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._silent_s >= SILENT_S
 
     def on_connect(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every connection to an engine."""
@@ -61,7 +66,7 @@ class Link:
     async def open(self) -> None:
         """Returns when it is connected, or `give_up` was called."""
         self._connecting = asyncio.get_running_loop().create_task(self._stay_connected())
-        self._pinging = asyncio.get_running_loop().create_task(self._ping())
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         await self._connected_or_given_up.wait()
 
     def give_up(self) -> None:
@@ -69,7 +74,7 @@ class Link:
         self._connected_or_given_up.set()
 
     async def close(self) -> None:
-        for task in (self._connecting, self._pinging):
+        for task in (self._connecting, self._watching):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -86,15 +91,10 @@ class Link:
         Raises the engine's error; Unavailable without an engine that answers; PayloadTooLarge for content above the
         frame limit.
         """
-        if not self._answers:
-            raise Unavailable(NO_ANSWER)
-        return await self._request(kind, content, decode)
-
-    async def _request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
-        if self._connection is not None:
+        if self._connection is not None and not self._is_silent:
             await self._connection.drained()
-        if self._connection is None:
-            raise Unavailable(NO_ENGINE)
+        if self._connection is None or self._is_silent:
+            raise self._unavailable()
         self._last_number = number = self._last_number + 1
         try:
             self._connection.send(kind, number, content)
@@ -153,6 +153,9 @@ class Link:
     def _received(
         self, connection: FrameConnection, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview
     ) -> None:
+        if self._is_silent:
+            _log.warning("the engine's process answers again")
+        self._silent_s = 0.0
         match kind:
             case FrameKind.STATE:
                 self.state = decode_value(EngineState, packed, arrays)
@@ -176,31 +179,28 @@ class Link:
             case _:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
 
-    async def _ping(self) -> None:
+    async def _watch(self) -> None:
+        """Counts its own turns, so that a pause of this process is not taken for the engine's."""
         while True:
-            await asyncio.sleep(PING_S)
+            await asyncio.sleep(BEAT_S)
             if self._connection is None:
                 continue
-            question = self._request(FrameKind.QUERY, encode_value(Ping()), partial(decode_value, None))
-            asked = asyncio.create_task(question)
-            try:
-                if not (await asyncio.wait([asked], timeout=ANSWER_S))[0]:
-                    self._answers = False
-                    _log.error("the engine's process does not answer")
-                    await asyncio.wait([asked])  # it answers again, or the connection ends
-                    _log.warning("the engine's process answers again, or is replaced")
-                    self._answers = True
-                with suppress(VectordError):
-                    asked.result()
-            finally:
-                asked.cancel()
+            was_silent = self._is_silent
+            self._silent_s += BEAT_S
+            if self._is_silent and not was_silent:
+                _log.error("the engine's process does not answer")
+            if self._silent_s >= HUNG_S:
+                self._connection.abort()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(NO_ANSWER if self._is_silent else NO_ENGINE)
 
     def _disconnected(self) -> None:
         self._connection = None
         pending, self._pending = self._pending, {}
         for reply, _ in pending.values():
             if not reply.done():
-                reply.set_exception(Unavailable(NO_ENGINE))
+                reply.set_exception(self._unavailable())
 
 
 def first_state(path: Path) -> EngineState:

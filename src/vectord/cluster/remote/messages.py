@@ -14,10 +14,12 @@ from vectord.products.common.dialect import Rate
 from vectord.schema import Caller, ModelList, Operation
 from vectord.server.admission.buckets import Draw, Refusal
 
+BEAT_S = 0.3  # between two announcements of the engine's state
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """Announced by the engine, for calls that must not wait."""
+    """Announced by the engine every BEAT_S, for calls that must not wait, and as a sign that it runs."""
 
     readiness: dict[str, str]
     models: ModelList
@@ -25,10 +27,6 @@ class EngineState:
 
 
 # --- queries of a front-end, each with a reply ----------------------------------------------------------------
-
-
-class Ping(msgspec.Struct, tag=True):
-    """The reply is None."""
 
 
 class CheckBusy(msgspec.Struct, tag=True):
@@ -69,7 +67,7 @@ class ShowFigures(msgspec.Struct, tag=True):
     part: FigurePart
 
 
-Query: TypeAlias = Ping | CheckBusy | DrawTokens | SpendTokens | ExposeMetrics | ShowFigures
+Query: TypeAlias = CheckBusy | DrawTokens | SpendTokens | ExposeMetrics | ShowFigures
 QueryReply: TypeAlias = Refusal | MetricsPage | bytes | None
 
 

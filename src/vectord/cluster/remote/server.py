@@ -1,7 +1,7 @@
 """Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
     REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
-    REPORT ─▶ metrics                                          STATE is sent to all front-ends when it changes
+    REPORT ─▶ metrics                                          STATE is sent to all front-ends every BEAT_S
 
 The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
 connection cancels its requests. A connection that does not read its results is not read either.
@@ -29,12 +29,12 @@ from vectord.cluster.remote.codec import (
 )
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
 from vectord.cluster.remote.messages import (
+    BEAT_S,
     CheckBusy,
     DrawTokens,
     EngineState,
     ExposeMetrics,
     MetricsPage,
-    Ping,
     Query,
     QueryReply,
     Report,
@@ -73,21 +73,25 @@ class EngineServer:
         self._no_connection = asyncio.Event()
         self._no_connection.set()
         self._server: asyncio.AbstractServer | None = None
-        self._announced: list[Buffer] = []
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: _FrontEndConnection(self).frames, sock=listener, backlog=BACKLOG
         )
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.announce()
 
     def announce(self) -> None:
-        """Send the state to all front-ends if it has changed."""
+        """Send the state to all front-ends that read."""
         state = self._state()
-        if state == self._announced:
-            return
-        self._announced = state
         for connection in self._connections:
-            connection.frames.send(FrameKind.STATE, 0, state)
+            if not connection.frames.is_paused:
+                connection.frames.send(FrameKind.STATE, 0, state)
 
     async def wait_until_unused(self) -> None:
         """Returns when no front-end is connected."""
@@ -99,6 +103,8 @@ class EngineServer:
             self._server.close()
         for connection in list(self._connections):
             await connection.finish()
+        if self._beating is not None:
+            self._beating.cancel()
 
     def abort(self) -> None:
         """Close the connections at once."""
@@ -108,8 +114,7 @@ class EngineServer:
     def connected(self, connection: _FrontEndConnection) -> None:
         self._connections.add(connection)
         self._no_connection.clear()
-        self._announced = self._state()
-        connection.frames.send(FrameKind.STATE, 0, self._announced)
+        connection.frames.send(FrameKind.STATE, 0, self._state())
 
     def disconnected(self, connection: _FrontEndConnection) -> None:
         self._connections.discard(connection)
@@ -181,8 +186,6 @@ class _FrontEndConnection:
     async def _reply(self, query: Query) -> QueryReply:
         buckets, metrics = self._server.buckets, self._server.metrics
         match query:
-            case Ping():
-                return None
             case CheckBusy():
                 await self._server.engine.check_busy(query.operation, query.caller)
                 return None
