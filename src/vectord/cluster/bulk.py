@@ -24,6 +24,7 @@ from vectord.cluster.ray.cluster import QUIET, check_ray, cluster_parameters, ex
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine, load
 from vectord.errors import ConfigError
+from vectord.housekeeping import Housekeeping
 from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def run(words: Sequence[str]) -> int:
     join(job.options.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
 
+    progress = Housekeeping("a line of progress")
     try:
-        summary = embed(job, lambda line: sys.stderr.write(line + "\n"))
+        summary = embed(job, lambda line: progress.run(sys.stderr.write, line + "\n"))
     finally:
         ray.shutdown()
     sys.stdout.write(json.dumps(summary) + "\n")

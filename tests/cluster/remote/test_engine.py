@@ -462,6 +462,22 @@ async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
         assert b'route="/r",status="503"} 1.0' in page
 
 
+async def test_a_report_that_cannot_be_sent_fails_no_request() -> None:
+    """Nor the connection to the next engine, which gets the reports of the meantime, nor later reports."""
+    async with linked() as found, front_end(found) as link:
+        metrics = RemoteMetrics(link)
+        await found.server.close()
+        found.server.abort()
+        await until(lambda: not link.is_up)
+        metrics.observe(exchange("half of a pair: \ud83d"))
+        await found.replace(FakeEngine())
+        await until(lambda: link.is_up)
+        assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
+        metrics.observe(exchange("/r"))
+        page, _ = await metrics.exposition()
+        assert b'route="/r",status="200"} 1.0' in page
+
+
 async def test_closing_the_link_fails_pending_requests() -> None:
     """No request hangs."""
     fake = FakeEngine()

@@ -20,6 +20,7 @@ from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
 from vectord.cluster.remote.messages import BEAT_S, EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
+from vectord.housekeeping import Housekeeping
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
@@ -50,6 +51,7 @@ class Link:
         self._on_connect: list[Callable[[], None]] = []
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._housekeeping = Housekeeping("sending reports to the engine's process")
 
     @property
     def is_up(self) -> bool:
@@ -121,8 +123,10 @@ class Link:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._reports and self._connection is not None:
-            self._connection.send(FrameKind.REPORT, 0, encode_value(list(self._reports)))
+            content = self._housekeeping.run(encode_value, list(self._reports))
             self._reports.clear()
+            if content is not None:
+                self._connection.send(FrameKind.REPORT, 0, content)
 
     # --- the connection ---------------------------------------------------------------------------------------
 
