@@ -463,7 +463,7 @@ async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
 
 
 async def test_a_report_that_cannot_be_sent_fails_no_request() -> None:
-    """Nor the connection to the next engine, which gets the reports of the meantime, nor later reports."""
+    """Nor does it end the connection to the next engine, or hold back later reports."""
     async with linked() as found, front_end(found) as link:
         metrics = RemoteMetrics(link)
         await found.server.close()
