@@ -145,7 +145,6 @@ FAMILIES: Mapping[str, Shape] = {
     "mistral": Shape(
         model="e5-mistral-7b-instruct", sizes=_decoder(4096, 14336, 32, 8), layers=32, measured=2, pooling="last"
     ),
-    "mobilebert": Shape(model="mobilebert-uncased", sizes={}, layers=24),
     "modernbert": Shape(model="modernbert-embed-base", sizes=_sizes(768, 1152, 12), layers=22),
     "mpnet": Shape(model="all-mpnet-base-v2", sizes=BASE | {"pad_token_id": 1}, layers=12),
     "mt5": Shape(
@@ -162,7 +161,6 @@ FAMILIES: Mapping[str, Shape] = {
     ),
     "qwen3": Shape(model="Qwen3-Embedding-0.6B", sizes=QWEN3, layers=28, measured=7, pooling="last"),
     "roberta": Shape(model="all-distilroberta-v1", sizes=BASE, layers=6),
-    "squeezebert": Shape(model="squeezebert-uncased", sizes={}, layers=12),
     "t5": Shape(model="sentence-t5-base", sizes=T5 | {"d_ff": 3072}, layers=12),
     "xlm_roberta": Shape(model="multilingual-e5-base", sizes=BASE, layers=12, model_type="xlm-roberta"),
 }  # fmt: skip

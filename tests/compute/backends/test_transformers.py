@@ -68,7 +68,20 @@ def t5_encoder() -> torch.nn.Module:
     )
 
 
-MODELS = {"albert": albert, "electra": electra, "gpt2": gpt2, "llama": llama, "t5": t5_encoder}
+def squeezebert() -> torch.nn.Module:
+    from transformers import SqueezeBertConfig, SqueezeBertModel
+
+    return SqueezeBertModel(SqueezeBertConfig(**SIZES, embedding_size=32, intermediate_size=48))
+
+
+MODELS = {
+    "albert": albert,
+    "electra": electra,
+    "gpt2": gpt2,
+    "llama": llama,
+    "squeezebert": squeezebert,
+    "t5": t5_encoder,
+}
 
 
 def spec_of(folder: Path, **facts: Any) -> ModelSpec:
@@ -131,6 +144,7 @@ def sized(kind: str, **facts: Any) -> torch.nn.Module:
 BATCH_DEPENDENT: dict[str, Callable[[], Any]] = {
     "padding in a convolution": lambda: sized("convbert", embedding_size=32),
     "padding in landmarks": lambda: sized("nystromformer", conv_kernel_size=5),
+    "padding as the next word": lambda: sized("mobilebert", embedding_size=12, intra_bottleneck_size=16),
     "padding in hashes": lambda: sized("yoso"),
     "long positions of phi3": lambda: longrope("phi3"),
     "long positions of llama": lambda: longrope("llama"),

@@ -1,7 +1,7 @@
 """Every head of an architecture is compared with its own class. Architectures are found by listing the folder.
 
 The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py, test_deberta_v2.py,
-test_mobilebert.py, and, for minicpm, tests/answers/test_decoder_rerankers.py.
+and, for minicpm, tests/answers/test_decoder_rerankers.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vectord.compute.networks.network import ARCHITECTURES
 
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
     "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
-    | {*DECODERS, "deberta_v2", "minicpm", "mobilebert"},
+    | {*DECODERS, "deberta_v2", "minicpm"},
     "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()} | {"deberta_v2"},
     "head_rows": set(DECODERS),
 }

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.compute.networks.case import numpy_answer, pad, texts_of
 from tests.compute.networks.plain_jina_bert import WIDTH, jina_states, write_jina_bert
-from tests.compute.networks.tiny_encoders import CASES, FACTS, SQUEEZE, change_config, reference_model, write_tiny
+from tests.compute.networks.tiny_encoders import CASES, FACTS, change_config, reference_model, write_tiny
 from torch.nn.functional import linear
 
 from vectord.checkpoints.spec import ModelSpec
@@ -36,7 +36,6 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transf
     "mpnet": ("mpnet", "MPNet", {"max_position_embeddings": 130}),
     "nomic_bert": ("nomic_bert", "NomicBert", {}),
     "roberta": ("roberta", "Roberta", {}),
-    "squeezebert": ("squeezebert", "SqueezeBert", {**SQUEEZE, "embedding_size": 32}),
     "xlm_roberta": ("xlm_roberta", "XLMRoberta", {"type_vocab_size": 1}),
 }
 
@@ -71,9 +70,7 @@ def test_logits_equal_transformers(
     np.testing.assert_allclose(got, reference_scores(folder, family), atol=1e-5)
 
 
-TOKEN_FAMILIES = {
-    name: FAMILIES[name] for name in FAMILIES if name not in ("albert", "gte", "nomic_bert", "squeezebert")
-}
+TOKEN_FAMILIES = {name: FAMILIES[name] for name in FAMILIES if name not in ("albert", "gte", "nomic_bert")}
 
 
 @pytest.mark.parametrize(("architecture", "family", "facts"), TOKEN_FAMILIES.values(), ids=TOKEN_FAMILIES)

@@ -80,12 +80,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "gte": ("lm_head.dense.weight", "new.pooler.dense.weight", "classifier.bias"),
     "jina_bert_v2": ("cls.predictions.decoder.weight", "pooler.dense.weight"),
     "llama": ("lm_head.weight", "score.weight", "model.layers.3.self_attn.rotary_emb.inv_freq"),
-    "mobilebert": ("cls.predictions.dense.weight", "mobilebert.pooler.dense.weight"),
     "modernbert": ("head.dense.weight", "decoder.bias", "classifier.bias"),
     "mpnet": ("lm_head.layer_norm.weight", "mpnet.pooler.dense.bias"),
     "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
     "qwen3": ("lm_head.weight", "score.weight"),
-    "squeezebert": ("transformer.pooler.dense.weight", "cls.predictions.bias", "classifier.weight"),
     "t5": ("decoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight", "lm_head.weight"),
     "xlm_roberta": ("roberta.pooler.dense.weight", "lm_head.bias", "classifier.out_proj.weight"),
 }

@@ -134,17 +134,6 @@ T5_FACTS: dict[str, Any] = {
 MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 
 
-MOBILE: dict[str, Any] = {"embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
-
-
-SQUEEZE: dict[str, Any] = {"q_groups": 2, "v_groups": 1, "post_attention_groups": 2, "output_groups": 8}
-
-
-def mobile_states(folder: Path, texts: Texts) -> np.ndarray:
-    """Each text alone: its last token sees the padding of a batch."""
-    return np.concatenate([reference_states(folder, [text], "MobileBert") for text in texts])
-
-
 CASES: dict[str, Case] = {
     "albert": _case("Albert", embedding_size=12),
     "bert": _case("Bert"),
@@ -157,7 +146,6 @@ CASES: dict[str, Case] = {
     "gte": _case("Gte"),
     "jina_bert_v2": Case(write_jina_bert, jina_states, {"architecture": "jina_bert_v2"}),
     "jina_embeddings_v3": _case("JinaEmbeddingsV3", type_vocab_size=1),
-    "mobilebert": Case(partial(write_tiny, family="MobileBert", **MOBILE), mobile_states),
     "modernbert": _case("ModernBert"),
     "mpnet": _case("MPNet", max_position_embeddings=130),
     "mt5": _case("MT5", "EncoderModel"),
@@ -165,7 +153,6 @@ CASES: dict[str, Case] = {
     "nomic_bert": _case("NomicBert"),
     "nomic_bert of experts": Case(write_experts, experts_states),
     "roberta": _case("Roberta", type_vocab_size=2),
-    "squeezebert": _case("SqueezeBert", embedding_size=32, **SQUEEZE),
     "t5": _case("T5", "EncoderModel"),
     "xlm_roberta": _case("XLMRoberta", type_vocab_size=1),
 }

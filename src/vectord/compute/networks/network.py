@@ -53,7 +53,6 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "ministral3_bidirec": ("mistral", "Ministral3Bidirectional"),
     "minicpm": ("minicpm", "LayerWiseMiniCPM"),
     "mistral": ("mistral", "Mistral"),
-    "mobilebert": ("mobilebert", "MobileBert"),
     "modernbert": ("modernbert", "ModernBert"),
     "mpnet": ("mpnet", "MPNet"),
     "mt5": ("t5", "MT5"),
@@ -62,7 +61,6 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen2", "Qwen3"),
     "roberta": ("roberta", "Roberta"),
-    "squeezebert": ("squeezebert", "SqueezeBert"),
     "t5": ("t5", "T5"),
     "xlm_roberta": ("roberta", "XLMRoberta"),
 }
