@@ -199,7 +199,6 @@ PICKLE = SOUND.index(b"\x80\x02}"), SOUND.index(b"PK\x07\x08")  # the bytes with
 PLACES = st.integers(*PICKLE) | st.integers(0, len(SOUND) - 1)
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # pickletools, for protocol 0
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), min_size=1, max_size=3),

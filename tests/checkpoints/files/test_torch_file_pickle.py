@@ -1,9 +1,10 @@
-"""The pickle interpreter reads what torch.save writes, and a hostile pickle runs nothing."""
+"""The unpickler reads what torch.save writes, and a hostile pickle runs nothing."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,9 @@ BROKEN: Mapping[str, bytes] = {
     "a single tensor": b"\x80\x02" + tensor() + b".",
     "a key that is a number": pickle.dumps({3: {}}, 2),
     "a key that is a tensor": b"\x80\x02}" + tensor() + b"K\x01s.",
-    "the same key twice": b"\x80\x02}(X\x01\x00\x00\x00x" + tensor() + b"X\x01\x00\x00\x00x" + tensor() + b"u.",
     "a key without a value": b"\x80\x02}(X\x01\x00\x00\x00xu.",
     "an item of no dict": b"\x80\x02)X\x01\x00\x00\x00xK\x01s.",
     "protocol 4": pickle.dumps({}, 4),
-    "bytes after the end": PICKLED_FLOATS + b"}.",
     "a global nobody knows": b"\x80\x02ctorch\nload\n.",
     "a global with a dot": b"\x80\x02ctorch\nFloatStorage.__class__\n.",
     "a global without end": b"\x80\x02c" + b"a" * 5000,
@@ -145,7 +144,6 @@ BROKEN: Mapping[str, bytes] = {
     "an OrderedDict of something": b"\x80\x02ccollections\nOrderedDict\n(}tR.",
     "a parameter of no tensor": named(b"ctorch._utils\n_rebuild_parameter\n(}\x88" + HOOKS + b"tR"),
     "attributes of a tensor": named(tensor() + b"}b"),
-    "attributes that are no dict": b"\x80\x02})b.",
     "a place that is no storage": b"\x80\x02(X\x07\x00\x00\x00storagetQ.",
     "a place that is no tuple": b"\x80\x02}Q.",
     "a storage of -1 items": named(tensor(storage=STORAGE % b"J\xff\xff\xff\xff")),
@@ -162,7 +160,6 @@ BROKEN: Mapping[str, bytes] = {
     "a number of 255 bytes": b"\x80\x02\x8a\xff" + b"\x01" * 255 + b".",
     "a long number of 2**31 bytes": b"\x80\x02\x8b\x00\x00\x00\x80.",
     "a string of 2**32 - 1 bytes": b"\x80\x02X\xff\xff\xff\xff.",
-    "a string of 1,025 bytes": named(tensor(), name=b"x" * 1025),
     "a string that is not UTF-8": named(tensor(), name=b"\xff"),
     "bytes of 2**62": b"\x80\x02\x8e" + (2**62).to_bytes(8, "little"),
     "an empty stack": b"\x80\x02s.",
@@ -172,9 +169,11 @@ BROKEN: Mapping[str, bytes] = {
     "a value never kept": b"\x80\x02h\x05.",
     "nothing to keep": b"\x80\x02q\x05.",
     "marks without end": b"\x80\x02" + b"(" * 100_000 + b".",
-    "values without end": b"\x80\x02" + b"}" * 1_000_000 + b".",
-    "tuples in tuples": b"\x80\x02}" + b"\x85" * 200_000 + b".",
-    "tuples that double": b"\x80\x02)" + b"q\x00h\x00\x86" * 100_000 + b".",
+    "tuples without end": b"\x80\x02" + b")" * 1_000_000 + b".",
+    "a key of tuples in tuples": b"\x80\x02})" + b"\x85" * 200_000 + b")s.",
+    "a key of tuples that double": b"\x80\x02})" + b"q\x00h\x00\x86" * 100 + b")s.",
+    "keys of tuples that double": b"\x80\x02}()" + b"q\x00h\x00\x86" * 100 + b")u.",
+    "attributes of tuples that double": b"\x80\x02}})" + b"q\x00h\x00\x86" * 100 + b")sb.",
     "a dict in itself": b"\x80\x02}q\x00X\x01\x00\x00\x00xh\x00s.",
 }
 
@@ -187,24 +186,18 @@ def test_a_pickle_without_a_dict_of_tensors_is_refused(broken: str) -> None:
         read_tensors(FILE, BROKEN[broken])
 
 
-@pytest.mark.parametrize(
-    ("broken", "why"),
-    [
-        ("marks without end", "nested more than 16 deep"),
-        ("values without end", "stacks more than 100,000 values"),
-        ("a global without end", "no newline found"),
-        ("a string of 1,025 bytes", "the limit is 1,024"),
-        ("a number of 255 bytes", "a number of 2,033 bits"),
-    ],
-)
-def test_growth_is_stopped_by_its_limit(broken: str, why: str) -> None:
-    """The error names the limit."""
-    with pytest.raises(ModelUnavailable, match=why):
-        read_tensors(FILE, BROKEN[broken])
+def test_a_memo_index_takes_no_memory() -> None:
+    """Python's reader in C allocates a table as long as the largest index."""
+    tracemalloc.start()
+    try:
+        assert read_tensors(FILE, b"\x80\x02}r\xff\xff\xff\x07.") == {}
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_truncated_pickle_is_refused() -> None:
-    """The pickle must end at its STOP instruction."""
+    """The pickle must have its STOP instruction."""
     for cut in range(len(PICKLED_FLOATS)):
         with pytest.raises(ModelUnavailable):
             read_tensors(FILE, PICKLED_FLOATS[:cut])
@@ -220,7 +213,6 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # pickletools, for protocol 0
 @settings(max_examples=500, deadline=None)
 @given(st.lists(PIECES | st.binary(min_size=1, max_size=2), max_size=30))
 def test_a_random_program_is_read_or_refused(pieces: list[bytes]) -> None:

@@ -1,11 +1,8 @@
 """Read the weights of a torch.save file (.bin, .pt) without torch: `read_torch_file(path, mapped)`.
 
 Since torch 1.6 such a file is a zip archive of uncompressed members. ROOT/data.pkl describes the tensors, ROOT/data/KEY
-holds the bytes of one storage, and the returned arrays lie over the memory map. `zipfile` finds the members and
-`pickletools` decodes the pickle. `pickle.Unpickler` is not used, because an allow-list of names does not make it safe:
-it hashes dict keys before any hook sees them, so 200 kB of nested tuples crash the process, 40 doubled tuples run for
-hours, and one memo index allocates gigabytes (CPython 3.11). `read_tensors` interprets the few instructions that
-torch.save writes for a dict of tensors, and neither imports nor calls anything that a file names.
+holds the bytes of one storage, and the returned arrays lie over the memory map. `zipfile` finds the members, and a
+restricted unpickler reads data.pkl: it neither imports nor calls anything that a file names.
 The format: torch/serialization.py ("_save", "_load") and torch/_utils.py of torch; Lib/pickletools.py of Python.
 """
 
@@ -13,14 +10,14 @@ from __future__ import annotations
 
 import io
 import mmap
+import pickle
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +27,6 @@ from vectord.errors import ModelUnavailable
 
 DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
 PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; one byte may cost 64 bytes of memory
-_STRING_LIMIT = 1024  # characters of the name of a tensor, a storage or a device
-_STACK_LIMIT = 100_000  # values under one mark: two for each tensor, if a writer sets all items at once
-_MARKS_LIMIT = 16  # torch nests three
 _KNOWN_FLAGS = 1 << 3 | 1 << 11  # sizes follow the data; names are UTF-8. Other flags mean encryption and patches
 _LOCAL = struct.Struct("<4s 2x 2H 12x L 2H")  # signature, flags, method, size, lengths of name and extra field
 _END = struct.Struct("<4s 2H 2x H 2L H")  # signature, two disks, members, size and place of the directory, comment
@@ -215,16 +209,56 @@ def _locate(path: Path, mapped: mmap.mmap, entry: zipfile.ZipInfo, directory_at:
 # --- the pickle -----------------------------------------------------------------------------------------------
 
 
-class _PickleFunction(Enum):
-    """The functions that a pickle may call, by their names there."""
+def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
+    """Return the tensors of a pickled dict by name.
 
-    ORDERED_DICT = "collections OrderedDict"
-    TENSOR = "torch._utils _rebuild_tensor_v2"
-    PARAMETER = "torch._utils _rebuild_parameter"
+    Raises ModelUnavailable, naming the file at `path`: anything but one dict of tensors as torch.save writes it.
+    """
+    try:
+        value = _Unpickler(io.BytesIO(pickled)).load()
+        if not isinstance(value, _Dict):
+            raise ValueError(f"it holds a {type(value).__name__}, not a dict of tensors")
+        for name, tensor in value.items():
+            if not isinstance(tensor, StoredTensor):
+                raise ValueError(f"its entry {name[:100]!r} is a {type(tensor).__name__}, not a tensor")
+    except (pickle.UnpicklingError, struct.error, EOFError, LookupError, TypeError, ValueError) as error:
+        why = str(error)[:200] if isinstance(error, ValueError) else "its pickle is damaged, or not torch.save's"
+        advice = "only a plain dict of tensors is read: convert it to safetensors"
+        raise ModelUnavailable(f"{path}: {why}; {advice}") from error
+    return value
+
+
+class _Dict(dict[str, Any]):
+    """A dict of the pickle."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if not isinstance(key, str):  # nested tuples take hours to hash, or overflow the stack of C
+            raise ValueError("its pickle has a key that is not a string")
+        super().__setitem__(key, value)
+
+
+def _ordered_dict() -> _Dict:
+    return _Dict()
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any, hooks: Any) -> StoredTensor:
+    if not isinstance(storage, Storage) or not isinstance(shape, tuple) or not isinstance(strides, tuple):
+        raise ValueError("its pickle has a tensor of other parts than torch.save writes")
+    if not is_shape(shape) or len(strides) != len(shape) or not all(is_shape((n,)) for n in (offset, *strides)):
+        raise ValueError("its pickle has a tensor of an impossible shape or place")
+    return StoredTensor(storage, offset, shape, strides)
+
+
+def _parameter(tensor: Any, requires_grad: Any, hooks: Any) -> Any:
+    return tensor
 
 
 _GLOBALS: Mapping[str, object] = {
-    **{call.value: call for call in _PickleFunction},
+    "collections OrderedDict": _ordered_dict,
+    "torch._utils _rebuild_tensor_v2": _tensor,
+    "torch._utils _rebuild_parameter": _parameter,
     "torch FloatStorage": StorageType("F32", 4),
     "torch HalfStorage": StorageType("F16", 2),
     "torch BFloat16Storage": StorageType("BF16", 2),
@@ -236,126 +270,48 @@ _GLOBALS: Mapping[str, object] = {
     "torch ByteStorage": StorageType("U8", 1),
     "torch BoolStorage": StorageType("BOOL", 1),
 }
+_INSTRUCTIONS = (  # that torch.save writes for a dict of tensors, in protocol 2
+    *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BINPERSID),
+    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET, pickle.SETITEM, pickle.SETITEMS),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.NEWTRUE, pickle.NEWFALSE),
+    *(pickle.BINUNICODE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+)
 
 
-def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
-    """Return the tensors of a pickled dict by name.
+class _Unpickler(pickle._Unpickler):
+    """Python's unpickler with the instructions, functions and persistent ids of torch.save.
 
-    Raises ModelUnavailable, naming the file at `path`: anything but one dict of tensors as torch.save writes it.
+    pickle.Unpickler, in C, allocates gigabytes for one memo index and hashes dict keys before any hook sees them.
     """
-    try:
-        value = _interpret(pickled)
-        if type(value) is not dict:
-            raise ValueError(f"it holds a {type(value).__name__}, not a dict of tensors")
-        for name, tensor in value.items():
-            if not isinstance(tensor, StoredTensor):
-                raise ValueError(f"its entry {name[:100]!r} is a {type(tensor).__name__}, not a tensor")
-    except (ValueError, IndexError, KeyError) as error:
-        why = str(error)[:200] if isinstance(error, ValueError) else "its pickle uses a value that it has not stored"
-        advice = "only a plain dict of tensors is read: convert it to safetensors"
-        raise ModelUnavailable(f"{path}: {why}; {advice}") from error
-    return value
 
+    stack: list[Any]
 
-def _interpret(pickled: bytes) -> object:  # noqa: PLR0912, PLR0915  one case an instruction
-    """Return the value of the pickle: dicts, tuples, strings, numbers, and the results of _GLOBALS, _storage, _call."""
-    import pickletools  # noqa: PLC0415  4 ms, and few models need it
+    def load_empty_dict(self) -> None:
+        self.stack.append(_Dict())
 
-    stack: list[Any] = []
-    outer: list[list[Any]] = []  # the stacks below the open marks
-    memo: dict[int, Any] = {}
-    argument: Any
-    for opcode, argument, at in pickletools.genops(pickled):
-        match opcode.name:
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
-                _check_size(argument)
-                stack.append(argument)
-            case "NEWTRUE" | "NEWFALSE":
-                stack.append(opcode.name == "NEWTRUE")
-            case "MARK":
-                if len(outer) == _MARKS_LIMIT:
-                    raise ValueError(f"its pickle is nested more than {_MARKS_LIMIT} deep")
-                outer.append(stack)
-                stack = []
-            case "TUPLE":
-                marked, stack = stack, outer.pop()
-                stack.append(tuple(marked))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append(_pop(stack, int(opcode.name[-1])))
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "EMPTY_DICT":
-                stack.append({})
-            case "GLOBAL":
-                if argument not in _GLOBALS:
-                    raise ValueError(f"its pickle names {argument[:100]!r}")
-                stack.append(_GLOBALS[argument])
-            case "BINPERSID":
-                stack.append(_storage(stack.pop()))
-            case "REDUCE":
-                stack.append(_call(*_pop(stack, 2)))
-            case "SETITEM":
-                items = _pop(stack, 2)
-                _set_items(stack[-1], items)
-            case "SETITEMS":
-                marked, stack = stack, outer.pop()
-                _set_items(stack[-1], marked)
-            case "BUILD":  # torch.save keeps _metadata for load_state_dict in an attribute of the OrderedDict
-                if type(stack.pop()) is not dict or type(stack[-1]) is not dict:
-                    raise ValueError("its pickle sets attributes of an object")
-            case "PROTO" if argument == 2:
-                pass
-            case "STOP" if at == len(pickled) - 1:
-                return stack.pop()
-            case name:
-                raise ValueError(f"its pickle has instruction {name} ({argument!r:.20}) at byte {at:,}")
-        if len(stack) > _STACK_LIMIT:
-            raise ValueError(f"its pickle stacks more than {_STACK_LIMIT:,} values")
-    raise AssertionError("genops ends at STOP or raises ValueError")
+    def load_build(self) -> None:
+        """Drop the attribute `_metadata` of a state dict."""
+        self.stack.pop()
+        if not isinstance(self.stack[-1], _Dict):
+            raise ValueError("its pickle sets attributes of an object")
 
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _INSTRUCTIONS},
+        pickle.EMPTY_DICT[0]: load_empty_dict,
+        pickle.BUILD[0]: load_build,
+    }
 
-def _check_size(argument: str | int) -> None:
-    if isinstance(argument, str) and len(argument) > _STRING_LIMIT:
-        raise ValueError(f"its pickle has a string of {len(argument):,} characters; the limit is {_STRING_LIMIT:,}")
-    if isinstance(argument, int) and abs(argument) >= 2**63:
-        raise ValueError(f"its pickle has a number of {argument.bit_length():,} bits; the limit is 63")
+    def find_class(self, module: str, name: str) -> object:
+        """Return our counterpart of a name of torch. Raises ValueError for every other name."""
+        found = _GLOBALS.get(f"{module} {name}")
+        if found is None:
+            raise ValueError(f"its pickle names {f'{module} {name}'[:100]!r}")
+        return found
 
-
-def _pop(stack: list[Any], count: int) -> tuple[Any, ...]:
-    return tuple(stack.pop() for _ in range(count))[::-1]
-
-
-def _set_items(target: Any, items: Sequence[Any]) -> None:
-    if type(target) is not dict or len(items) % 2:
-        raise ValueError("its pickle sets items of a value that is not a dict, or a key without a value")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if not isinstance(key, str) or key in target:  # other keys are never hashed
-            raise ValueError("its pickle has a key that is not a string, or the same key twice")
-        target[key] = value
-
-
-def _storage(place: Any) -> Storage:
-    match place:
-        case ("storage", StorageType() as kind, str(key), str(), items) if is_shape((items,)):
-            return Storage(key, kind, items)
-        case _:
-            raise ValueError("its pickle points to a value that is not a storage")
-
-
-def _call(function: Any, arguments: Any) -> object:
-    match function, arguments:
-        case _PickleFunction.ORDERED_DICT, ():
-            return {}
-        case _PickleFunction.TENSOR, (Storage() as storage, int(offset), tuple(shape), tuple(strides), bool(), dict()):
-            sizes = (offset, *strides)
-            if not is_shape(shape) or len(strides) != len(shape) or not all(is_shape((size,)) for size in sizes):
-                raise ValueError("its pickle has a tensor of an impossible shape or place")
-            return StoredTensor(storage, offset, shape, strides)
-        case _PickleFunction.PARAMETER, (StoredTensor() as tensor, bool(), dict()):
-            return tensor
-        case _:
-            raise ValueError("its pickle calls a function that is not known, or with unknown arguments")
+    def persistent_load(self, pid: object) -> Storage:
+        """Return the storage of torch's persistent id. Raises ValueError for every other id."""
+        match pid:
+            case ("storage", StorageType() as kind, str(key), str(), int(items)) if is_shape((items,)):
+                return Storage(key, kind, items)
+            case _:
+                raise ValueError("its pickle points to a value that is not a storage")
