@@ -552,9 +552,8 @@ class MultiResult:
 class PullResult:
     model: str  # the requested name; the served one at the end
     state: Literal["pulling", "served"]
-    file: str = ""  # of the repository, the one that is being fetched
     done_bytes: int = 0
-    total_bytes: int = 0
+    total_bytes: int = 0  # of all needed files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

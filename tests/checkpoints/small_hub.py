@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 COMMIT = "a" * 40
@@ -60,28 +61,60 @@ class _Answers(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
+    def do_HEAD(self) -> None:
+        """The headers of a download, by which huggingface_hub names files."""
+        name = self._requested_file()
+        if name is None:
+            self._send(b"{}", 404, {"x-error-code": "EntryNotFound"})
+        elif name in self._hub.statuses:
+            self._send(b"", self._hub.statuses[name], self._hub.headers)
+        else:
+            entry = self._entry(name)
+            digest = entry.get("lfs", {}).get("oid", entry["oid"])
+            facts = {"etag": f'"{digest}"', "x-repo-commit": self._hub.commit, "x-linked-size": str(entry["size"])}
+            place = self._hub.redirects.get(name)
+            headers = {**facts, "x-linked-etag": f'"{digest}"', **({"location": place} if place else {})}
+            self._send(b"", 302 if place else 200, headers)
+
     def do_GET(self) -> None:
         self._hub.tokens.add(self.headers.get("authorization"))
-        listings = {f"/api/models/{self._hub.model}", f"/api/models/{self._hub.model}/revision/main"}
-        path = unquote(self.path.partition("?")[0])
-        if path in listings | {f"/api/models/{self._hub.model}/revision/{self._hub.commit}"}:
+        path = self._path()
+        prefix = f"/api/models/{self._hub.model}"
+        if path in (prefix, f"{prefix}/revision/main", f"{prefix}/revision/{self._hub.commit}"):
             return self._send(json.dumps(self._listing()).encode())
-        prefix = f"/{self._hub.model}/resolve/{self._hub.commit}/"
-        name = path.removeprefix(prefix)
-        if not path.startswith(prefix) or name not in self._hub.files:
+        if path == f"{prefix}/tree/{self._hub.commit}":
+            return self._send(json.dumps([self._entry(name) for name in self._hub.files]).encode())
+        name = self._requested_file()
+        if name is None:
             return self._send(b"{}", 404, {"x-error-code": "RepoNotFound"})
         self._hub.asked.append((name, self.headers.get("range")))
         return self._file(name)
 
+    def _path(self) -> str:
+        return unquote(self.path.partition("?")[0])
+
+    def _requested_file(self) -> str | None:
+        prefix = f"/{self._hub.model}/resolve/{self._hub.commit}/"
+        name = self._path().removeprefix(prefix)
+        return name if self._path().startswith(prefix) and name in self._hub.files else None
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        """The file as the listing of a commit's tree has it."""
+        content = self._hub.announced.get(name, self._hub.files[name])
+        size = self._hub.sizes.get(name, len(content))
+        blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+        lfs = {"oid": hashlib.sha256(content).hexdigest(), "size": size, "pointerSize": 130}
+        return {"type": "file", "path": name, "size": size, "oid": blob} | (
+            {"lfs": lfs} if name.endswith(LARGE) else {}
+        )
+
     def _listing(self) -> Mapping[str, object]:
         siblings = []
-        for name, sent in self._hub.files.items():
-            content = self._hub.announced.get(name, sent)
-            blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
-            size = self._hub.sizes.get(name, len(content))
-            one: dict[str, object] = {"rfilename": name, "size": size, "blobId": blob}
-            if name.endswith(LARGE):
-                one["lfs"] = {"size": size, "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
+        for name in self._hub.files:
+            entry = self._entry(name)
+            one = {"rfilename": name, "size": entry["size"], "blobId": entry["oid"]}
+            if lfs := entry.get("lfs"):
+                one["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": 130}
             siblings.append(one)
         return {"id": self._hub.model, "modelId": self._hub.model, "sha": self._hub.commit, "siblings": siblings}
 
@@ -110,6 +143,8 @@ class _Answers(BaseHTTPRequestHandler):
         for name, value in {"content-length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
+        if self.command == "HEAD":
+            body = b""
         with suppress(ConnectionError):  # a client that has read enough
             self.wfile.write(body[:most])
         self.close_connection = True

@@ -234,13 +234,13 @@ def hub_error(name: str) -> Exception:
         (hub_error("GatedRepoError"), "gated"),
         (hub_error("RepositoryNotFoundError"), "not on the hub"),
         (hub_error("RevisionNotFoundError"), "no revision v1"),
-        (LocalEntryNotFoundError("no network"), "could not be reached"),
+        (LocalEntryNotFoundError("no network"), " failed (no network); check the network"),
         (
             OSError(28, "No space left on device"),
             "cannot be written (No space left on device); make room there, or set another",
         ),
         (TimeoutError(), "could not be reached (timeout)"),
-        (RuntimeError("from the depths of a library"), "could not be reached (unexpected error)"),
+        (RuntimeError("from the depths of a library"), " failed (from the depths of a library); check the network"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

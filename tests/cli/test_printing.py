@@ -66,13 +66,13 @@ def test_a_bar_on_a_terminal_in_ascii_has_its_signs_only(tmp_path: Path) -> None
     assert "\\u" not in seen
 
 
-def test_a_pull_on_a_terminal_has_a_line_for_each_file(tmp_path: Path) -> None:
+def test_a_pull_on_a_terminal_has_a_line_for_each_model(tmp_path: Path) -> None:
     """A narrow one shows its size, a wide one the remaining time too. No line of the table ends in spaces."""
     with small_hub(write_sentence_model(tmp_path / "repository")) as hub:
         for columns, has_time in ((40, False), (100, True)):
             environ = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / str(columns)), "PYTHONIOENCODING": "ascii"}
             seen = on_a_terminal(["pull", MODEL], tmp_path, columns, **environ)
-            assert re.search(r"modules\.json +[-m\x1b\[;\d ]*\d+/\d+ bytes", seen)
+            assert re.search(r"some/model +[-m\x1b\[;\d ]*\d+\.\d/\d+\.\d kB", seen)
             assert bool(re.search(r"\d\d:\d\d|--:--", seen)) is has_time
             assert "\\u" not in seen
             table = seen[seen.index("commit") :]
@@ -85,7 +85,7 @@ def test_the_error_of_an_unfinished_download_has_a_line_of_its_own(tmp_path: Pat
         hub.sizes["config.json"] = 3
         seen = on_a_terminal(["serve", MODEL], tmp_path, code=2, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf"))
     assert "config.json" in seen
-    assert f"\x1b[2Kvectord: {MODEL}: config.json: longer than the hub announced" in seen
+    assert f"\x1b[2K\x1b[?25h\rvectord: model {MODEL} is neither a folder nor in " in seen
 
 
 def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ def _download(
         ) from error
 
 
-def _show(path: str, done: int, total: int | None) -> None:
-    progress.info(path, extra={"progress": (done, total)})
+def _show(hub_id: str, done: int, total: int) -> None:
+    progress.info(hub_id, extra={"progress": (done, total)})
 
 
 def _commit(snapshot: Path) -> str | None:

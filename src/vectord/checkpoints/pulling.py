@@ -1,22 +1,17 @@
-"""Download a model into the Hugging Face cache: only the needed files, resumed, and verified by digest.
+"""Download a model into the Hugging Face cache: only the needed files, verified by digest.
 
-`vectord pull`, hub.py and pulls.py, in a thread of a running server, call it. huggingface_hub lists the repository
-and defines the cache layout. Its own downloads restart after a killed process (2.4: a new temporary file for each
-call) and name files after response headers, so the bytes are fetched here, into a `.part` file next to the blobs that
-the next call resumes.
-
-The hub is not trusted: names, sizes and digests of its listing are checked first, its response headers name no file,
-its redirects stay out of the private network (redirects.py), and content that differs from the listing is deleted.
+`vectord pull`, hub.py and pulls.py, in a thread of a running server, call it. huggingface_hub downloads the files, into
+its own cache layout; this module chooses them from the listing of the repository, and compares every file, existing
+ones too, with the digest that the listing or the lock file has. A file that differs is deleted.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,18 +20,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
-from vectord.checkpoints.redirects import RefusedRedirect, refusing_redirects
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
 from vectord.config.sources import without_password
 from vectord.errors import ModelUnavailable, plain_reason
+from vectord.housekeeping import Housekeeping
 
-MAX_FILES = 100_000  # of a repository
-MAX_FILE_BYTES = 2**40
-ATTEMPTS = 5
-PAUSE_S = 1.0  # before the second attempt; doubled for each further one
 CHUNK_BYTES = 2**20
 
-Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
+Progress = Callable[[str, int, int], None]  # hub id, bytes on this machine, bytes of the model
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _OTHER_FOLDER = "set another folder with --hf-home (HF_HOME)"
 _DISK_ADVICE: dict[int | None, str] = {
@@ -57,17 +48,6 @@ class PullFailed(ModelUnavailable):
         self.failure = failure or message
 
 
-class _WrongContent(Exception):
-    """The response differs from what the hub announced."""
-
-
-class _ProgressFailed(Exception):
-    """The caller's callback raised `cause`."""
-
-    def __init__(self, cause: Exception) -> None:
-        self.cause = cause
-
-
 @dataclass(frozen=True, slots=True)
 class _RemoteFile:
     """One file of the repository's listing."""
@@ -76,13 +56,6 @@ class _RemoteFile:
     size_bytes: int
     sha256: str | None  # of large files (LFS)
     blob: str | None  # git's id, of the others
-
-    @property
-    def digest(self) -> str:
-        """The name of its content in the cache."""
-        digest = self.sha256 or self.blob
-        assert digest is not None
-        return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +105,7 @@ def pull(
     revision: str | None,
     cache: Path,
     token: str | None,
-    progress: Progress = lambda path, done, total: None,
+    progress: Progress = lambda hub_id, done, total: None,
     graphs: Sequence[str] = (),
     held_to: LockedModel | None = None,
     limit_bytes: int | None = None,
@@ -149,10 +122,8 @@ def pull(
         at = held_to.commit if held_to is not None else revision
         timeout_s = constants.HF_HUB_ETAG_TIMEOUT
         info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
-        if not COMMIT.fullmatch(str(info.sha)):
-            raise ModelUnavailable(f"{hub_id}: the hub names a commit that is none")
-        if held_to is not None and info.sha != held_to.commit:
-            raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
+        if not COMMIT.fullmatch(str(info.sha)) or (held_to is not None and info.sha != held_to.commit):
+            raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {at or 'the main branch'}")
         remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
         puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to, limit_bytes)
         if held_to is not None:
@@ -169,22 +140,14 @@ def pull(
 
 
 def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
-    """The files of the listing. Raises ModelUnavailable for too many files, or paths outside the folder."""
-    if len(siblings) > MAX_FILES:
-        raise ModelUnavailable(f"{hub_id}: a repository of over {MAX_FILES:,} files")
+    """The files of the listing. Raises ModelUnavailable for a path outside the folder."""
     for sibling in siblings:
         path = str(sibling.rfilename)
         if PurePosixPath(path).is_absolute() or {"", ".", ".."} & set(re.split(r"[/\\]", path)) or "\0" in path:
             raise ModelUnavailable(f"{hub_id}: a file's path lies outside the model's folder")
         sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
-        size = sibling.size
-        if not _DIGEST.fullmatch(str(sha256 or sibling.blob_id)) or not isinstance(size, int):
-            continue
-        if not 0 <= size <= MAX_FILE_BYTES:
-            raise ModelUnavailable(
-                f"{hub_id}: a file may have at most {MAX_FILE_BYTES:,} bytes, and the hub says {size:,}"
-            )
-        yield _RemoteFile(path, size, sha256, None if sha256 else sibling.blob_id)
+        if _DIGEST.fullmatch(str(sha256 or sibling.blob_id)) and isinstance(sibling.size, int):
+            yield _RemoteFile(path, sibling.size, sha256, None if sha256 else sibling.blob_id)
 
 
 def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_RemoteFile]:
@@ -193,7 +156,7 @@ def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_R
 
 
 class _Puller:
-    """Downloads files of one commit into its folder of the cache, in the layout of huggingface_hub."""
+    """Downloads files of one commit into its folder of the cache."""
 
     def __init__(
         self,
@@ -209,14 +172,14 @@ class _Puller:
         self.files: dict[str, LockedFile] = {}  # verified
         self.fetched_bytes = 0
         self._hub_id = hub_id
+        self._cache = cache
         self._token = token
         self._progress = progress
         self._held_to = {} if held_to is None else {file.path: file for file in held_to.files}
         self._limit_bytes = limit_bytes
         self._root = repository_folder(hub_id, cache)
         self.snapshot = self._root / "snapshots" / commit
-        for folder in (self._root / "blobs", self._root / "refs", self.snapshot):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.snapshot.mkdir(parents=True, exist_ok=True)
 
     def set_branch(self, revision: str, *, move: bool) -> None:
         ref = self._root / "refs" / revision
@@ -229,130 +192,87 @@ class _Puller:
         """Raises ModelUnavailable for a file that differs from the listing or from the lock file, and before the first
         byte if the files are too large."""
         files = [file for file in remote if file.path not in self.files]
-        self._check_size(files)
+        missing = [file for file in files if not self._is_present(file)]
+        self._check_size(files, missing)
+        if missing:
+            self._download(missing)
+        for file in missing:
+            if not self._is_present(file):
+                raise ModelUnavailable(
+                    f"{self._hub_id}: {file.path} has another checksum than the hub announced; nothing is kept"
+                )
         for file in files:
-            blob = self._root / "blobs" / file.digest
-            if not _matches(blob, file):
-                with self._lock_of(blob):
-                    if not _matches(blob, file):  # another process may have fetched it
-                        self._download(file, blob)
-            sha256 = file.sha256 or file_sha256(blob)
-            locked = self._held_to.get(file.path)
-            if locked is not None and (locked.sha256, locked.size_bytes) != (sha256, file.size_bytes):
+            locked = LockedFile(file.path, file.size_bytes, file.sha256 or file_sha256(self.snapshot / file.path))
+            if self._held_to.get(file.path, locked) != locked:
                 raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
-            self._link(file.path, blob)
-            self.files[file.path] = LockedFile(file.path, file.size_bytes, sha256)
+            self.files[file.path] = locked
 
-    def _check_size(self, files: Sequence[_RemoteFile]) -> None:
+    def _is_present(self, file: _RemoteFile) -> bool:
+        """Whether the cache has the listed content; any other content is deleted."""
+        path = self.snapshot / file.path
+        if _matches(path, file):
+            return True
+        if path.is_symlink():
+            (self._root / "blobs" / path.readlink().name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        return False
+
+    def _check_size(self, files: Sequence[_RemoteFile], missing: Sequence[_RemoteFile]) -> None:
         model_bytes = sum(file.size_bytes for file in files) + sum(file.size_bytes for file in self.files.values())
         if self._limit_bytes is not None and model_bytes > self._limit_bytes:
             raise ModelUnavailable(
                 f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is "
                 f"{self._limit_bytes:,} bytes"
             )
-        blobs = self._root / "blobs"
-        missing_bytes = sum(file.size_bytes for file in files if not (blobs / file.digest).is_file())
-        missing_bytes -= sum(map(_size, (_part(blobs / file.digest) for file in files)))
-        free_bytes = _free_bytes(self._root)
+        missing_bytes, free_bytes = sum(file.size_bytes for file in missing), _free_bytes(self._root)
         if missing_bytes > free_bytes:
             raise ModelUnavailable(
                 f"{self._hub_id}: {missing_bytes:,} bytes to fetch, and {self._root} has {free_bytes:,} bytes free"
             )
 
-    def _link(self, path: str, blob: Path) -> None:
-        link = self.snapshot / path
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists() or link.resolve() != blob.resolve():
-            link.unlink(missing_ok=True)
-            link.symlink_to(os.path.relpath(blob, link.parent))
+    def _download(self, missing: Sequence[_RemoteFile]) -> None:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415
 
-    @contextmanager
-    def _lock_of(self, blob: Path) -> Iterator[None]:
-        """Only one process at a time writes a blob: huggingface_hub's own lock."""
-        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # noqa: PLC0415
+        missing_bytes = sum(file.size_bytes for file in missing)
+        verified_bytes = sum(file.size_bytes for file in self.files.values())
+        housekeeping = Housekeeping("the progress of a download")
 
-        folder = self._root.parent / ".locks" / self._root.name
-        folder.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(folder / f"{blob.name}.lock"):
-            yield
+        def show(done: int) -> None:
+            done = min(done, missing_bytes)
+            housekeeping.run(self._progress, self._hub_id, verified_bytes + done, verified_bytes + missing_bytes)
 
-    def _download(self, file: _RemoteFile, blob: Path) -> None:
-        """Over several connections if necessary; the digest decides at the end."""
-        part = _part(blob)
-        for attempt in range(ATTEMPTS):
-            try:
-                self._resume(file, part)
-                break
-            except Exception as error:  # the exceptions of whatever HTTP client huggingface_hub uses
-                is_final = isinstance(error, (_ProgressFailed, _WrongContent, RefusedRedirect))
-                is_final = is_final or _is_refusal(error) or _disk_advice(error) is not None
-                if attempt == ATTEMPTS - 1 or is_final:
-                    raise
-                time.sleep(PAUSE_S * 2**attempt)
-        if not _matches(part, file):
-            part.unlink()
-            raise ModelUnavailable(
-                f"{self._hub_id}: {file.path} has another checksum than the hub announced; nothing is kept"
-            )
-        part.replace(blob)
-
-    def _resume(self, file: _RemoteFile, part: Path) -> None:
-        """Download from the end of `part` to the end of the file."""
-        from huggingface_hub import constants, get_session, get_token, hf_hub_url  # noqa: PLC0415
-        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined] # noqa: PLC0415
-
-        start = _size(part)
-        if start > file.size_bytes:
-            part.unlink()
-            start = 0
-        if start == file.size_bytes and start:
-            return
-        # identity: a compressed response would have another size, and ranges of other bytes
-        headers = {"accept-encoding": "identity"}
-        if token := self._token or get_token():
-            headers["authorization"] = f"Bearer {token}"
-        if start:
-            headers["range"] = f"bytes={start}-"
-        url = hf_hub_url(self._hub_id, file.path, revision=self.commit)
-        timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with get_session().stream("GET", url, headers=headers, follow_redirects=True, timeout=timeout_s) as response:
-            hf_raise_for_status(response)
-            start = start if response.status_code == 206 else 0  # a server without ranges sends the whole file
-            if start and not str(response.headers.get("content-range", "")).startswith(f"bytes {start}-"):
-                raise _WrongContent(f"{file.path}: the response has another range than requested")
-            with part.open("r+b" if start else "wb") as target:
-                target.seek(start)
-                self._write(file, target, response.iter_bytes(), start)
-
-    def _write(self, file: _RemoteFile, target: Any, chunks: Iterable[bytes], done: int) -> None:
-        self._show(file, done)
-        for chunk in chunks:
-            done += len(chunk)
-            if done > file.size_bytes:
-                raise _WrongContent(f"{file.path}: longer than the hub announced")
-            target.write(chunk)
-            self.fetched_bytes += len(chunk)
-            self._show(file, done)
-        if done < file.size_bytes:
-            raise EOFError(file.path)
-
-    def _show(self, file: _RemoteFile, done: int) -> None:
-        try:
-            self._progress(file.path, done, file.size_bytes)
-        except Exception as error:  # such as a full disk of the output: not an error of the cache
-            raise _ProgressFailed(error) from error
+        show(0)
+        snapshot_download(
+            self._hub_id,
+            revision=self.commit,
+            cache_dir=self._cache,
+            token=self._token,
+            allow_patterns=[glob.escape(file.path) for file in missing],
+            tqdm_class=_byte_counter(show),
+        )
+        show(missing_bytes)
+        self.fetched_bytes += missing_bytes
 
 
-def _part(blob: Path) -> Path:
-    return blob.with_name(f"{blob.name}.vectord.part")
+def _byte_counter(show: Callable[[int], None]) -> Any:
+    """A class of progress bars that draws nothing and reports the bytes of all files."""
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined] # noqa: PLC0415
+
+    class ByteCounter(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._counts_bytes = options.get("name") == "huggingface_hub.snapshot_download"
+            super().__init__(*arguments, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0  # a disabled bar does not count
+            if self._counts_bytes:
+                show(int(self.n))
+
+    return ByteCounter
 
 
 def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _matches(path: Path, file: _RemoteFile) -> bool:
@@ -368,17 +288,11 @@ def _matches(path: Path, file: _RemoteFile) -> bool:
     return digest.hexdigest() == file.blob
 
 
-def _is_refusal(error: Exception) -> bool:
-    """Whether the response has a status that a further attempt would not change."""
-    status = _status_of(error)
-    return status is not None and 400 <= status < 500 and status not in (408, 429)
-
-
-def _status_of(error: Exception) -> int | None:
+def _status_of(error: BaseException) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _disk_advice(error: Exception) -> str | None:
+def _disk_advice(error: BaseException) -> str | None:
     """The way out, after a semicolon. None if the disk is not at fault."""
     return _DISK_ADVICE.get(error.errno) if isinstance(error, OSError) else None
 
@@ -386,17 +300,12 @@ def _disk_advice(error: Exception) -> str | None:
 @contextmanager
 def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> Iterator[None]:
     """Raise the hub's refusals, and the errors of network and disk, as ModelUnavailable."""
-    from huggingface_hub import constants, errors, get_session  # noqa: PLC0415
+    from huggingface_hub import constants, errors  # noqa: PLC0415
 
     try:
-        with refusing_redirects(get_session(), constants.ENDPOINT):
-            yield
+        yield
     except ModelUnavailable:
         raise
-    except _ProgressFailed as error:
-        raise error.cause from None
-    except (_WrongContent, RefusedRedirect) as error:
-        raise ModelUnavailable(f"{hub_id}: {error}") from error
     except errors.GatedRepoError as error:
         why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
         raise ModelUnavailable(why) from error
@@ -406,21 +315,22 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
     except Exception as error:  # the library's exceptions differ between versions
-        failure = _failure(error, cache, constants.ENDPOINT)
-        message = f"model {hub_id}: {failure}; the same command resumes the download"
+        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
+        failure = _failure(cause or error, cache, constants.ENDPOINT)
+        message = f"model {hub_id}: {failure}; the same command fetches the missing files"
         raise PullFailed(message, failure=failure) from error
 
 
-def _failure(error: Exception, cache: Path, endpoint: str) -> str:
+def _failure(error: BaseException, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
-    reason, status = plain_reason(error), _status_of(error)
-    endpoint = without_password(endpoint)
+    reason, status, shown = plain_reason(error), _status_of(error), without_password(endpoint)
     if (advice := _disk_advice(error)) is not None:
         return f"{cache} cannot be written ({reason}){advice}"
     if status is not None:
         way = "set a token (HF_TOKEN)" if status in (401, 403) else "retry later"
-        return f"the hub at {endpoint} answers with status {status}; {way}, or set a mirror with --hf-endpoint"
-    return (
-        f"the hub at {endpoint} could not be reached ({reason}); check the network, or set a mirror with --hf-endpoint "
-        "(HF_ENDPOINT)"
-    )
+        return f"the hub at {shown} answers with status {status}; {way}, or set a mirror with --hf-endpoint"
+    failure = f"the hub at {shown} could not be reached ({reason})"
+    if reason == "unexpected error":
+        why = str(error).partition("\n")[0][:200].rstrip(".").replace(endpoint, shown)
+        failure = f"the download from the hub at {shown} failed ({why})"
+    return f"{failure}; check the network, or set a mirror with --hf-endpoint (HF_ENDPOINT)"

@@ -34,7 +34,6 @@ from vectord.schema import (
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(pulling, "PAUSE_S", 0.0)
     with small_hub(write_bge_m3(tmp_path / "repository")) as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"

@@ -41,8 +41,8 @@ POLL_S = 0.5  # between two requests for the progress of a running server
 
 HELP = """\
 Fetch each MODEL (a hub id; default: the models of the settings) into the cache of `vectord serve`. Only the files that
-the server reads are fetched; torch files and graphs only if there are no safetensors. An interrupted pull continues
-where it stopped, also after kill -9. Every file is checked against the hub's checksum, existing files too.
+the server reads are fetched; torch files and graphs only if there are no safetensors. After an interruption, the same
+command fetches the missing files. Every file is checked against the hub's checksum, existing files too.
 
 The lock file vectord.lock gets each model's commit, and each file's size and sha256. `vectord serve --lock-file
 vectord.lock` serves these commits and refuses files that differ. --lock-file names another file.
@@ -58,7 +58,7 @@ Exit codes:
   0    every file is present and correct; with --url, the models are served
   1    with --url: the server refused or failed; a line on standard error has its reason
   2    a model that is not on the hub, a wrong checksum, a model missing in the lock file
-  130  Ctrl-C; the same command continues
+  130  Ctrl-C; the same command fetches the missing files
 
 \b
 Examples:
@@ -138,7 +138,6 @@ class _Report(msgspec.Struct):
 
     model: str
     state: Literal["pulling", "served"]
-    file: str
     done_bytes: int
     total_bytes: int
 
@@ -170,8 +169,8 @@ def _await_pull(server: ProbedServer, name: str, progress: Progress) -> _Report 
             return reply
         if reply.status != 200 or report.state == "served":
             return report if reply.status == 200 else reply
-        if report.file:
-            progress(printable(report.file), report.done_bytes, report.total_bytes)
+        if report.total_bytes:
+            progress(name, report.done_bytes, report.total_bytes)
         time.sleep(POLL_S)
 
 
@@ -191,17 +190,16 @@ def _hub_ids(config: ModelConfig) -> list[str]:
 
 @contextmanager
 def _progress(as_json: bool) -> Iterator[Progress]:
-    """A bar for each file on a terminal, else a line for each file on standard error. Nothing with JSON."""
+    """A bar for each model on a terminal, else a line for each model on standard error. Nothing with JSON."""
     tasks: dict[str, Any] = {}
     if as_json:
-        yield lambda path, done, total: None
+        yield lambda hub_id, done, total: None
     elif not sys.stderr.isatty():
 
-        def write_line(path: str, done: int, total: int | None) -> None:
-            if path not in tasks:
-                tasks[path] = None
-                start = f", continuing at {done:,}" if done else ""
-                sys.stderr.write(f"vectord: {path}, {total:,} bytes{start}\n")
+        def write_line(hub_id: str, done: int, total: int) -> None:
+            if hub_id not in tasks:
+                tasks[hub_id] = None
+                sys.stderr.write(f"vectord: {hub_id}, {total:,} bytes\n")
 
         yield write_line
     else:
@@ -218,9 +216,9 @@ def _progress(as_json: bool) -> Iterator[Progress]:
             columns += [rich.TransferSpeedColumn(table_column=one_line), rich.TimeRemainingColumn(compact=True)]
         with rich.Progress(*columns, console=screen) as bars:
 
-            def update(path: str, done: int, total: int | None) -> None:
-                if path not in tasks:
-                    tasks[path] = bars.add_task(path, total=total)
-                bars.update(tasks[path], completed=done)
+            def update(hub_id: str, done: int, total: int) -> None:
+                if hub_id not in tasks:
+                    tasks[hub_id] = bars.add_task(hub_id)
+                bars.update(tasks[hub_id], completed=done, total=total)
 
             yield update

@@ -122,12 +122,11 @@ class Pulls:
                 await self._last.task
 
     async def _pull(self, puller: Puller, name: str) -> str:
-        def show(path: str, done: int, total: int | None) -> None:
+        def show(hub_id: str, done: int, total: int) -> None:
             if self._closed:
-                raise SystemExit  # in_own_thread ends the thread; an Exception would be tried again
+                raise SystemExit  # in_own_thread ends the thread
             if self._last is not None:
-                shown = PullResult(model=name, state="pulling", file=path, done_bytes=done, total_bytes=total or 0)
-                self._last.progress = shown
+                self._last.progress = PullResult(model=name, state="pulling", done_bytes=done, total_bytes=total)
 
         try:
             source = await in_own_thread(lambda: puller.fetch(name, show), f"vectord-pull-{name}", daemon=True)

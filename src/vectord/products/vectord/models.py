@@ -92,11 +92,10 @@ def _model(info: ModelInfo) -> dict[str, Any]:
 
 
 class PullAnswer(msgspec.Struct):
-    """The progress of a pull: the current file and its bytes. Repeat the request until the state is `served`."""
+    """The progress of a pull, in bytes of the model. Repeat the request until the state is `served`."""
 
     model: str
     state: Literal["pulling", "served"]
-    file: str
     done_bytes: int
     total_bytes: int
 

@@ -92,9 +92,9 @@ async function pull(name) {
       bar.hidden = !report.total_bytes;
       bar.max = report.total_bytes || 1;
       bar.value = report.done_bytes;
-      if (report.file) {
+      if (report.total_bytes) {
         find("models-status").textContent =
-          `${name}: ${report.file}, ${megabytes(report.done_bytes)} of ${megabytes(report.total_bytes)} MB`;
+          `${name}: ${megabytes(report.done_bytes)} of ${megabytes(report.total_bytes)} MB`;
       }
       await new Promise((resolve) => setTimeout(resolve, PULL_PERIOD_MS));
     }
