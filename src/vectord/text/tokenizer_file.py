@@ -26,7 +26,7 @@ from vectord.checkpoints.gguf.tokenizer import tokenizer_json
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
-from vectord.text.tokenizer_settings import add_ends_of_own_class, find_contradictions
+from vectord.text.tokenizer_settings import add_ends_of_own_class, find_contradictions, steps_of
 
 log = logging.getLogger("vectord.text")
 
@@ -138,7 +138,7 @@ def check_growth(tokenizer: Tokenizer, path: Path) -> None:
     """Raises ModelUnavailable if the file's steps could make a text far longer than it is."""
     parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.post_processor, tokenizer.decoder)
     states = [json.loads(part.__getstate__()) for part in parts if part is not None]
-    steps = [step for state in states for step in _steps(state)]
+    steps = [step for state in states for step in steps_of(state)]
     if len(steps) > STEPS_LIMIT:
         raise ModelUnavailable(f"{path}: a tokenizer of {len(steps):,} steps; the limit is {STEPS_LIMIT}")
     growth = 1.0
@@ -152,18 +152,6 @@ def check_growth(tokenizer: Tokenizer, path: Path) -> None:
         raise ModelUnavailable(f"{path}: a tokenizer whose replacements make a text up to {growth:,.0f} times as long")
     if getattr(tokenizer.model, "max_input_chars_per_word", 0) > WORD_CHARACTERS_LIMIT:
         raise ModelUnavailable(f"{path}: max_input_chars_per_word is over {WORD_CHARACTERS_LIMIT:,}")
-
-
-def _steps(state: Any) -> Iterator[Step]:
-    """Every object with a type, at any depth: sequences nest. The library bounds the depth."""
-    if isinstance(state, list):
-        for item in state:
-            yield from _steps(item)
-    elif isinstance(state, dict):
-        if "type" in state:
-            yield state
-        for value in state.values():
-            yield from _steps(value)
 
 
 def _growth(step: Step, path: Path) -> float:
