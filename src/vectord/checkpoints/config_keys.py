@@ -1,19 +1,28 @@
 """Refuses configuration keys of a model that no code has read: `refuse_unread(settings, harmless)`.
 
 An unread key could change the vectors, so it stops the load, unless a table here or in networks/ says why it has no
-effect, or the operator allows it by name. The code that reads a file calls this after its last `get`.
+effect, transformers ignores it too, or the operator allows it by name. The code that reads a file calls this after its
+last `get`.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from vectord.checkpoints.files.read import Settings
 from vectord.errors import ModelUnavailable
 
 OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
+REFERENCE_KEYS = Path(__file__).with_name("reference_keys.json")  # written by tests/compute/networks/reference_keys.py
+
+log = logging.getLogger("vectord.checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +33,45 @@ class Harmless:
     accepts: Callable[[Any], bool] = lambda value: True
 
 
-def refuse_unread(settings: Settings, harmless: Mapping[str, Harmless]) -> None:
-    """Raise ModelUnavailable, naming key and file, for the first unread key that is neither null nor harmless."""
+def refuse_unread(
+    settings: Settings, harmless: Mapping[str, Harmless], is_read: Callable[[str], bool] = lambda key: True
+) -> None:
+    """Raise ModelUnavailable, naming key and file, for the first unread key that is neither null nor harmless.
+
+    is_read: whether transformers reads a key; one that it ignores is logged once, and ignored here too.
+    """
+    ignored = []
     for key, value in settings.unread().items():
-        known = harmless.get(key)
-        if value is not None and (known is None or not known.accepts(value)):
-            name = key[:80]
+        known, name = harmless.get(key), key[:80]
+        if value is None or (known is not None and known.accepts(value)):
+            continue
+        if known is not None or is_read(key):
             raise ModelUnavailable(
                 f"{settings.path}: {name} {repr(value)[:80]} is not supported and could change the results; "
                 f"{OPTION} {name} ignores it"
             )
+        ignored.append(name)
+    if ignored:
+        _log_ignored(settings.path, tuple(ignored))
+
+
+@cache  # a network is made several times
+def _log_ignored(path: Path, keys: tuple[str, ...]) -> None:
+    log.info("%s: ignored, as by transformers: %s", path, ", ".join(keys))
+
+
+def transformers_reads(settings: Settings, model_type: str, sources: str = "") -> Callable[[str], bool]:
+    """Return a predicate: whether transformers reads a key of config.json for this model_type.
+
+    sources: the code of the classes that compute the model, for a model_type that the generated table lacks. Code of
+    the model's own (auto_map) may read any key.
+    """
+    table = json.loads(REFERENCE_KEYS.read_text("utf-8"))
+    own = table["model_types"].get(model_type, sources)
+    if not own or settings.fields.get("auto_map"):
+        return lambda key: True
+    names = frozenset(re.findall(r"\w+", own)).union(table["shared"].split())
+    return lambda key: key in names
 
 
 def refuse_null(settings: Settings, keys: str) -> None:

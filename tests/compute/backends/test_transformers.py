@@ -308,14 +308,25 @@ def test_nothing_in_the_folder_runs(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
-    """transformers' class has no field for it. The config as the class saves it is accepted."""
-    folder = write(tmp_path, albert())
+def test_a_key_that_transformers_ignores_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither its config class nor its code has the name. The config as the class saves it has no such key."""
+    caplog.set_level("INFO")
+    model = gpt2()
+    folder = write(tmp_path, model)
     load(spec_of(folder), FLOAT32)
-    with pytest.raises(
-        ModelUnavailable, match=r"config\.json: embedding_scale 2\.5 .*--allow-unknown-config embedding_s"
-    ):
-        load(spec_of(edit(folder, embedding_scale=2.5)), FLOAT32)
+    assert "ignored" not in caplog.text
+    backend = load(spec_of(edit(folder, embedding_scale=2.5)), FLOAT32)
+    assert f"{folder}/config.json: ignored, as by transformers: embedding_scale" in caplog.messages
+    np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
+
+
+def test_a_key_that_only_the_code_of_a_class_reads_is_refused(tmp_path: Path) -> None:
+    """Qwen2's config class has no head_dim, and its attention reads it."""
+    from transformers import Qwen2Config, Qwen2Model
+
+    model = Qwen2Model(Qwen2Config(**SIZES, intermediate_size=48, num_key_value_heads=2))
+    with pytest.raises(ModelUnavailable, match=r"config\.json: head_dim 8 .*--allow-unknown-config head_dim"):
+        load(spec_of(edit(write(tmp_path, model), head_dim=8)), FLOAT32)
 
 
 def test_hostile_keys_reach_no_config(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "bert",
         {
             **BERT,
+            "auto_map": None,
             "bos_token_id": 0,
             "eos_token_id": 2,
             "directionality": "bidi",
@@ -120,6 +121,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "bert",
         {
             **BERT,
+            "auto_map": None,
             "cell": {},
             "emb_size": 312,
             "structure": [],
@@ -170,6 +172,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "albert",
         {
             **BERT,
+            "auto_map": None,
             "classifier_dropout_prob": 0.1,
             "down_scale_factor": 1,
             "gap_size": 0,
@@ -248,6 +251,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "modernbert",
         {
             **{key: value for key, value in BERT.items() if key != "hidden_act"},
+            "auto_map": None,
             "attention_bias": False,
             "attention_dropout": 0.0,
             "classifier_activation": "gelu",
@@ -282,6 +286,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "t5",
         {
             **NAMES,
+            "auto_map": None,
             "decoder_start_token_id": 0,
             "dropout_rate": 0.1,
             "feed_forward_proj": "relu",

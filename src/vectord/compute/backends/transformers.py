@@ -17,8 +17,9 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import cached_property, partial
-from inspect import signature
+from inspect import getfile, signature
 from math import prod
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread
+from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
@@ -200,7 +201,8 @@ class TransformersModel:
         model_class = _model_class(spec, config)
         # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
         computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
-        refuse_unread(settings, {**computed, **_HARMLESS})
+        sources = "".join(Path(getfile(one)).read_text("utf-8") for one in (type(config), model_class))
+        refuse_unread(settings, {**computed, **_HARMLESS}, transformers_reads(settings, spec.model_type, sources))
         # GPT-2 and its relatives have no table of types: they would add the vector of word 0.
         has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vectord.checkpoints.config_keys import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer
@@ -23,9 +23,6 @@ NAMES = encoder.LayerNames(
 )
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
-    **harmless("of the original library, with its usual values", "gap_size net_structure_type num_memory_blocks", 0),
-    **harmless("the same", "down_scale_factor", 1),
-    **harmless("the same", "layers_to_keep", []),
 }
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,

@@ -67,10 +67,9 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("the usual network, whose positions are in a table or elsewhere", "position_embedding_type", "absolute"),
     **harmless("every token attends to all", "is_causal", False),
     **harmless(
-        "of other libraries: transformers' classes never read it",
-        "cell directionality emb_size pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
-        "pooler_size_per_head pooler_type pre_trained structure summary_activation summary_first_dropout "
-        "summary_last_dropout summary_proj_to_labels summary_type summary_use_proj training",
+        "only ELECTRA's class for several choices reads it",
+        "summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type "
+        "summary_use_proj",
     ),
 }
 

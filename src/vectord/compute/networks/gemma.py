@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vectord.checkpoints.config_keys import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.transformer import Transformer
@@ -23,7 +23,6 @@ head_rows = partial(decoder.head_rows, tied=True)
 
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
-    **harmless("transformers reads hidden_act only", "hidden_activation", "gelu_pytorch_tanh"),
 }
 HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 # transformers reads "gelu" as the approximation too: released configurations have the wrong name.

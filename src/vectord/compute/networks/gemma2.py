@@ -23,7 +23,6 @@ classifier = decoder.classifier
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("transformers reads hidden_activation only", "hidden_act"),
-    **harmless("a copy of sliding_window, which transformers never reads", "sliding_window_size"),
     **harmless("only layers with a window read it, and this model has none", "sliding_window"),
     **harmless("only heads over the vocabulary read it", "final_logit_softcapping"),
 }

@@ -33,11 +33,10 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_activation classifier_bias classifier_pooling"),
     **harmless("only heads over the vocabulary read it", "decoder_bias sparse_pred_ignore_index sparse_prediction"),
-    **harmless("training only", "initializer_cutoff_factor repad_logits_with_grad"),
-    **harmless("speed only", "deterministic_flash_attn reference_compile"),
+    **harmless("training only", "initializer_cutoff_factor"),
+    **harmless("speed only", "deterministic_flash_attn"),
     **harmless("sliding_window replaces it", "local_attention"),
     **harmless("of layers that the model has none of", "global_rope_theta local_rope_theta"),
-    **harmless("norm_eps is read instead", "layer_norm_eps"),
 }
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,

@@ -15,7 +15,7 @@ from typing import Any, Generic, cast
 
 from vectord.checkpoints.adapters import split_adapters
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread
+from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
@@ -89,7 +89,7 @@ class Network(Generic[T]):
         self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
         unread = reader.unread() - _read_by_modules(spec)
         check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
-        refuse_unread(config, {**CONFIG, **module.HARMLESS})
+        refuse_unread(config, {**CONFIG, **module.HARMLESS}, transformers_reads(config, spec.model_type))
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""

@@ -41,7 +41,6 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only the encoder is computed", "is_encoder_decoder num_decoder_layers scale_decoder_outputs"),
     **harmless("training only", "dropout_rate"),
-    **harmless("there is no table of positions", "n_positions"),
 }
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     HarmlessTensors("one table under two names", r"shared\.weight|encoder\.embed_tokens\.weight"),

@@ -1,0 +1,60 @@
+"""The keys of config.json that transformers reads, by model_type: `python -m tests.compute.networks.reference_keys`
+writes checkpoints/reference_keys.json for the installed version.
+
+A key counts as read if it is a field or an alias of the config class, or a name that the sources of the model, or those
+that all models share, read from a config or from the keyword arguments that become one. Names in any string of
+configuration_utils.py count too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from vectord.checkpoints.config_keys import REFERENCE_KEYS
+from vectord.compute.networks.network import ARCHITECTURES
+
+SOURCES = Path(transformers.__file__).parent
+SHARED = (
+    *("cache_utils", "configuration_utils", "masking_utils", "modeling_layers"),
+    *("modeling_rope_utils", "modeling_utils", "quantizers/auto", "utils/quantization_config"),
+    *("integrations/flash_attention", "integrations/moe", "integrations/sdpa_attention"),
+)
+READ = re.compile(
+    r"""config\.(\w+)|(?:get|has)attr\(\s*[\w.]*config,\s*"(\w+)"|kwargs(?:\.pop|\.get|\.setdefault|)[(\[]\s*"(\w+)\""""
+    r"""|config_dict[.\w]*[(\[]\s*"(\w+)"|"(\w+)" in (?:kwargs|config_dict)"""
+)
+
+
+def reference_keys() -> Mapping[str, Any]:
+    shared = {field.name for field in fields(PreTrainedConfig)}
+    for name in SHARED:
+        shared |= read_names(SOURCES / f"{name}.py")
+    shared |= set(re.findall(r'"([a-z_]+)"', (SOURCES / "configuration_utils.py").read_text("utf-8")))
+    types = {name for architecture in ARCHITECTURES for name in (architecture, architecture.replace("_", "-"))}
+    own = {name: keys_of(CONFIG_MAPPING[name]) - shared for name in sorted(types.intersection(CONFIG_MAPPING))}
+    model_types = {name: " ".join(sorted(keys)) for name, keys in own.items()}
+    return {"transformers": transformers.__version__, "shared": " ".join(sorted(shared)), "model_types": model_types}
+
+
+def keys_of(config_class: type[PreTrainedConfig]) -> set[str]:
+    folder = Path(str(sys.modules[config_class.__module__].__file__)).parent
+    found = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
+    return found.union(*map(read_names, folder.glob("[cm]o*.py")))  # configuration_*, modeling_* and modular_*
+
+
+def read_names(path: Path) -> set[str]:
+    return {name for names in READ.findall(path.read_text("utf-8")) for name in names if name}
+
+
+if __name__ == "__main__":
+    REFERENCE_KEYS.write_text(json.dumps(reference_keys(), indent=1) + "\n", "utf-8")
