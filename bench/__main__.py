@@ -27,8 +27,9 @@ from bench import (
     wire,
 )
 from bench.child import REPOSITORY
-from bench.corpus import make_corpus
+from bench.corpus import digest_of, make_corpus
 from bench.machine import conditions
+from bench.precision_texts import precision_texts
 from bench.report import Report, Row, show
 from bench.soak import soak
 from bench.soak_texts import make_long_pool, make_pool
@@ -60,8 +61,9 @@ def main() -> None:
         return
     if options.measure == "precision":
         corpus = make_corpus(resolve(DEFAULT_MODEL, offline=True).folder / "tokenizer.json", options.texts)
-        compared = precision.measure(options.models, corpus.texts)
-        about = {"reference": "sentence-transformers in float32", "texts": f"{options.texts}, corpus {corpus.digest}"}
+        texts = precision_texts(corpus.texts, options.texts)
+        compared = precision.measure(options.models, texts)
+        about = {"reference": "sentence-transformers in float32", "texts": f"{len(texts)}, corpus {digest_of(texts)}"}
         report = Report(title="vectord precision", conditions=conditions() | about, rows=(), rounds=compared)
         show(report, options.json)
         if not options.json:

@@ -40,7 +40,7 @@ class Corpus:
     @property
     def digest(self) -> str:
         """A digest of the texts, which differ between Python versions."""
-        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:12]
+        return digest_of(self.texts)
 
     def pick(self, positions: Sequence[int]) -> Corpus:
         return Corpus([self.texts[i] for i in positions], [self.ids[i] for i in positions])
@@ -51,6 +51,11 @@ class Corpus:
     def nearest(self, tokens: int, count: int) -> list[int]:
         """Positions of the `count` texts whose length is nearest to `tokens`."""
         return sorted(range(len(self.ids)), key=lambda i: abs(len(self.ids[i]) - tokens))[:count]
+
+
+def digest_of(texts: Sequence[str]) -> str:
+    """Return 12 hex digits that differ if a text or the order does."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def make_corpus(tokenizer_file: Path, size: int = 4096) -> Corpus:

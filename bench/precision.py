@@ -22,7 +22,7 @@ from vectord.schema import Caller, EmbedRequest, TextOptions
 Matrix = npt.NDArray[np.float32]
 
 QUERIES = 100  # the first texts are the queries, the others the passages
-DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPES = ("float32", "bfloat16", "float16", "int8", "int8-weights", "int4-weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
