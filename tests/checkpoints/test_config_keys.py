@@ -109,15 +109,6 @@ def test_settings_that_sentence_transformers_writes_are_accepted(config: dict[st
     assert spec_of(folder).outputs == {"dense", "tokens"}
 
 
-def test_an_adapter_is_refused_and_can_be_ignored(folder: Path) -> None:
-    """transformers would add it to the weights. The error has the command that serves it."""
-    write_json(folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "org/base"})
-    with pytest.raises(ModelUnavailable, match=r"adapter_config\.json: .* vectord serve org/base --lora NAME=/"):
-        spec_of(folder)
-    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
-    assert read_spec(located, allow_unknown=["adapter_config.json"]).outputs == {"dense", "tokens"}
-
-
 @pytest.mark.parametrize("listed", [[0], "BertModel", ["BertModel", None]], ids=str)
 def test_architectures_that_are_no_names_are_refused(listed: object, folder: Path) -> None:
     """The class decides the kind of model, so none is left out."""

@@ -1,22 +1,25 @@
 """The adapters (LoRA) of a model: their list, and their tensors by layer.
 
 `read_tasks` finds those that an xlm-roberta-flash checkpoint has among its own tensors, and `read_adapter` reads a
-folder of peft's. Both run at start; compute/networks/ calls `split_adapters` when the model loads.
+folder of peft's. Both run at start; compute/ calls `split_adapters` and `merge_adapter` when the model loads.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.config_keys import OPTION, Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.checkpoints.folder import ADAPTER, ModelFolder
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, ModelSpec
 from vectord.errors import ModelUnavailable
@@ -119,7 +122,9 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     if weights is None:
         raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
     _check_targets(weights, config, includes)
-    return Adapter(name=name, scale=alpha / (math.sqrt(rank) if rank_stabilized else rank), rank=rank, weights=weights)
+    base = config.get("base_model_name_or_path")
+    scale = alpha / (math.sqrt(rank) if rank_stabilized else rank)
+    return Adapter(name=name, scale=scale, rank=rank, weights=weights, base=base if isinstance(base, str) else None)
 
 
 def _targets(config: Settings) -> Callable[[str], bool] | None:
@@ -167,14 +172,13 @@ def _check_targets(weights: Path, config: Settings, includes: Callable[[str], bo
         )
 
 
-def is_made_for(folder: Path, spec: ModelSpec) -> bool:
-    """Whether adapter_config.json names the model as its base, or none. A path of the machine on which the adapter was
-    trained is compared by its last part."""
-    base = read_settings(folder / ADAPTER).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
+def is_made_for(adapter: Adapter, spec: ModelSpec) -> bool:
+    """Whether the adapter names the model as its base, or none. A path of the machine on which the adapter was trained
+    is compared by its last part."""
+    if not adapter.base:
         return True
     own = {name.rpartition("/")[2].lower() for name in (spec.model_id, spec.folder.as_posix())}
-    return base.rstrip("/").rpartition("/")[2].lower() in own
+    return adapter.base.rstrip("/").rpartition("/")[2].lower() in own
 
 
 def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
@@ -231,6 +235,45 @@ def split_adapters(
         for layer, change in found.items():
             changes.setdefault(layer, []).append(change)
     return plain, changes
+
+
+def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str, Weight]:
+    """Return the tensors, with the change of spec.merged added to those that the adapter changes.
+
+    weights: under their usual names. Sums are computed in float32, when they are read. Raises ModelUnavailable for
+    tensors that do not fit, and for layers that heads read from the files, or words that a head shares with the body:
+    peft changes the body alone.
+    """
+    if spec.merged is None:
+        return weights
+    path = spec.merged.weights
+    assert path is not None
+    merged: dict[str, Weight] = {}
+    for layer, change in _changes_in(path, weights, 1, spec.merged).items():
+        name = f"{layer}.weight"
+        shape, down, up = weights[name].shape, change.down.array.shape, change.up.array.shape
+        is_table = len(shape) == 2 and (down, up) == ((shape[0], change.rank), (shape[1], change.rank))
+        if not is_table and (len(shape) != 2 or (down, up) != ((change.rank, shape[1]), (shape[0], change.rank))):
+            raise ModelUnavailable(
+                f"{path}: the change of {name} is {list(down)} and {list(up)}; the tensor is {list(shape)}, and the "
+                f"rank {change.rank}"
+            )
+        tied = is_table and ("splade" in spec.outputs or spec.scores_by_words)
+        if tied or name in spec.tensors_of_heads:
+            raise ModelUnavailable(f"{path}: the adapter changes {name}, which a head reads; that is not supported")
+        merged[name] = ComputedWeight(name, shape, partial(_sums, weights[name], change, is_table))
+    return {**weights, **merged}
+
+
+def _sums(weight: Weight, change: Change, is_table: bool) -> Iterator[npt.NDArray[np.float32]]:
+    """The rows of the tensor plus its change, a few thousand at a time."""
+    left, right = (change.down, change.up) if is_table else (change.up, change.down)
+    rows, columns = left.as_float32(), right.as_float32() * np.float32(change.scale)
+    columns = columns.T if is_table else columns
+    start = 0
+    for part in weight.parts():
+        yield part + rows[start : start + len(part)] @ columns
+        start += len(part)
 
 
 def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter) -> dict[str, Change]:

@@ -21,13 +21,13 @@ def read_chat_template(folder: ModelFolder, operators: str | None = None) -> Cha
     text = operators if operators is not None else _text(folder)
     if text is None:
         return None
-    files = read_settings(folder.transformer / "special_tokens_map.json", optional=True), folder.tokenizer_config
+    files = read_settings(folder.tokenizer / "special_tokens_map.json", optional=True), folder.tokenizer_config
     tokens = {name: content for file in files for name in _TOKENS if (content := token_text(file.fields.get(name)))}
     return ChatTemplate(text, tokens)
 
 
 def _text(folder: ModelFolder) -> str | None:
-    path = folder.transformer / "chat_template.jinja"
+    path = folder.tokenizer / "chat_template.jinja"
     if path.exists():
         return read_bytes(path, LIMIT_BYTES).decode("utf-8", "replace")
     text = folder.tokenizer_config.fields.get("chat_template")

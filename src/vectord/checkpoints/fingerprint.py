@@ -27,7 +27,7 @@ _NAMES = frozenset(
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
-    {"adapters", "caps_query", "layer", "log_twice", "query", "query_weights", "static", "whole_numbers"}
+    {"adapters", "caps_query", "layer", "log_twice", "merged", "query", "query_weights", "static", "whole_numbers"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
@@ -67,8 +67,8 @@ def _facts(spec: ModelSpec) -> bytes:
 
 
 def _known_from_the_start(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without those of `Colbert.library`: the rules for texts are not part of a vector space."""
-    fields = [field for field in fields if field[0] != "library"]
+    """Without `Colbert.library`, because rules for texts are not part of a vector space, and `Adapter.base`, a name."""
+    fields = [field for field in fields if field[0] not in ("library", "base")]
     return {name: value for name, value in fields if name not in _ADDED_LATER or value not in (None, ())}
 
 
@@ -84,7 +84,8 @@ def _files(spec: ModelSpec) -> Iterator[Path]:
     if spec.tokenizer.suffix == ".txt" and settings.is_file():
         yield settings
     yield from (module.weights for module in spec.dense_modules)
-    yield from (adapter.weights for adapter in spec.adapters if adapter.weights is not None)
+    adapters = spec.adapters if spec.merged is None else (*spec.adapters, spec.merged)
+    yield from (adapter.weights for adapter in adapters if adapter.weights is not None)
     yield from (path for path in (spec.lexical, spec.query_weights) if path is not None)
     if spec.colbert is not None:
         yield from (module.weights for module in spec.colbert.dense_modules)

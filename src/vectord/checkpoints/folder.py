@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
@@ -76,7 +76,9 @@ class ModelFolder:
     modules: tuple[Module, ...] = ()  # of modules.json, or of its Router's document route; () without one
     query: Module | None = None  # of a Router's query route, if that is a table of weights
     has_query_network: bool = False  # of a Router: whether its query route has a network of its own
-    transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
+    transformer: Path  # the folder of config.json and weights; usually `root`
+    tokenizer: Path  # the folder of the tokenizer's files; usually `transformer`
+    adapter: Path | None = None  # the folder of an adapter that changes every text
     model_type: str  # config.json's; "static" for a table of token vectors
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
     config: Settings  # config.json, with the catalogue's is_causal if the file has none
@@ -103,12 +105,11 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     modules, query = read_modules(located.folder, allowed, route), read_query_module(located.folder, allowed)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
-    if (adapter := transformer / ADAPTER).is_file() and ADAPTER not in allowed:
-        base = str(read_settings(adapter).get("base_model_name_or_path") or "BASE")[:200]
-        raise ModelUnavailable(
-            f"{adapter}: the folder holds an adapter, without its base model; serve both with: vectord serve {base} "
-            f"--lora NAME={transformer} (or the weights in the folder without it with {OPTION} {ADAPTER})"
-        )
+    is_adapter = (transformer / ADAPTER).is_file() and ADAPTER not in allowed
+    if is_adapter and query is not None:
+        raise ModelUnavailable(f"{transformer / ADAPTER}: an adapter of one route of a Router is not supported")
+    if is_adapter and located.base is not None:
+        return _open_adapter(located, located.base, modules, transformer, allowed)
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
     model_type, architectures = config.get("model_type"), config.get("architectures")
@@ -121,9 +122,6 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     listed = [] if architectures is None else architectures
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise ModelUnavailable(f"{config.path}: architectures must be a list of names")
-    # Older versions named the file after the architecture: sentence_roberta_config.json ...
-    named = transformer / "sentence_bert_config.json"
-    transformer_module = named if named.is_file() else min(transformer.glob("sentence_*_config.json"), default=named)
     return ModelFolder(
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
@@ -132,13 +130,52 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         query=query if query is not None and query.kind == router.TABLE else None,
         has_query_network=query is not None and query.kind != router.TABLE,
         transformer=transformer,
+        tokenizer=transformer,
+        adapter=transformer if is_adapter else None,
         model_type=model_type,
         architectures=tuple(listed[:_ARCHITECTURES_LIMIT]),
         config=config,
         sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True, allowed=allowed),
-        transformer_module=read_settings(transformer_module, optional=True, allowed=allowed),
+        transformer_module=read_settings(_transformer_module(transformer), optional=True, allowed=allowed),
         tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True, allowed=allowed),
         allowed=allowed,
+    )
+
+
+def _transformer_module(folder: Path) -> Path:
+    """Older versions named the file after the architecture: sentence_roberta_config.json ..."""
+    named = folder / "sentence_bert_config.json"
+    return named if named.is_file() else min(folder.glob("sentence_*_config.json"), default=named)
+
+
+def _open_adapter(
+    located: Located, base: Located, modules: tuple[Module, ...], adapter: Path, allowed: frozenset[str]
+) -> ModelFolder:
+    """The base model's folder with the adapter, and with the files that the adapter's folder has of its own.
+
+    adapter: the folder of adapter_config.json. Raises ModelUnavailable as `open_folder`.
+    """
+    if (base.folder / ADAPTER).is_file():
+        raise ModelUnavailable(f"{adapter / ADAPTER}: its base model has an adapter too, which is not supported")
+    model = open_folder(base, allowed)
+    sentence, own_module = located.folder / "config_sentence_transformers.json", _transformer_module(adapter)
+    has_tokenizer = any((adapter / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    tokenizer = adapter if has_tokenizer else model.tokenizer
+    return replace(
+        model,
+        root=located.folder if modules else model.root,
+        modules=modules or model.modules,
+        tokenizer=tokenizer,
+        adapter=adapter,
+        sentence=read_settings(sentence, allowed=allowed) if sentence.is_file() else model.sentence,
+        transformer_module=(
+            read_settings(own_module, allowed=allowed) if own_module.is_file() else model.transformer_module
+        ),
+        tokenizer_config=(
+            read_settings(adapter / "tokenizer_config.json", optional=True, allowed=allowed)
+            if has_tokenizer
+            else model.tokenizer_config
+        ),
     )
 
 
@@ -154,6 +191,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
             (entry for entry in entries if entry and entry.model_type == model.config.fields["model_type"]), None
         ),
         transformer=located.folder,
+        tokenizer=located.folder,
         model_type=model.config.fields["model_type"],
         architectures=tuple(model.config.fields["architectures"]),
         config=model.config,

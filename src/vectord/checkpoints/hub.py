@@ -26,6 +26,8 @@ from pathlib import Path
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.files import gguf_file
+from vectord.checkpoints.files.read import read_settings
+from vectord.checkpoints.folder import ADAPTER
 from vectord.checkpoints.gguf import ollama
 from vectord.checkpoints.pulling import COMMIT, PullFailed, pull, repository_folder
 from vectord.checkpoints.snapshot import is_complete
@@ -35,6 +37,7 @@ from vectord.errors import ModelUnavailable
 log = logging.getLogger("vectord.checkpoints")
 progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
+_FIRST_FILES = ("config.json", "modules.json", ADAPTER)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
 
@@ -69,7 +72,7 @@ def resolve(
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     home = Path(hf_home or os.environ.get("HF_HOME") or cache).expanduser()
     plain = [home / one for one in (entry.names if entry else (name,))]
-    if revision is None and (found := next(filter(_is_model_folder, plain), None)) and _has_any(found, graphs):
+    if revision is None and (found := next(filter(is_model_folder, plain), None)) and _has_any(found, graphs):
         return Located(folder=found, model_id=name, revision=None, source="folder")
     if revision is None and package and (found := _package_folder(package)) and _has_any(found, graphs):
         return Located(folder=found, model_id=name, revision=None, source="package")
@@ -89,6 +92,25 @@ def resolve(
         f"model {name}{at} is not on this machine ({'; '.join(places)}) and this command downloads nothing; "
         "download it once with `vectord pull`, or give the path of its folder"
     )
+
+
+def find_base(folder: Path) -> str | None:
+    """Return the name of the base model of a folder that has an adapter instead of weights; None for other folders.
+
+    A relative path may begin at the working folder, as peft has it, or at the adapter's. Raises ModelUnavailable if
+    adapter_config.json names no base model.
+    """
+    adapter = folder / ADAPTER
+    if not adapter.is_file() or (folder / "config.json").is_file():
+        return None
+    name = read_settings(adapter).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise ModelUnavailable(
+            f"{adapter}: base_model_name_or_path names no base model; set it, or serve the adapter with the model that "
+            f"it was trained for: vectord serve BASE --lora NAME={folder}"
+        )
+    alongside = folder / name
+    return str(alongside) if not is_model_folder(Path(name)) and is_model_folder(alongside) else name
 
 
 def _has_any(folder: Path, graphs: Sequence[str]) -> bool:
@@ -155,19 +177,20 @@ def _local_path(name: str) -> Path | None:
     if not _may_be_path(name):
         return None
     path = _expanded(name)
-    if _is_model_folder(path) or gguf_file.is_gguf(path):
+    if is_model_folder(path) or gguf_file.is_gguf(path):
         return path
     if _must_be_path(name) or name.endswith(gguf_file.SUFFIX):
-        why = "has no config.json" if path.is_dir() else "is not a folder or GGUF file"
+        why = "has no config.json and no adapter_config.json" if path.is_dir() else "is not a folder or GGUF file"
         raise ModelUnavailable(
             f"model {name} {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
         )
     return None
 
 
-def _is_model_folder(path: Path) -> bool:
+def is_model_folder(path: Path) -> bool:
+    """Return whether the folder has one of the files with which a model's files begin."""
     try:
-        return (path / "config.json").is_file() or (path / "modules.json").is_file()
+        return any((path / name).is_file() for name in _FIRST_FILES)
     except OSError:  # a name too long for a path, or no permission
         return False
 
@@ -187,7 +210,7 @@ def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  0.15 s
 
-    for file in ("config.json", "modules.json"):
+    for file in _FIRST_FILES:
         found = try_to_load_from_cache(hub_id, file, cache_dir=cache, revision=revision)
         if isinstance(found, str):
             return Path(found).parent
@@ -199,7 +222,7 @@ def _package_folder(package: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     for location in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(location) / "model"
-        if _is_model_folder(folder):
+        if is_model_folder(folder):
             return folder
     return None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from vectord.checkpoints.adapters import find_adapters, read_tasks
+from vectord.checkpoints.adapters import find_adapters, read_adapter, read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import OPTION, SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
@@ -161,9 +161,17 @@ def unread_files(spec: ModelSpec) -> list[str]:
     read = set(_paths_in(spec))
     read |= {path.parent / ADAPTER for path in read} | {spec.folder / "modules.json"}
     names = ("*.safetensors", ADAPTER, "modules.json")
-    found = (path for above in ("", "*/", "*/*/") for name in names for path in spec.folder.glob(above + name))
-    inside = ((path, path.relative_to(spec.folder)) for path in found if path not in read)
-    return sorted(place.as_posix() for _, place in inside if place.parts[0] not in _COPIES)
+    adapter = None if spec.merged is None else spec.merged.weights
+    folders = {spec.folder} if adapter is None else {spec.folder, adapter.parent}
+    found = (
+        (folder, path)
+        for folder in folders
+        for above in ("", "*/", "*/*/")
+        for name in names
+        for path in folder.glob(above + name)
+    )
+    places = (path.relative_to(folder) for folder, path in found if path not in read)
+    return sorted(place.as_posix() for place in places if place.parts[0] not in _COPIES)
 
 
 def _paths_in(value: object) -> Iterator[Path]:
@@ -305,12 +313,12 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
     _refuse_quantized(folder, weights)
-    # A local folder may hold other weights under a known name.
-    known = None if located.source == "folder" else folder.entry
+    # A local folder may hold other weights under a known name, and an adapter changes those of its base.
+    known = None if located.source == "folder" or folder.adapter is not None else folder.entry
     return ModelSpec(
         model_id=located.model_id,
         revision=located.revision,
-        folder=located.folder,
+        folder=folder.root,
         config=folder.config,
         model_type=folder.model_type,
         architecture="jina_bert_v2" if is_jina else folder.model_type,
@@ -322,6 +330,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
         prompts=prompts,
         default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
+        merged=None if folder.adapter is None else read_adapter("default", folder.adapter, folder.allowed),
         adapters=adapters,
         default_adapter=_default_task(folder, adapters),
         known_cosines=() if known is None else known.known_cosines,
@@ -360,16 +369,16 @@ def _hidden_size(folder: ModelFolder) -> int:
 
 
 def _tokenizer(folder: ModelFolder) -> Path:
-    if is_gguf(folder.transformer):
-        return folder.transformer
-    path = folder.transformer / "tokenizer.json"
+    if is_gguf(folder.tokenizer):
+        return folder.tokenizer
+    path = folder.tokenizer / "tokenizer.json"
     if path.is_file():
         return path
-    words = folder.transformer / "vocab.txt"
+    words = folder.tokenizer / "vocab.txt"
     if folder.model_type in _WORDPIECE and words.is_file():
         return words
     raise ModelUnavailable(
-        f"{folder.transformer}: no tokenizer.json; transformers' AutoTokenizer makes it from the model's other files, "
+        f"{folder.tokenizer}: no tokenizer.json; transformers' AutoTokenizer makes it from the model's other files, "
         "and its save_pretrained writes it"
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
 from vectord.checkpoints.files.read import read_settings
-from vectord.checkpoints.folder import Module, read_modules, read_query_module
+from vectord.checkpoints.folder import ADAPTER, Module, read_modules, read_query_module
 from vectord.checkpoints.router import TABLE
 from vectord.errors import ModelUnavailable
 
@@ -26,6 +26,10 @@ DOWNLOADED = (
     "chat_template.jinja",
     "sentence_*_config.json",
     "config_sentence_transformers.json",
+    "adapter_config.json",  # `*/`: of jina-embeddings-v5's folders
+    "adapter_model.safetensors",
+    "*/adapter_config.json",
+    "*/adapter_model.safetensors",
     "artifact.metadata",  # Stanford's ColBERT
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -39,7 +43,7 @@ DOWNLOADED = (
     "colbert_linear.pt",
 )
 # Only without safetensors; the graphs only without torch files too.
-TORCH_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+TORCH_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 TORCH_FILES_OF_MODULES = ("[0-9]*_*/pytorch_model*.bin", "[0-9]*_*/pytorch_model.bin.index.json")
 GRAPH_FILES = ("onnx/model.onnx", "onnx/model.onnx_data*", "onnx/model.onnx.data", "model.onnx", "model.onnx_data*")
 
@@ -55,6 +59,9 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
         first = read_query_module(snapshot)
         queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
+        if (transformer / ADAPTER).is_file() and not (transformer / "config.json").is_file():  # its base has the rest
+            own = all(_is_module_complete(module) for module in modules[1:])
+            return own and bool(modules) and not _lacks_adapter(transformer)
         find_weight_files(transformer)
         if queries:
             find_weight_files(queries[0].folder)
@@ -108,6 +115,10 @@ def _is_module_complete(module: Module) -> bool:
     if module.kind == "Normalize":  # it has no settings before sentence-transformers 6
         return True
     return (module.folder / "config.json").is_file() and not (module.kind == "Dense" and _lacks_weights(module.folder))
+
+
+def _lacks_adapter(folder: Path) -> bool:
+    return not any((folder / f"adapter_model{suffix}").is_file() for suffix in (".safetensors", ".bin"))
 
 
 def _lacks_weights(folder: Path) -> bool:

@@ -83,6 +83,7 @@ class Located:
     model_id: str  # the hub id or package as the operator named it; for a local folder its last name, not its path
     revision: str | None  # the commit, if the source knows one
     source: Literal["folder", "package", "cache", "hub"]
+    base: Located | None = None  # of a folder with only an adapter: the model that it changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +160,14 @@ class StaticTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """A low-rank change of the network (LoRA) that a request chooses by name."""
+    """A low-rank change of the network (LoRA)."""
 
     name: str
     prompt: str = ""  # before each text, unless the request sets another
     scale: float  # of the change: alpha / rank
     rank: int
     weights: Path | None = None  # peft's file; None: the tensors are among the model's own
+    base: str | None = None  # the model that it was trained for, by its adapter_config.json
 
 
 # These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
@@ -214,7 +216,8 @@ class ModelSpec:
     # prompts
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    adapters: tuple[Adapter, ...] = ()
+    merged: Adapter | None = None  # of a folder of peft's: it changes every text, so it is added to the weights
+    adapters: tuple[Adapter, ...] = ()  # chosen by requests
     default_adapter: str | None = None  # for texts of requests that choose none; None: the network unchanged
     chat_template: ChatTemplate | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their published cosine
@@ -248,6 +251,15 @@ class ModelSpec:
             "scores": self.scores_width,
             "token_scores": len(self.token_labels),
         }
+
+    @property
+    def tensors_of_heads(self) -> frozenset[str]:
+        """Tensors in the body's files that heads read: of Dense modules, as in voyage-4-nano and Stanford's ColBERT,
+        and of a classifier of tokens."""
+        modules = (*self.dense_modules, *(() if self.colbert is None else self.colbert.dense_modules))
+        names = {f"{module.layer or 'linear'}.weight" for module in modules if module.weights in self.weights}
+        token_layers = {"classifier.weight", "score.weight", "head.dense.weight"}
+        return frozenset(names | (token_layers if "token_scores" in self.outputs else set()))
 
     @property
     def usual_dimensions(self) -> int:

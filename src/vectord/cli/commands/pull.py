@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -92,9 +92,11 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         if not names:
             raise ConfigError("--url: name the models to pull")
         return _pull_onto(line, url, token, names, as_json)
+    from vectord.checkpoints.hub import find_base, is_model_folder  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
     from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
     from vectord.engine.models.puller import pull_configured  # noqa: PLC0415
+    from vectord.engine.models.requested import hub_id_of  # noqa: PLC0415
 
     loaded = load_settings(line)
     config = loaded.config.model
@@ -105,12 +107,19 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
     lock = dict(read_lock(path)) if locked or path.exists() else {}
     pulled = []
     with _progress(as_json) as progress:
-        for hub_id in _hub_ids(config):
+        revisions = dict.fromkeys(_hub_ids(config), config.revision)
+        names = list(revisions)
+        for hub_id in names:
             if locked and hub_id not in lock:
                 raise ConfigError(f"--locked: {hub_id} is not in {path}; vectord pull without --locked adds it")
             held_to = lock[hub_id] if locked else None
-            one = pull_configured(hub_id, config, required_graphs(loaded.config.device), progress, held_to)
+            at = replace(config, revision=revisions[hub_id])
+            one = pull_configured(hub_id, at, required_graphs(loaded.config.device), progress, held_to)
             pulled.append(one)
+            base = find_base(one.folder)
+            if base is not None and not is_model_folder(Path(base)) and (base_id := hub_id_of(base)) not in revisions:
+                revisions[base_id] = None  # the setting is the adapter's
+                names.append(base_id)
             if not locked:  # after each model, so that a later failure loses nothing
                 lock[hub_id] = one.locked
                 write_lock(path, lock.values())

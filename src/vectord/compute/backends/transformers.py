@@ -14,7 +14,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import cached_property, partial
 from inspect import getfile, signature
@@ -35,7 +35,8 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.adapters import merge_adapter
+from vectord.checkpoints.checkpoint import Checkpoint, Weight, open_checkpoint
 from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
@@ -209,7 +210,7 @@ class TransformersModel:
         self._filler = int(config.pad_token_id or 0)
         self.dtype = dtype
         self._device = device
-        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype, spec)
+        body = _load_body(model_class, config, merge_adapter(open_checkpoint(spec.weights), spec), ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         self.limits = _length_limits(config)
         self._short_body, self._short_limit = _with_full_attention(self._body, config)
@@ -396,7 +397,7 @@ def _find(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> ModelClass |
 def _load_body(
     model_class: ModelClass,
     config: PreTrainedConfig,
-    checkpoint: Checkpoint,
+    checkpoint: Mapping[str, Weight],
     ops: TorchOps,
     dtype: torch.dtype,
     spec: ModelSpec,
@@ -455,7 +456,7 @@ def _attend_both_ways(body: torch.nn.Module, spec: ModelSpec, device: torch.devi
             )
 
 
-def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint) -> None:
+def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint: Mapping[str, Weight]) -> None:
     """Check that config.json describes no more than the weights hold: transformers would invent the rest."""
     try:
         with torch.device("meta"):  # shapes without memory

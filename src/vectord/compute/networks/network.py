@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, cast
 
-from vectord.checkpoints.adapters import split_adapters
+from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
@@ -82,12 +82,13 @@ class Network(Generic[T]):
         config = unread_settings(spec.folder / "config.json", spec.config)
         _refuse_unknown_class(spec, config, prefixes)
         weights, changes = split_adapters(weights, spec.adapters)
+        weights = merge_adapter(weights, spec)
         adapters = Adapters(changes, len(spec.adapters), ops) if changes and adapted else None
         reader = WeightReader(weights, ops, adapters=adapters)
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
         self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
-        unread = reader.unread() - _read_by_modules(spec)
+        unread = reader.unread() - spec.tensors_of_heads
         check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
         refuse_unread(config, {**CONFIG, **module.HARMLESS}, transformers_reads(config, spec.model_type))
 
@@ -150,12 +151,6 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
             "a yes-or-no reranker must have causal attention; by config.json, this model's is bidirectional, or it has "
             "convolutions"
         )
-
-
-def _read_by_modules(spec: ModelSpec) -> set[str]:
-    """Tensors in the body's files that belong to a Dense module, as in voyage-4-nano and Stanford's ColBERT."""
-    modules = (*spec.dense_modules, *(() if spec.colbert is None else spec.colbert.dense_modules))
-    return {f"{module.layer or 'linear'}.weight" for module in modules if module.weights in spec.weights}
 
 
 def _architecture_heads(

@@ -31,6 +31,7 @@ log = logging.getLogger("vectord")
 
 NO_BACKENDS = frozenset({"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files
 ADAPTER_BACKENDS = ("fake", "openvino", "torch")
+MERGING_BACKENDS = (*ADAPTER_BACKENDS, "transformers")
 DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every backend has
     "int8": ("onnxruntime", "openvino", "torch"),
     "fp8": ("torch",),
@@ -66,6 +67,11 @@ def check_adapters(spec: ModelSpec, backend: str) -> None:
     """Raises ConfigError if the model has adapters and the backend computes none, or queries have another network."""
     if spec.query is not None and (spec.adapters or spec.query.adapters):
         raise ConfigError(f"{spec.model_id} has a network for queries and another for documents: adapters fit neither")
+    if spec.merged is not None and backend not in MERGING_BACKENDS:
+        raise ConfigError(
+            f"{spec.model_id} is an adapter of another model, which the {backend} backend does not compute; those that "
+            f"do: {', '.join(MERGING_BACKENDS)}"
+        )
     if spec.adapters and backend not in ADAPTER_BACKENDS:
         names, backends_with = ", ".join(one.name for one in spec.adapters), ", ".join(ADAPTER_BACKENDS)
         raise ConfigError(

@@ -18,12 +18,12 @@ from math import prod
 from pathlib import Path, PurePath
 
 from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
-from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.checkpoint import find_weight_files, open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.fingerprint import changed
-from vectord.checkpoints.folder import Module, chain_width, read_dense
-from vectord.checkpoints.hub import model_id_of, resolve
+from vectord.checkpoints.folder import ADAPTER, Module, chain_width, read_dense
+from vectord.checkpoints.hub import find_base, model_id_of, resolve
 from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
@@ -212,7 +212,7 @@ def read_facts(
 
     Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
     """
-    lock = None if config.lock_file is None else locked_model(requested, Path(config.lock_file).expanduser())
+    lock = _lock_of(requested, config)
     is_folder = Path(requested.model).is_absolute()  # a folder has no revision, but a lock can list its files
     mode = None if config.pooling == "splade" else config.pooling
     pooling = requested.pooling or (None if mode == "none" else mode)
@@ -226,6 +226,7 @@ def read_facts(
             token=config.hf_token,
             graphs=graphs,
         )
+        located = _with_base(located, config, graphs)
         spec = read_spec(
             located,
             pooling=pooling,
@@ -240,7 +241,8 @@ def read_facts(
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
         queries = () if spec.query is None else (*spec.query.weights, spec.query.tokenizer)
-        check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *queries, *chosen))
+        read = (*spec.weights, spec.tokenizer, *queries, *chosen)
+        check_folder(located.folder, lock, (path for path in read if path.is_relative_to(located.folder)))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
     if config.pooling == "none" and requested.pooling is None and "dense" in spec.outputs:
@@ -261,6 +263,38 @@ def read_facts(
     if pooling is not None or spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
         return replace(shortened, known_cosines=())  # they hold for its own pooling of whole texts without a prompt
     return shortened
+
+
+def _with_base(located: Located, config: ModelConfig, graphs: Sequence[str]) -> Located:
+    """With the place of the base model, if the folder holds only an adapter. Raises ModelUnavailable.
+
+    The setting `revision` belongs to the adapter.
+    """
+    name = find_base(located.folder)
+    if name is None:
+        return located
+    try:
+        lock = _lock_of(RequestedModel(name), config)
+        base = resolve(
+            name,
+            revision=None if lock is None else lock.commit,
+            offline=config.offline,
+            hf_home=config.hf_home,
+            token=config.hf_token,
+            graphs=graphs,
+        )
+        if lock is not None:
+            check_folder(base.folder, lock, find_weight_files(base.folder))
+    except ModelUnavailable as error:
+        raise ModelUnavailable(
+            f"{located.folder / ADAPTER}: the base model of the adapter is missing: {error.message}; if it is here "
+            f"under another name, correct base_model_name_or_path, or: vectord serve BASE --lora NAME={located.folder}"
+        ) from error
+    return replace(located, base=base)
+
+
+def _lock_of(requested: RequestedModel, config: ModelConfig) -> LockedModel | None:
+    return None if config.lock_file is None else locked_model(requested, Path(config.lock_file).expanduser())
 
 
 def _read_template(value: str) -> str:
@@ -362,6 +396,7 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
         include_prompt=True,
         lexical=None,
         colbert=None,
+        merged=None,
         adapters=(),
         default_adapter=None,
         known_cosines=(),

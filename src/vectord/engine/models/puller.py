@@ -74,7 +74,8 @@ class ModelPuller:
             lock, limit = self._locked(requested), config.pull_limit
             folder = pull_configured(hub_id, config, graphs, progress, lock, limit_bytes=limit).folder
             located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
-        spec = read_facts(requested, config, graphs, located)
+        # The base of an adapter is pulled by its own name, which pull_allow and pull_limit then judge.
+        spec = read_facts(requested, replace(config, offline=True), graphs, located)
         served_name = requested.name or spec.model_id
         aliases = further_names([requested], [spec], [served_name], ())[served_name]
         return make_source(spec, served_name, aliases, device, pinned=False)

@@ -13,6 +13,7 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.adapters import is_made_for, read_adapter
 from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.folder import ADAPTER
+from vectord.checkpoints.hub import is_model_folder
 from vectord.checkpoints.spec import ModelSpec, RequestedModel
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
@@ -49,7 +50,7 @@ def _in_model_path(requested: RequestedModel, model_path: str | None) -> Request
     hub_id = hub_id_of(requested.model)
     for name in filter(None, (hub_id, hub_id.rpartition("/")[2])):
         folder = Path(model_path).expanduser() / name
-        if (folder / "config.json").is_file() or (folder / "modules.json").is_file():
+        if is_model_folder(folder):
             return replace(requested, model=str(folder.absolute()), name=requested.name or requested.model)
     return requested
 
@@ -150,7 +151,7 @@ def with_adapters(
             raise ConfigError(f"lora: {name}: the model has an adapter of this name")
         folder = Path(match["folder"]).expanduser()
         adapter = read_adapter(name, folder, frozenset(config.allow_unknown_config))
-        if not is_made_for(folder, spec):
+        if not is_made_for(adapter, spec):
             log.warning("lora: %s was trained for another model than %s: see %s", name, spec.model_id, folder / ADAPTER)
         adapted[places[0]] = replace(spec, adapters=(*spec.adapters, adapter))
     return [spec if spec is old else changed(spec) for spec, old in zip(adapted, specs, strict=True)]
