@@ -53,6 +53,10 @@ def test_downloads_exclude_code_and_other_formats() -> None:
         "2_MultiVectorMask/config.json": True,
         "2_Dense/model.safetensors": True,
         "0_Transformer/tokenizer.json": True,
+        "adapter_config.json": True,
+        "adapter_model.safetensors": True,
+        "adapters/retrieval/adapter_config.json": True,
+        "adapters/retrieval/adapter_model.safetensors": True,
         "modeling_custom.py": False,
         "pytorch_model.bin": False,
         "2_Dense/pytorch_model.bin": False,
@@ -144,6 +148,20 @@ def test_a_bare_folder_may_have_modules_on_the_hub(folder: Path) -> None:
     assert not is_complete(folder, None)
     assert not is_complete(folder, catalogue.find("Qwen/Qwen3-Embedding-0.6B"))
     assert is_complete(folder, catalogue.find("Qwen/Qwen3-Reranker-0.6B"))
+
+
+@pytest.mark.parametrize("missing", [None, "modules.json", "1_Pooling/config.json", "adapter_model.safetensors"])
+def test_an_adapter_needs_no_weights_of_its_own(missing: str | None, folder: Path) -> None:
+    """Its base model has them. Without its tensors, a torch file is needed, and no graph ever."""
+    write_sentence_model(folder)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).unlink()
+    write_json(folder / "adapter_config.json", {})
+    (folder / "adapter_model.safetensors").touch()
+    if missing:
+        (folder / missing).unlink()
+    assert is_complete(folder, None) == (missing is None)
+    assert ("adapter_model.bin" in needed_torch_files(folder)) == (missing == "adapter_model.safetensors")
 
 
 def test_bge_m3_needs_its_heads(folder: Path) -> None:

@@ -59,9 +59,8 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
         first = read_query_module(snapshot)
         queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
-        if (transformer / ADAPTER).is_file() and not (transformer / "config.json").is_file():  # its base has the rest
-            own = all(_is_module_complete(module) for module in modules[1:])
-            return own and bool(modules) and not _lacks_adapter(transformer)
+        if _holds_only_adapter(transformer):  # its base model has the rest
+            return bool(modules) and not _lacks_weights(transformer) and all(map(_is_module_complete, modules[1:]))
         find_weight_files(transformer)
         if queries:
             find_weight_files(queries[0].folder)
@@ -117,11 +116,13 @@ def _is_module_complete(module: Module) -> bool:
     return (module.folder / "config.json").is_file() and not (module.kind == "Dense" and _lacks_weights(module.folder))
 
 
-def _lacks_adapter(folder: Path) -> bool:
-    return not any((folder / f"adapter_model{suffix}").is_file() for suffix in (".safetensors", ".bin"))
+def _holds_only_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def _lacks_weights(folder: Path) -> bool:
+    if _holds_only_adapter(folder):
+        return not any((folder / f"adapter_model{suffix}").is_file() for suffix in (".safetensors", ".bin"))
     try:
         find_weights(folder)
     except ModelUnavailable:

@@ -93,6 +93,23 @@ def test_existing_files_are_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
     assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 
 
+def test_the_base_model_of_an_adapter_is_fetched_and_locked_too(hub: Hub, tmp_path: Path) -> None:
+    """It is requested from the hub by its name, unless it is a folder here. The lock file must list both."""
+    tensors = hub.files[WEIGHTS]
+    for name in ("config.json", WEIGHTS, "tokenizer.json", "pytorch_model.bin"):
+        del hub.files[name]
+    hub.files |= {"adapter_model.safetensors": tensors, "adapter_model.bin": b""}
+    hub.files["adapter_config.json"] = json.dumps({"base_model_name_or_path": "org/base"}).encode()
+    ended = pull(hub, tmp_path)
+    assert ended.returncode == 2 and "org/base" in ended.stderr
+    base = write_sentence_model(tmp_path / "base")
+    hub.files["adapter_config.json"] = json.dumps({"base_model_name_or_path": str(base)}).encode()
+    assert pull(hub, tmp_path).returncode == 0
+    assert not (snapshot(tmp_path) / "adapter_model.bin").exists()
+    with pytest.raises(ModelUnavailable, match=f"base model .* is missing: model {base} is not in the lock file"):
+        read_facts(RequestedModel(MODEL), config_of(tmp_path))
+
+
 def test_torch_files_are_fetched_without_safetensors(hub: Hub, tmp_path: Path) -> None:
     """As by `vectord serve`."""
     del hub.files[WEIGHTS]
