@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.models import WIDTH, read_tiny_spec, write_bert
 
-from vectord.checkpoints.spec import Colbert, ModelSpec, Output
+from vectord.checkpoints.spec import Colbert, ModelSpec, Output, StaticTable, YesNo
 
 VOCABULARY = 60
 COLBERT_WIDTH = 24
@@ -50,6 +52,35 @@ def write_classifier(folder: Path) -> ModelSpec:
 
     _save(BertForSequenceClassification(BertConfig(**_facts(), num_labels=len(LABELS))), folder)
     return read_tiny_spec(folder, outputs=frozenset({"scores"}), pooling=None, labels=LABELS)
+
+
+def write_cross_encoder(folder: Path) -> ModelSpec:
+    """A classifier of one label, for pairs."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    _save(BertForSequenceClassification(BertConfig(**_facts(), num_labels=1)), folder)
+    return read_tiny_spec(folder, outputs=frozenset({"scores"}), pooling=None, labels=("0",))
+
+
+def write_yes_no(folder: Path) -> ModelSpec:
+    """A causal model that scores a text by two words."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    facts = {"num_key_value_heads": 2, "head_dim": 16, "use_cache": False, "tie_word_embeddings": False}
+    _save(Qwen3ForCausalLM(Qwen3Config(**_facts(), **facts)), folder)
+    yes_no = YesNo(prefix="", body="", suffix="", token_ids=(7, 8))
+    return read_tiny_spec(folder, outputs=frozenset({"scores"}), pooling=None, yes_no=yes_no, max_tokens=500)
+
+
+def write_static(folder: Path) -> ModelSpec:
+    """A table with a row for each token, of which one does not count."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "static", "hidden_size": WIDTH}))
+    table = np.random.default_rng(0).normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
+    save_file({"embeddings": table}, folder / "model.safetensors")
+    return read_tiny_spec(folder, outputs=frozenset({"dense"}), static=StaticTable(tensor="embeddings", unknown_id=3))
 
 
 def write_tagger(folder: Path) -> ModelSpec:

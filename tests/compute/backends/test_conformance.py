@@ -162,23 +162,6 @@ def test_more_tokens_than_the_budget_still_run(backend: Backend, spec: ModelSpec
     assert np.isfinite(backend.forward(batch_of(*texts, outputs=[output]), 0)[output]).all()
 
 
-def test_neighbours_do_not_change_a_text(backend: Backend, spec: ModelSpec) -> None:
-    """A text has the same outputs alone, in a batch, and next to longer ones."""
-    texts = random_texts(LENGTHS)
-    together = backend.forward(batch_of(*texts, outputs=spec.outputs), 0)
-    alone = [backend.forward(batch_of(text, outputs=spec.outputs, alone=True), 0) for text in texts]
-    assert_close(together, {output: np.concatenate([one[output] for one in alone]) for output in spec.outputs})
-
-
-def test_the_order_is_kept(backend: Backend, spec: ModelSpec) -> None:
-    """Reversing a batch reverses its outputs."""
-    texts = random_texts(LENGTHS)
-    output: Output = "dense" if "dense" in spec.outputs else min(spec.outputs & POOLED)
-    forwards = backend.forward(batch_of(*texts, outputs=[output]), 0)
-    backwards = backend.forward(batch_of(*texts[::-1], outputs=[output]), 0)
-    np.testing.assert_allclose(backwards[output], forwards[output][::-1], atol=2e-5)
-
-
 def test_outputs_survive_the_next_forward(backend: Backend, spec: ModelSpec) -> None:
     """The caller owns an output: neither later batches nor writing to it changes another output."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)

@@ -128,8 +128,8 @@ def test_states_and_means_equal_the_models(backend: Backend, want: np.ndarray) -
     assert {numbers.dtype for numbers in answers.values()} == {np.dtype(np.float32)}
 
 
-def test_neighbours_and_streams_do_not_change_a_text(backend: Backend, want: np.ndarray) -> None:
-    """Alone, on any stream and in forward_exact, a text has the states that it has next to longer ones."""
+def test_streams_do_not_change_a_text(backend: Backend, want: np.ndarray) -> None:
+    """A text has the same states on any stream."""
     for i, (text, states) in enumerate(zip(TEXTS, np.split(want, STARTS[1:]), strict=True)):
         batch = batch_of(text, outputs=("tokens",), alone=True)
         answer = backend.forward(batch, i % backend.facts.streams)["tokens"]
