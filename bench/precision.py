@@ -137,7 +137,7 @@ def overlap(vectors: Matrix, reference: Matrix) -> float:
 def table(found: Mapping[str, Sequence[Precision]]) -> str:
     """In Markdown, for docs/tuning.md."""
     lines = [
-        "| model | dtype | computed by | cosine: least, mean | pair similarity error: max, mean | same best | same ten |",
+        "| model | dtype | computed by | cosine: least, mean | error of a pair: max, mean | same best | same ten |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in (row for precisions in found.values() for row in precisions):

@@ -30,7 +30,7 @@ from vectord.checkpoints.files.read import read_settings
 from vectord.checkpoints.folder import ADAPTER
 from vectord.checkpoints.gguf import ollama
 from vectord.checkpoints.pulling import COMMIT, PullFailed, pull, repository_folder
-from vectord.checkpoints.snapshot import is_complete
+from vectord.checkpoints.snapshot import holds_only_adapter, is_complete
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
@@ -101,7 +101,7 @@ def find_base(folder: Path) -> str | None:
     adapter_config.json names no base model.
     """
     adapter = folder / ADAPTER
-    if not adapter.is_file() or (folder / "config.json").is_file():
+    if not holds_only_adapter(folder):
         return None
     name = read_settings(adapter).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:

@@ -59,7 +59,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
         first = read_query_module(snapshot)
         queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
-        if _holds_only_adapter(transformer):  # its base model has the rest
+        if holds_only_adapter(transformer):  # its base model has the rest
             return bool(modules) and not _lacks_weights(transformer) and all(map(_is_module_complete, modules[1:]))
         find_weight_files(transformer)
         if queries:
@@ -116,12 +116,13 @@ def _is_module_complete(module: Module) -> bool:
     return (module.folder / "config.json").is_file() and not (module.kind == "Dense" and _lacks_weights(module.folder))
 
 
-def _holds_only_adapter(folder: Path) -> bool:
+def holds_only_adapter(folder: Path) -> bool:
+    """Return whether the folder has an adapter instead of a network's config and weights."""
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def _lacks_weights(folder: Path) -> bool:
-    if _holds_only_adapter(folder):
+    if holds_only_adapter(folder):
         return not any((folder / f"adapter_model{suffix}").is_file() for suffix in (".safetensors", ".bin"))
     try:
         find_weights(folder)

@@ -107,7 +107,7 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
     lock = dict(read_lock(path)) if locked or path.exists() else {}
     pulled = []
     with _progress(as_json) as progress:
-        revisions = dict.fromkeys(_hub_ids(config), config.revision)
+        revisions: dict[str, str | None] = dict.fromkeys(_hub_ids(config), config.revision)
         names = list(revisions)
         for hub_id in names:
             if locked and hub_id not in lock:
@@ -116,13 +116,13 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
             at = replace(config, revision=revisions[hub_id])
             one = pull_configured(hub_id, at, required_graphs(loaded.config.device), progress, held_to)
             pulled.append(one)
+            if not locked:  # after each model, so that a later failure loses nothing
+                lock[hub_id] = one.locked
+                write_lock(path, lock.values())
             base = find_base(one.folder)
             if base is not None and not is_model_folder(Path(base)) and (base_id := hub_id_of(base)) not in revisions:
                 revisions[base_id] = None  # the setting is the adapter's
                 names.append(base_id)
-            if not locked:  # after each model, so that a later failure loses nothing
-                lock[hub_id] = one.locked
-                write_lock(path, lock.values())
     if as_json:
         rows = [{**asdict(one.locked), "folder": str(one.folder), "fetched_bytes": one.fetched_bytes} for one in pulled]
         return print_json({"lock_file": str(path), "models": rows})
