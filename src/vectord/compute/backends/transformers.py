@@ -36,7 +36,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from vectord.checkpoints.adapters import merge_adapter
-from vectord.checkpoints.checkpoint import Checkpoint, Weight, open_checkpoint
+from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
