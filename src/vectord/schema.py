@@ -271,6 +271,7 @@ class TextLength:
     seen: int  # tokens of the text; a lower bound if `characters_cut` is not 0
     kept: int  # tokens that the model read
     characters_cut: int = 0  # characters cut before tokenization, far above any token limit
+    foreign: bool = False  # token ids that are read as the model's own, and that its tokenizer would not make
 
     @property
     def truncated(self) -> bool:

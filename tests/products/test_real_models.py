@@ -33,13 +33,14 @@ async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
     settings: fields of ModelConfig, EngineConfig and ServerConfig.
     """
     model = {key: settings.pop(key) for key in ("composites", "lora") if key in settings}
+    server = {key: settings.pop(key) for key in ("own_token_ids",) if key in settings}
     dialects = settings.pop("dialects", ("tei", "openai", "vectord"))
     names = tuple(folder.name for folder in folders)
     config = Config(
         model=ModelConfig(models=tuple(map(str, folders)), served_model_name=names, offline=True, **model),
         device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
         engine=EngineConfig(tokenization_workers=1, **settings),
-        server=ServerConfig(dialects=dialects, admin_key="admin"),
+        server=ServerConfig(dialects=dialects, admin_key="admin", **server),
     )
     composed = compose.build(config)
 
@@ -340,3 +341,35 @@ async def test_models_are_loaded_and_unloaded_by_the_operator(embedder: Path) ->
         assert (await ask(f"{path}/unload", headers=ADMIN)).status == 200
         assert (await ask(f"{path}/load", headers=ADMIN)).json["state"] == "ready"
         assert (await ask("/vectord/models/none/load", headers=ADMIN)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/dialects/openai/v1/embeddings", "input"),
+        ("/dialects/tei/embed", "inputs"),
+        ("/dialects/tei/v1/embeddings", "input"),
+        ("/dialects/vllm/v1/embeddings", "input"),
+        ("/dialects/vllm/pooling", "input"),
+        ("/dialects/llamacpp/embedding", "content"),
+        ("/dialects/embedding_server/embed", "inputs"),
+        ("/dialects/vllm/classify", "input"),
+    ],
+)
+async def test_ids_of_another_vocabulary_are_reported(
+    embedder: Path, classifier: Path, path: str, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where ids are read as the model's own, a header lists the inputs without its special tokens, and the log names
+    the route once per client. Texts and the model's own sequences are not listed."""
+    folder = classifier if "classify" in path else embedder
+    dialects = ("openai", "tei", "vllm", "llamacpp", "embedding_server", "vectord")
+    async with served(folder, dialects=dialects, own_token_ids=True) as ask:
+        own = [token["id"] for token in (await ask("/dialects/tei/tokenize", inputs="a lazy dog")).json[0]]
+        fine = [await ask(path, **{field: value}) for value in ("a lazy dog", [own])]
+        replies = [await ask(path, **{field: [own, own[1:-1], own[1:]]}) for _ in range(2)]
+    assert {reply.status for reply in (*fine, *replies)} == {200}
+    assert not [reply for reply in fine if "x-vectord-foreign-ids" in reply.headers]
+    assert [reply.headers["x-vectord-foreign-ids"] for reply in replies] == ["1,2", "1,2"]
+    (line,) = [record.getMessage() for record in caplog.records if "token ids" in record.getMessage()]
+    assert folder.name in line
+    assert path.split("/", 3)[3] in line

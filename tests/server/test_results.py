@@ -112,6 +112,12 @@ def test_tokens_are_summed_over_models() -> None:
     }
 
 
+def test_ids_that_are_foreign_to_any_model_are_listed() -> None:
+    headers = length_headers([TextLength(5, 5), TextLength(5, 5)], [TextLength(5, 5), TextLength(5, 5, foreign=True)])
+    assert headers["x-vectord-foreign-ids"] == "1"
+    assert headers["x-vectord-truncated"] == "0"
+
+
 def test_without_truncation_there_is_no_list() -> None:
     headers = length_headers([TextLength(5, 5)])
     assert headers["x-vectord-truncated"] == "0"

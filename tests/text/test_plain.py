@@ -94,6 +94,27 @@ def test_a_tokenizer_without_special_tokens_recognizes_its_ids_by_their_text(tmp
         ids_of(encoder, whole * 5000)
 
 
+def test_ids_that_the_tokenizer_would_not_make_are_marked(tmp_path: Path) -> None:
+    """Where all ids count as the model's own. The same ids are read."""
+    encoder, own_ids = make_encoder(tmp_path, byte_level()), TextOptions(own_ids=True)
+    (whole,) = ids_of(encoder, "The quick brown fox")
+    letters = [encoder._plain.content(letter).tolist()[0] for letter in "The"]
+    inputs = ["The", whole, letters, whole * 5000, [*whole, "fox"]]
+    sequences = read(encoder, inputs, own_ids)
+    assert [sequence.length.foreign for sequence in sequences] == [False, False, True, True, False]
+    assert sequences[2].ids.tolist() == letters
+
+
+@pytest.mark.parametrize("facts", [{"prompts": {"p": "quick"}}, {"colbert": Colbert(dimensions=8)}], ids=str)
+def test_marked_ids_may_be_read_as_their_text(facts: dict[str, Any], tmp_path: Path) -> None:
+    """Under a prompt, and by a ColBERT model."""
+    encoder = make_encoder(tmp_path, wordpiece(), **facts)
+    options = TextOptions(own_ids=True, prompt_name="p" if "prompts" in facts else None)
+    (whole,) = ids_of(encoder, "dog")
+    sequences = read(encoder, ["dog", whole, whole[1:]], options)
+    assert [sequence.length.foreign for sequence in sequences] == [False, False, True]
+
+
 def test_colbert_models_take_ids_too(tmp_path: Path) -> None:
     """They are decoded and encoded again, with marker and mask tokens."""
     tokenizer = wordpiece()

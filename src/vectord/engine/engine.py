@@ -113,6 +113,7 @@ OPERATIONS: Mapping[type[ModelRequest], Callable[[ModelOrComposite, Any, Task], 
     TokenizeRequest: tokenize,
     DecodeRequest: decode,
 }
+MAX_FOREIGN_SENDERS = 1000  # clients that are remembered, so that each is logged once
 NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
 
 
@@ -144,6 +145,7 @@ class Engine:
         self._observer = observer
         self._active: Counter[str] = Counter()  # by operation
         self._housekeeping = Housekeeping("an observer of the engine")
+        self._foreign_senders: set[tuple[str, str]] = set()  # model and client
         self._admission = Admission(
             self._config.max_concurrent_requests,
             self._config.queue_timeout_s,
@@ -509,6 +511,8 @@ class Engine:
         operation = _operation(request)
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
+            if isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids:
+                self._housekeeping.run(self._warn_of_foreign_ids, model, usage, caller)
             report = RequestEnded(
                 caller=caller,
                 operation=operation,
@@ -522,6 +526,20 @@ class Engine:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
             report = RequestEnded(caller=caller, operation=operation, model=model, texts=texts)
         self._observe(report)
+
+    def _warn_of_foreign_ids(self, model: str, usage: Usage, caller: Caller) -> None:
+        sender = (model, caller.client)
+        if sender in self._foreign_senders or len(self._foreign_senders) == MAX_FOREIGN_SENDERS:
+            return
+        if any(length.foreign for length in usage.lengths):
+            self._foreign_senders.add(sender)
+            log.warning(
+                "%s sends token ids on %s that the tokenizer of %s would not make; the results have no meaning. "
+                "Further ones are not logged; responses have the header x-vectord-foreign-ids",
+                caller.client,
+                caller.route,
+                model,
+            )
 
 
 def _require_allowed(name: str, caller: Caller) -> None:

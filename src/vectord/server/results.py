@@ -6,6 +6,7 @@ They are the same for every product:
     x-vectord-tokens-kept       tokens after truncation, which the model processed
     x-vectord-truncated         number of truncated inputs
     x-vectord-truncated-inputs  their indexes from 0, comma separated, the first 100; absent if there are none
+    x-vectord-foreign-ids       likewise of inputs of token ids that are not the model's, see TextLength.foreign
     x-vectord-fingerprint       the vector space; vectors of different spaces cannot be compared
     x-vectord-score-kind        logit, probability, cosine, maxsim, dot or weighted
     x-vectord-query-truncated   "true" if a rerank query was truncated; absent otherwise
@@ -41,6 +42,7 @@ TOKENS_SEEN = "x-vectord-tokens-seen"
 TOKENS_KEPT = "x-vectord-tokens-kept"
 TRUNCATED = "x-vectord-truncated"
 TRUNCATED_INPUTS = "x-vectord-truncated-inputs"
+FOREIGN_IDS = "x-vectord-foreign-ids"
 FINGERPRINT = "x-vectord-fingerprint"
 SCORE_KIND = "x-vectord-score-kind"
 QUERY_TRUNCATED = "x-vectord-query-truncated"
@@ -81,16 +83,19 @@ def result_headers(result: Result | BatchResult) -> dict[str, str]:
 def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:
     """by_model: for each model, the lengths of all inputs; query: of a query that is not part of every pair."""
     seen, kept = query.seen, query.kept
-    truncated = set()
+    truncated, foreign = set[int](), set[int]()
     for lengths in by_model:
         for index, length in enumerate(lengths):
             seen += length.seen
             kept += length.kept
             if length.truncated:
                 truncated.add(index)
+            if length.foreign:
+                foreign.add(index)
     headers = {TOKENS_SEEN: str(seen), TOKENS_KEPT: str(kept), TRUNCATED: str(len(truncated))}
-    if truncated:
-        headers[TRUNCATED_INPUTS] = ",".join(map(str, sorted(truncated)[:MAX_INDICES]))
+    for name, indices in ((TRUNCATED_INPUTS, truncated), (FOREIGN_IDS, foreign)):
+        if indices:
+            headers[name] = ",".join(map(str, sorted(indices)[:MAX_INDICES]))
     return headers
 
 

@@ -70,11 +70,11 @@ class ColbertEncoder:
         prompt = prompt.removeprefix(form.prefix)
         sources = []
         for i in part:
-            value = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
-            text = self._plain.text_of(value, limit, i)
-            sources.append(
-                cut_source((prompt + text).strip(), limit, i) if self._strips else cut_source(text, limit, i, prompt)
-            )
+            value, foreign = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
+            text, before = self._plain.text_of(value, limit, i), prompt
+            if self._strips:
+                text, before = (prompt + text).strip(), ""
+            sources.append(cut_source(text, limit, i, before, foreign=foreign))
         for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
             if not encoding.ids:
                 raise Untokenizable("{field} has no tokens", index=source.index)
@@ -94,7 +94,7 @@ class ColbertEncoder:
         specials = self._plain.frame.specials
         ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
         self._plain.check_known(ids, source.index)
-        length = TextLength(seen, len(ids), source.characters_cut)
+        length = TextLength(seen, len(ids), source.characters_cut, source.foreign)
         if form.expands:
             ids, type_ids = _fill(ids, form.max_tokens, self._mask), _fill(type_ids, form.max_tokens, 0)
         counts = ~np.isin(ids, self._skipped) if kind == "document" else np.ones(len(ids), np.bool_)

@@ -49,6 +49,7 @@ class Source:
     index: int | None  # of its input in the request; None: the query
     text: str  # with its prompt, cut by characters
     characters_cut: int = 0
+    foreign: bool = False  # see TextLength
 
 
 class PlainTokenizer:
@@ -152,22 +153,24 @@ class PlainTokenizer:
             raise self._outside(index)
         return ids.astype(np.int32)
 
-    def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> str | Sequence[int]:
+    def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> tuple[str | Sequence[int], bool]:
         """Return texts and this tokenizer's own ids unchanged, the text of cl100k_base's ids, and the ids of an input
-        of texts and ids.
+        of texts and ids; and whether they are foreign ids, see TextLength.
 
         Ids of another vocabulary would give a meaningless vector. If this tokenizer adds special tokens, ids between
         them are its own. Otherwise ids are its own if it makes the same ids of the text that they decode to. All other
-        ids are decoded with cl100k_base, if that extra is installed. own_ids: treat all ids as this tokenizer's.
-        Raises ForeignIds and InputTooLong.
+        ids are decoded with cl100k_base, if that extra is installed. own_ids: return all ids unchanged. Raises
+        ForeignIds and InputTooLong.
         """
         if isinstance(value, str):
-            return value
+            return value, False
         if any(isinstance(piece, str) for piece in value):
-            return self._joined(value, limit, index)
+            return self._joined(value, limit, index), False
         value = cast("Sequence[int]", value)
-        if own_ids or not len(value) or self._are_own(value, limit, index):
-            return value
+        if not len(value) or self._are_own(value, limit):
+            return value, False
+        if own_ids:
+            return value, True
         _check_count(value, limit, index)
         text = cl100k.decode(value)
         if text is None:
@@ -177,7 +180,7 @@ class PlainTokenizer:
                 "special tokens included, or ids of cl100k_base with the extra `cl100k` installed on the server",
                 index=index,
             )
-        return text
+        return text, False
 
     def _joined(self, pieces: Sequence[int | str], limit: Limit, index: int) -> Sequence[int]:
         """Return the ids of texts and ids in order, with special tokens only around a text that comes first.
@@ -209,14 +212,16 @@ class PlainTokenizer:
         (text,) = self.tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return text
 
-    def _are_own(self, ids: Sequence[int], limit: Limit, index: int) -> bool:
+    def _are_own(self, ids: Sequence[int], limit: Limit) -> bool:
         if any(self.frame.specials):
             return self.frame.holds(ids)
-        _check_count(ids, limit, index)
-        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+        if len(ids) > limit.max_characters or not 0 <= min(ids) <= max(ids) < self.vocab_size:
             return False
-        again: list[int] = self.content(self._decoded(list(ids), skip_special_tokens=False)).tolist()
-        return again == list(ids)
+        try:
+            (again,) = self.contents([Source(0, self._decoded(list(ids), skip_special_tokens=False))])
+        except Untokenizable:
+            return False
+        return again.tolist() == list(ids)
 
     def _outside(self, index: int | None) -> Untokenizable:
         return Untokenizable(
@@ -227,14 +232,14 @@ class PlainTokenizer:
         )
 
 
-def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "") -> Source:
+def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, foreign: bool = False) -> Source:
     """The text with its prompt, cut by characters if it is far too long.
 
     Raises InputTooLong if it may not be cut, and InvalidField for an image or another file as a data URI.
     """
     refuse_data_uri(text, index)
     kept = fit_characters(text, limit, index)
-    return Source(index, prompt + kept, len(text) - len(kept))
+    return Source(index, prompt + kept, len(text) - len(kept), foreign)
 
 
 def refuse_data_uri(text: str, index: int | None) -> None:

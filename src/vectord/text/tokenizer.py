@@ -114,12 +114,12 @@ class TextEncoder:
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
-            value = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
+            value, foreign = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
             if isinstance(value, str) or prompt:
                 text = self._plain.text_of(value, limit, i)
-                sources.append(cut_source(text, limit, i, prompt))
+                sources.append(cut_source(text, limit, i, prompt, foreign=foreign))
             else:
-                given[i] = self._take_ids(value, specials, limit, i)
+                given[i] = self._take_ids(value, specials, limit, i, foreign=foreign)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
         tokenized = (
             self._sequence(source, encoding, specials, limit, prompt_tokens, may_be_empty=by_table)
@@ -128,11 +128,14 @@ class TextEncoder:
         for i in indexes:
             yield given[i] if i in given else next(tokenized)
 
-    def _take_ids(self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int) -> TokenSequence:
+    def _take_ids(
+        self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
+    ) -> TokenSequence:
         """Ids of this tokenizer, unchanged unless there are too many."""
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
-        return self._plain.sequence(kept, TextLength(len(ids), len(kept)), index, rows=self._rows(len(kept)))
+        length = TextLength(len(ids), len(kept), foreign=foreign)
+        return self._plain.sequence(kept, length, index, rows=self._rows(len(kept)))
 
     def _sequence(
         self,
@@ -164,7 +167,7 @@ class TextEncoder:
         return TokenSequence(
             ids=kept,
             type_ids=type_ids,
-            length=TextLength(len(ids), len(kept), source.characters_cut),
+            length=TextLength(len(ids), len(kept), source.characters_cut, source.foreign),
             index=index or 0,
             spans=spans,
             rows=self._rows(len(kept)),

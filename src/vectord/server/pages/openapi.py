@@ -41,6 +41,7 @@ RESULT_HEADERS: Mapping[str, str] = {
     results.TOKENS_KEPT: "Tokens that the model read",
     results.TRUNCATED: "Number of truncated inputs",
     results.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {results.MAX_INDICES}",
+    results.FOREIGN_IDS: f"Indexes of inputs with token ids that are not the model's, the first {results.MAX_INDICES}",
     results.FINGERPRINT: "The space of the vectors",
     results.SCORE_KIND: "The kind of the scores",
     results.QUERY_TRUNCATED: "Whether the query was truncated",
