@@ -25,6 +25,7 @@ from vectord.errors import (
     ConfigError,
     InferenceFailed,
     InvalidRequest,
+    ModelFailed,
     NoSuchRoute,
     Overloaded,
     PayloadTooLarge,
@@ -152,8 +153,11 @@ async def test_lines_expire_at_the_end_of_the_window(tmp_path):
         assert codes(await rows(runner, batch.error_file_id)) == {"batch_expired"}
 
 
-async def test_a_busy_server_delays_a_line_and_a_failure_is_its_result(tmp_path):
-    """Overloaded is retried; an error of the model is not."""
+@pytest.mark.parametrize(
+    ("failure", "status"), [(InferenceFailed("failed"), 500), (ModelFailed("m could not be loaded: why"), 503)], ids=str
+)
+async def test_a_busy_server_delays_a_line_and_a_failure_is_its_result(tmp_path, failure, status):
+    """Overloaded is retried; an error of the model is not, nor a model that could not be loaded: other lines go on."""
     engine = FakeEngine()
     engine.error = Overloaded("busy", retry_after_s=0.01)
     async with running(tmp_path, engine) as runner:
@@ -161,11 +165,12 @@ async def test_a_busy_server_delays_a_line_and_a_failure_is_its_result(tmp_path)
         while len(engine.callers) < 3:
             await asyncio.sleep(0.005)
         assert not (await shown(runner, id)).ended
-        engine.error = InferenceFailed("The model failed.")
+        engine.error = failure
         batch = await ended(runner, id)
         assert (batch.status, batch.request_counts.failed) == ("completed", 1)
         (row,) = await rows(runner, batch.error_file_id)
-        assert row["response"]["status_code"] == 500
+        assert row["response"]["status_code"] == status
+        assert failure.message in json.dumps(row)
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"id": "cut o', b"\0" * 50 + b"\n"], ids=["none", "cut-off", "zeros"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -22,6 +25,15 @@ DIALECTS = all_dialects()
 
 def load() -> tuple[ByteEncoder, list[FakeBackend]]:
     raise ModelUnavailable(REASON)
+
+
+def requests_of_examples() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Path and body of each route that computes."""
+    for dialect in DIALECTS:
+        for route in dialect.routes:
+            if route.method == "POST" and route.example and route.path not in ("/api/show", "/api/pull"):
+                path = re.sub(r"\{model[^}]*\}", "broken", f"/dialects/{dialect.name}{route.path}")
+                yield path, dict(route.example)
 
 
 @pytest.fixture
@@ -78,3 +90,23 @@ async def test_requests_without_a_model_are_answered_by_another(engine: Engine, 
     assert (await call(app, "POST", path, body)).status == 200
     assert (await call(app, "GET", "/health/ready")).status == 200
     assert (await call(app, "GET", "/dialects/tei/info")).json["served_model_name"] == "fine"
+
+
+async def test_every_route_says_why_its_model_failed() -> None:
+    """In the words of any product: the operator's next step is in the reason."""
+    requests = list(requests_of_examples())
+    names = {str(body["model"]).removesuffix(":latest") for _, body in requests if "model" in body}
+    able = spec(("dense", "tokens", "colbert", "lexical", "scores"), labels=("a", "b", "c"))
+    engine = Engine([ModelSource("broken", tuple(names), able, load)])
+    await engine.start()
+    await engine.loaded.wait()
+    app = app_with(engine, keys=False)
+    silent = []
+    for path, body in requests:
+        body.pop("dimensions", None)  # of another model
+        refused = await call(app, "POST", path, json.dumps(body).encode())
+        if refused.status != 503 or REASON.encode() not in refused.body:
+            silent.append((path, refused.status, refused.body))
+    await engine.close()
+    assert not silent
+    assert len(requests) > 50

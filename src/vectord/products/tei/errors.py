@@ -29,6 +29,7 @@ SENTENCES: Mapping[type[VectordError], str] = {
     errors.Overloaded: "Model is overloaded",
     errors.RateLimited: "{}",
     errors.Unavailable: "unhealthy",
+    errors.ModelFailed: "{}",
 }
 
 # TEI's web framework refuses these before TEI reads the request, in plain text that begins so.

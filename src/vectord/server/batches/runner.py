@@ -23,6 +23,7 @@ from vectord.errors import (
     UNFORESEEN,
     InferenceFailed,
     InvalidRequest,
+    ModelFailed,
     Overloaded,
     Unauthorized,
     Unavailable,
@@ -343,7 +344,10 @@ class BatchRunner:
             return render_error(error if call is None else call.named(error))
 
     async def _result(self, call: Call, caller: Caller, key: Key | None) -> Result:
-        """Retries while the server is busy or the key's limits are reached: the batch's window bounds the time."""
+        """Retries while the server is busy or the key's limits are reached: the batch's window bounds the time.
+
+        Raises ModelFailed at once: its owner's other lines and batches may use other models.
+        """
         request = call.request
         assert not isinstance(request, BatchRequest)
         if isinstance(request, EmbedRequest):
@@ -353,6 +357,8 @@ class BatchRunner:
                 async with self._places:
                     await self._gate.limits.check_key(key)
                     result = await self._engine.answer(request, caller)
+            except ModelFailed:
+                raise
             except (Overloaded, Unavailable) as refused:
                 await asyncio.sleep(min(max(refused.retry_after_s, 0.05), MAX_RETRY_S))
             else:
