@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -289,6 +290,18 @@ def test_a_closed_pipe_causes_no_traceback() -> None:
     ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
     assert ended.stdout == "Usage: vectord serve [OPTIONS] [MODEL]...\n"
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_processes_start_with_standard_streams(closed: str, tmp_path: Path) -> None:
+    """Also those that it starts. Otherwise a client's socket takes the place of a closed one."""
+    found = tmp_path / "found"
+    child = f"import os, pathlib; [os.fstat(fd) for fd in range(3)]; pathlib.Path({str(found)!r}).touch()"
+    start = f"main(); subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    program = f"import subprocess, sys; from vectord.cli.main import main; {start}"
+    command = shlex.join([sys.executable, "-c", program, "--version"])
+    subprocess.run(["bash", "-c", f"{command} {closed}"], check=False, capture_output=True)
+    assert found.exists()
 
 
 @pytest.mark.parametrize("words", ["models", "--help", "serve --print-config"])

@@ -25,6 +25,7 @@ from vectord.observability.log_stream import drain_logs
 from vectord.observability.progress import terminal_handler
 
 PROGRAM = "vectord"
+STANDARD_ERROR = 2  # the last descriptor of the standard streams
 OTHER_COMMANDS = {"run": "serve", "start": "serve", "v2": "serve", "download": "pull"}  # of other servers
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota, or the limit of a file's size
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
@@ -77,9 +78,7 @@ vectord = Commands(
 
 def main() -> int:
     """Run this process's command line and return its exit code."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: vectord models >&-
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the process ends
+    _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: names on a terminal without UTF-8
     if instruction := os.environ.get(COMPLETE):
@@ -95,6 +94,17 @@ def main() -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _open_standard_streams() -> None:
+    """Open the null device in place of closed ones (`vectord serve 2>&-`), for this process and those that it starts:
+    a socket would take their descriptors, and what a library prints would be sent on it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the process ends
 
 
 def run(words: Sequence[str]) -> int:

@@ -38,6 +38,7 @@ INVALID = {
     "gzip, chunked": embed(b"Transfer-Encoding: gzip, chunked", body=CHUNKS),
     "gzip and chunked": embed(b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked", body=CHUNKS),
     "identity": embed(b"Transfer-Encoding: identity", LENGTH),
+    "chunks in HTTP/1.0": embed(b"Transfer-Encoding: chunked", body=CHUNKS).replace(b"HTTP/1.1", b"HTTP/1.0"),
     "two equal lengths": embed(LENGTH, LENGTH),
     "a list of lengths": embed(LENGTH + b", 14"),
     "a length and chunks": embed(LENGTH, b"Transfer-Encoding: chunked", body=CHUNKS),
