@@ -130,8 +130,8 @@ def milliseconds(text: str) -> str:
 
 
 def host_of(text: str) -> str | None:
-    """The host of `host`, `host:port`, `:port` or `http://host:port`."""
-    return _authority(text).hostname
+    """The host of `host`, `host:port` or `http://host:port`; of `:port` every address, as in Go."""
+    return "0.0.0.0" if text.startswith(":") and not text.startswith("::") else _authority(text).hostname  # noqa: S104
 
 
 def port_of(text: str) -> str | None:
@@ -142,6 +142,8 @@ def port_of(text: str) -> str | None:
 
 
 def _authority(text: str) -> SplitResult:
+    if text.count(":") > 1 and "[" not in text and "://" not in text:  # an IPv6 address alone
+        text = f"[{text}]"
     return urlsplit(text if "://" in text else f"//{text}")
 
 
