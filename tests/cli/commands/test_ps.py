@@ -114,14 +114,15 @@ def test_an_error_before_vectord_is_shown_with_its_status(status: int, capsys: p
     [("text/html", "<h1>404</h1>"), ("application/json", '{"error": {"message": "Not Found", "code": 404}}')],
     ids=["page", "json"],
 )
+@pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize("command", [["ps"], ["models"], ["stop", "a"], ["show", "a"], ["rm", "a"], ["pull", "a"]])
 def test_another_product_at_the_url_is_named_in_one_line(
-    command: list[str], content_type: str, body: str, capsys: pytest.CaptureFixture[str]
+    command: list[str], status: int, content_type: str, body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its status and content type, and without its page or message."""
+    """With its status and content type, and without its page or message. A 200 of another product is no success."""
 
-    with answering(404, content_type, body) as url:
+    with answering(status, content_type, body) as url:
         code = run([*command, "--url", url, "--token", "boss"])
     (line,) = capsys.readouterr().err.splitlines()
     assert code == (1 if "a" in command else 2)
-    assert line.endswith(f"no vectord API at this URL: nginx answers with status 404 and {content_type}")
+    assert line.endswith(f"no vectord API at this URL: nginx answers with status {status} and {content_type}")

@@ -136,17 +136,18 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
 
 
 def answers_about(
-    server: ProbedServer, names: Sequence[str], method: str, action: str = ""
+    server: ProbedServer, names: Sequence[str], method: str, action: str = "", *, field: str = "model_id"
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each model that the server has answered for, and the answer. Writes a line for each one that it refuses.
 
-    action: the end of the route, such as /unload.
+    action: the end of the route, such as /unload. field: a key of vectord's answer, which other products do not have.
     """
     for name in names:
         served = name.removesuffix(":latest")  # Ollama's tag of a name without one
         reply = server.send(method, f"/vectord/models/{quote(served)}{action}", None)
-        if reply.status == 200:
-            yield name, reply.json()
+        answer = reply.json()
+        if reply.status == 200 and isinstance(answer, dict) and field in answer:
+            yield name, answer
         else:
             click.echo(f"vectord: {name}: {refusal(reply)}", err=True)
 

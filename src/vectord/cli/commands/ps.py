@@ -49,9 +49,10 @@ def served_models(server: ProbedServer) -> list[dict[str, Any]]:
     """Raises ConfigError if the server refuses."""
     reply = server.get("/vectord/models")
     answer = reply.json()
-    if reply.status != 200 or not isinstance(answer, dict) or "models" not in answer:
+    models = answer.get("models") if isinstance(answer, dict) else None
+    if reply.status != 200 or not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
         raise ConfigError(f"{server.url}: {refusal(reply)}")
-    return list(answer["models"])
+    return models
 
 
 def print_served(models: Iterable[dict[str, Any]]) -> int:

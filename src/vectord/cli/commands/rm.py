@@ -75,7 +75,7 @@ def _remove_from_server(
     line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool
 ) -> int:
     with running_server(line, url, token) as server:
-        removed = [answer for _, answer in answers_about(server, names, "DELETE")]
+        removed = [answer for _, answer in answers_about(server, names, "DELETE", field="freed_bytes")]
     _report(removed, as_json)
     return 0 if len(removed) == len(names) else ExitCode.FAILED
 
