@@ -221,7 +221,7 @@ class PlainTokenizer:
             (again,) = self.contents([Source(0, self._decoded(list(ids), skip_special_tokens=False))])
         except Untokenizable:
             return False
-        return again.tolist() == list(ids)
+        return np.array_equal(again, ids)
 
     def _outside(self, index: int | None) -> Untokenizable:
         return Untokenizable(
