@@ -19,7 +19,7 @@ from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkJob, RetryLater
 from vectord.bulk.outputs import format_of_output
-from vectord.bulk.pipeline import Pipeline, Summary
+from vectord.bulk.pipeline import PROBE, Pipeline, Summary
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import TextVectors
 from vectord.schema import Sparse
@@ -53,7 +53,7 @@ class FakeEmbedder:
             raise RetryLater("full", 0.001)
         if self.before is not None:
             self.before(texts)
-        self.seen += texts
+        self.seen += [text for text in texts if text != PROBE]
         return TextVectors(
             space=self.space,
             dense=np.stack([vector_of(text) for text in texts]),
@@ -67,7 +67,7 @@ class FakeEmbedder:
 
 def job_of(source: Path | str, out: Path, **options: Any) -> BulkJob:
     output_format, compression = format_of_output(out, None)
-    given = {"output_format": output_format, "output_compression": compression, **options}
+    given = {"output_format": output_format, "output_compression": compression, "part_rows": 1024, **options}
     return BulkJob(source=str(source), out=out, **given)
 
 

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import read_output, run_job, write_input
 
-from vectord.bulk import journal
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.rows import RowLimits
 from vectord.errors import ConfigError
@@ -77,12 +76,12 @@ async def test_a_value_that_does_not_fit_the_table_fails_with_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], message: str
 ) -> None:
     """The row is counted over all parts."""
-    monkeypatch.setattr(journal, "PART_ROWS", 50)
     rows = [*({"text": "a", "n": 1} for _ in range(100)), last]
     source = write_input(tmp_path / "in.jsonl", rows)
     monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", RowLimits(rows=50, characters=1000))
+    monkeypatch.setattr("vectord.bulk.arrow_output.FIRST_ROWS", 50)
     with pytest.raises(BulkFailed, match=message.replace("(", r"\(")):
-        await run_job(source, tmp_path / "out.parquet")
+        await run_job(source, tmp_path / "out.parquet", part_rows=40)
 
 
 async def test_every_column_can_be_text(tmp_path: Path) -> None:
@@ -121,8 +120,8 @@ async def test_a_broken_parquet_file_is_an_error(tmp_path: Path) -> None:
         await run_job(tmp_path / "in.parquet", tmp_path / "out.jsonl")
 
 
-async def test_a_row_group_contains_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_group_contains_many_parts(tmp_path: Path) -> None:
     """Readers prefer large row groups."""
-    monkeypatch.setattr(journal, "PART_ROWS", 100)
-    await run_job(write_input(tmp_path / "in.csv", [{"text": str(i)} for i in range(1000)]), tmp_path / "out.parquet")
+    source = write_input(tmp_path / "in.csv", [{"text": str(i)} for i in range(1000)])
+    await run_job(source, tmp_path / "out.parquet", part_rows=100)
     assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1

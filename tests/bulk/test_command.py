@@ -48,6 +48,19 @@ def test_a_job_prints_its_summary_as_json(capsys: pytest.CaptureFixture[str]) ->
     assert len(rows[0]["dense"]) == 384
 
 
+def test_shards_make_the_parts_of_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each reports the parts that the others have not finished; then the command without both options joins them."""
+    words = ["bulk", "in.jsonl", "out.npy", "--part-rows", "7", "--backend", "fake"]
+    for shard in ("2/2", "1/2"):
+        assert run([*words, "--parts", "--shard", shard]) == 0
+        printed = capsys.readouterr().out
+        assert "out.npy.parts" in printed
+        assert ("2 of them not finished by other shards" in printed) is (shard == "2/2")
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resumed_from"] == 20
+    assert len(read_output(Path("out.npy"))) == 20
+
+
 def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixture[str]) -> None:
     """Without terminal codes if the output is not a terminal."""
     write_input(Path("in.jsonl"), [{"text": "word " * 500}, {"text": "short"}])
@@ -77,6 +90,11 @@ def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixtur
         ("in.jsonl out.jsonl --url h:8000", "--url: base_url must begin with http"),
         ("in.csv out.jsonl --column body --backend fake", "--column: there is no 'body'"),
         ("- out.jsonl", "IN is standard input: set --format"),
+        ("in.jsonl out.jsonl --parts --shard 3/2", "--shard: expected 1/N to N/N, got '3/2'"),
+        ("in.jsonl out.jsonl --parts --shard half", "--shard: expected 1/N to N/N, got 'half'"),
+        ("in.jsonl out.jsonl --shard 1/2", "--shard: requires --parts"),
+        ("in.jsonl out.jsonl --parts --shard 1/2 --restart", "--shard: requires --parts, and excludes --restart"),
+        ("in.jsonl out.jsonl --part-rows 0", "Invalid value for '--part-rows'"),
     ],
 )
 def test_a_job_that_cannot_start_is_one_line_and_exit_code_2(
@@ -100,9 +118,9 @@ def test_options_of_bulk_hide_no_setting() -> None:
 def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     """The finished parts stay."""
     write_input(Path("in.jsonl"), [{"text": "good"}, {"text": None}])
-    assert run(["bulk", "in.jsonl", "out.jsonl", "--backend", "fake"]) == 1
+    assert run(["bulk", "in.jsonl", "out.jsonl", "--part-rows", "1", "--backend", "fake"]) == 1
     assert "Row 1, counted from 0: `text` is null" in capsys.readouterr().err
-    assert Path("out.jsonl.parts").is_dir()
+    assert Path("out.jsonl.parts/part-000000.jsonl").exists()
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_job_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> np.ndarr
 
 
 def command(source: Path, out: Path, options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "vectord", "bulk", str(source), str(out), "--json", *options]
+    return [sys.executable, "-m", "vectord", "bulk", str(source), str(out), "--part-rows", "500", "--json", *options]
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def command(source: Path, out: Path, options: Sequence[str]) -> list[str]:
 def test_no_row_is_lost_or_duplicated(
     request: pytest.FixtureRequest, tmp_path: Path, source: Path, expected: np.ndarray, where: str, out: str
 ) -> None:
-    """The process is killed after a random number of bytes, within a part or between two."""
+    """The process is killed after a random number of parts, within a part or between two."""
     options = ["--backend", "fake"] if where == "in process" else ["--url", request.getfixturevalue("url")]
     words = command(source, tmp_path / out, options)
-    data = tmp_path / f"{out}.parts" / "data"
+    folder = tmp_path / f"{out}.parts"
     chance = random.Random(f"{where} {out}")
     for _ in range(KILLS):
-        kill_when_grown(words, data, chance.randrange(1, 8_000_000))
+        kill_after(words, folder, chance.randrange(1, 10))
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     summary = json.loads(done.stdout)
     assert summary["rows"] == ROWS
@@ -84,25 +84,27 @@ def read(out: Path) -> tuple[list[int], np.ndarray]:
     return table["id"].to_pylist(), table["dense"].combine_chunks().flatten().to_numpy().reshape(ROWS, -1)
 
 
-def kill_when_grown(words: Sequence[str], data: Path, more_bytes: int) -> None:
-    """Start the job and kill it when its data has grown by `more_bytes`."""
-    start_bytes = data.stat().st_size if data.exists() else 0
+def kill_after(words: Sequence[str], folder: Path, parts: int) -> None:
+    """Start the job and kill it when it has written this many more parts."""
+    expected = parts_in(folder) + parts
     deadline_s = time.monotonic() + PATIENCE_S
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and time.monotonic() < deadline_s:
-            if data.exists() and data.stat().st_size > start_bytes + more_bytes:
-                break
+        while process.poll() is None and time.monotonic() < deadline_s and parts_in(folder) < expected:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "the job ended before it was killed"
 
 
-def test_sigterm_keeps_the_finished_vectors(tmp_path: Path, source: Path, expected: np.ndarray) -> None:
+def parts_in(folder: Path) -> int:
+    return len(list(folder.glob("part-*")))
+
+
+def test_sigterm_keeps_the_finished_parts(tmp_path: Path, source: Path, expected: np.ndarray) -> None:
     """The exit code is 143; the message says how to resume, and that works."""
     words = command(source, tmp_path / "out.npy", ["--backend", "fake"])
-    data = tmp_path / "out.npy.parts" / "data"
+    folder = tmp_path / "out.npy.parts"
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not (data.exists() and data.stat().st_size):
+        while process.poll() is None and not parts_in(folder):
             time.sleep(0.001)
         process.terminate()
         assert process.stderr is not None

@@ -26,9 +26,9 @@ from tests.bulk.makers import (
     write_input,
 )
 
-from vectord.bulk import journal
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.job import BulkFailed, Stopped
+from vectord.bulk.pipeline import PROBE
 from vectord.errors import ConfigError
 
 INPUTS = (
@@ -52,29 +52,22 @@ def check_vectors(found: Sequence[dict[str, Any]], texts: Sequence[str]) -> None
 
 
 @pytest.mark.parametrize(("name", "out"), FORMATS, ids=" to ".join)
-async def test_out_has_every_row_in_order_with_its_columns_and_vector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
-) -> None:
+async def test_out_has_every_row_in_order_with_its_columns_and_vector(tmp_path: Path, name: str, out: str) -> None:
     """In every format of IN and OUT, over several parts."""
-    monkeypatch.setattr(journal, "PART_ROWS", 200)
     rows = rows_of(700)
-    summary = await run_job(write_input(tmp_path / name, rows), tmp_path / out)
+    summary = await run_job(write_input(tmp_path / name, rows), tmp_path / out, part_rows=200)
     found = read_output(tmp_path / out)
     check_vectors(found, [row["text"] for row in rows])
     if out != "out.npy":
         kept = [{key: value for key, value in row.items() if key != "dense"} for row in found]
         assert kept == ([{"text": row["text"]} for row in rows] if ".txt" in name else rows)
-    assert (summary.rows, summary.resumed_from, summary.failed) == (700, 0, 0)
-    assert summary.parts > 1
+    assert (summary.rows, summary.resumed_from, summary.failed, summary.parts) == (700, 0, 0, 4)
     assert not (tmp_path / f"{out}.parts").exists()
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-async def test_a_stopped_job_resumes_after_its_last_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
-) -> None:
+async def test_a_stopped_job_resumes_after_its_last_part(tmp_path: Path, out: str) -> None:
     """No finished row is embedded again, and OUT is the same as without the stop."""
-    monkeypatch.setattr(journal, "PART_ROWS", 300)
     rows = rows_of(1500)
     source = write_input(tmp_path / "in.jsonl", rows)
 
@@ -82,14 +75,14 @@ async def test_a_stopped_job_resumes_after_its_last_row(
         if rows[900]["text"] in texts:
             pipeline.stop(signal.SIGTERM)
 
-    pipeline = pipeline_of(job_of(source, tmp_path / out), FakeEmbedder(before=stop))
+    pipeline = pipeline_of(job_of(source, tmp_path / out, part_rows=200), FakeEmbedder(before=stop))
     with pytest.raises(Stopped) as stopped:
         await pipeline.run()
     assert stopped.value.signal == signal.SIGTERM
     assert not (tmp_path / out).exists()
     again = FakeEmbedder()
-    summary = await run_job(source, tmp_path / out, again)
-    assert summary.resumed_from > 0
+    summary = await run_job(source, tmp_path / out, again, part_rows=200)
+    assert summary.resumed_from in range(200, 1500, 200)
     assert again.seen == [row["text"] for row in rows[summary.resumed_from :]]
     check_vectors(read_output(tmp_path / out), [row["text"] for row in rows])
 
@@ -155,26 +148,28 @@ async def test_rows_that_cannot_be_embedded_can_be_null(tmp_path: Path, out: str
 async def test_a_row_that_cannot_be_embedded_fails_the_job_with_its_number(
     tmp_path: Path, bad: dict[str, Any], why: str
 ) -> None:
-    """The rows before it are kept, and --on-error null resumes from there."""
+    """The parts before it are kept, and --on-error null resumes from there."""
     rows = [*({"text": f"text {i}"} for i in range(300)), bad, {"text": "end"}]
     source = write_input(tmp_path / "in.jsonl", rows)
+    options = {"outputs": frozenset({"dense", "sparse", "colbert"}), "part_rows": 150}
     with pytest.raises(BulkFailed, match=rf"Row 300, counted from 0: .*{why}.*--on-error null"):
-        await run_job(source, tmp_path / "out.parquet", outputs=frozenset({"dense", "sparse", "colbert"}))
-    again = FakeEmbedder()
-    options = {"outputs": frozenset({"dense", "sparse", "colbert"}), "on_error": "null"}
-    summary = await run_job(source, tmp_path / "out.parquet", again, **options)
+        await run_job(source, tmp_path / "out.parquet", **options)
+    summary = await run_job(source, tmp_path / "out.parquet", **options, on_error="null")
     assert (summary.rows, summary.resumed_from, summary.failed) == (302, 300, 1)
     assert [row["dense"] is None for row in read_output(tmp_path / "out.parquet")] == [False] * 300 + [True, False]
 
 
-async def test_a_first_part_may_have_no_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its columns have the width that the model reports."""
-    monkeypatch.setattr(journal, "PART_ROWS", 100)
+@pytest.mark.parametrize("out", ["out.parquet", "out.arrow", "out.jsonl"])
+async def test_a_first_part_may_have_no_vectors(tmp_path: Path, out: str) -> None:
+    """Its columns have the widths of the model's vectors."""
     rows = [{"text": None, "id": i} for i in range(300)] + [{"text": "one", "id": 300}]
-    await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.parquet", column="text", on_error="null")
-    found = read_output(tmp_path / "out.parquet")
+    source = write_input(tmp_path / "in.jsonl", rows)
+    kinds = frozenset({"dense", "sparse", "colbert"})
+    await run_job(source, tmp_path / out, column="text", on_error="null", part_rows=100, outputs=kinds)
+    found = read_output(tmp_path / out)
     assert [row["id"] for row in found] == list(range(301))
     np.testing.assert_allclose(found[300]["dense"], vector_of("one"), rtol=1e-6)
+    assert (found[0]["colbert"], found[300]["colbert"]) == (None, [[3] * TOKEN_WIDTH] * 3)
 
 
 async def test_a_refused_request_is_retried(tmp_path: Path) -> None:
@@ -194,7 +189,7 @@ async def test_no_request_exceeds_the_limit_of_inputs(tmp_path: Path) -> None:
 
     embedder = Narrow(before=lambda texts: sizes.append(len(texts)))
     await run_job(write_input(tmp_path / "in.jsonl", rows_of(30)), tmp_path / "out.jsonl", embedder)
-    assert sizes == [7, 7, 7, 7, 2]
+    assert sizes[1:] == [7, 7, 7, 7, 2]  # after the text that shows the widths
 
 
 async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
@@ -205,14 +200,19 @@ async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
         await pipeline.run()
 
 
-async def test_vectors_of_another_space_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the server restarts with another model between two runs."""
-    monkeypatch.setattr(journal, "PART_ROWS", 100)
-    source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
-    with pytest.raises(BulkFailed, match="poison"):
-        await run_job(source, tmp_path / "out.jsonl")
+async def test_vectors_of_another_space_fail_the_job(tmp_path: Path) -> None:
+    """Whether the server restarts with another model during a run or between two."""
+    source = write_input(tmp_path / "in.jsonl", rows_of(300))
+
+    def restart(texts: Sequence[str]) -> None:
+        if "text 150, ünïcode" in texts:
+            embedder.space = "other"
+
+    embedder = FakeEmbedder(before=restart)
     with pytest.raises(BulkFailed, match="to the space other, the earlier ones to space"):
-        await run_job(source, tmp_path / "out.jsonl", FakeEmbedder(space="other"), on_error="null")
+        await run_job(source, tmp_path / "out.jsonl", embedder, part_rows=100)
+    with pytest.raises(ConfigError, match="other weights: vector space space, now other"):
+        await run_job(source, tmp_path / "out.jsonl", embedder, part_rows=100)
 
 
 async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
@@ -223,10 +223,12 @@ async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
 
     class Stuck(FakeEmbedder):
         async def embed(self, texts: Sequence[str]) -> Any:
+            if texts == [PROBE]:
+                return await super().embed(texts)
             in_flight.append(sum(map(len, texts)))
             if sum(in_flight) > 900_000:
                 waiting.set()
-            await asyncio.Event().wait()
+            return await asyncio.Event().wait()
 
     pipeline = pipeline_of(job_of(source, tmp_path / "out.jsonl"), Stuck())
     running = asyncio.create_task(pipeline.run())
@@ -239,33 +241,31 @@ async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
         await running
 
 
-async def test_wide_columns_make_small_parts(tmp_path: Path) -> None:
-    """The size of the columns counts, not only the texts."""
-    rows = [{"text": str(i), "page": "x" * 2**20} for i in range(100)]
-    summary = await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
-    assert summary.parts >= 3
-    assert [row["text"] for row in read_output(tmp_path / "out.jsonl")] == [row["text"] for row in rows]
-
-
 async def test_a_changed_input_is_refused(tmp_path: Path) -> None:
     """Its size or time differs; --restart starts over."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
+    job = job_of(source, tmp_path / "out.jsonl", part_rows=100)
     with pytest.raises(BulkFailed):
-        await run_job(source, tmp_path / "out.jsonl")
+        await pipeline_of(job, FakeEmbedder()).run()
     write_input(source, rows_of(301))
     with pytest.raises(ConfigError, match=r"another input, or a changed one.*--restart"):
-        await run_job(source, tmp_path / "out.jsonl")
-    summary = await pipeline_of(job_of(source, tmp_path / "out.jsonl"), FakeEmbedder(), restart=True).run()
+        await pipeline_of(job, FakeEmbedder()).run()
+    summary = await pipeline_of(job, FakeEmbedder(), restart=True).run()
     assert (summary.rows, summary.resumed_from) == (301, 0)
 
 
-async def test_changed_options_are_refused_by_name(tmp_path: Path) -> None:
-    """Or the two halves of OUT would have different vectors."""
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"kind": "query"}, "kind None, now query"), ({"part_rows": 50}, "part_rows 100, now 50")],
+    ids=["kind", "part_rows"],
+)
+async def test_changed_options_are_refused_by_name(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    """Or the parts of OUT would have different vectors or rows."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
     with pytest.raises(BulkFailed):
-        await run_job(source, tmp_path / "out.jsonl")
-    with pytest.raises(ConfigError, match=r"kind None, now query"):
-        await run_job(source, tmp_path / "out.jsonl", kind="query")
+        await run_job(source, tmp_path / "out.jsonl", part_rows=100)
+    with pytest.raises(ConfigError, match=message):
+        await run_job(source, tmp_path / "out.jsonl", **{"part_rows": 100, **changed})
 
 
 async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
@@ -276,10 +276,10 @@ async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         await run_job(source, out)
     with pytest.raises(BulkFailed):
-        await pipeline_of(job_of(source, out), FakeEmbedder(), restart=True).run()
+        await pipeline_of(job_of(source, out, part_rows=2), FakeEmbedder(), restart=True).run()
     assert out.read_text() == "precious"
-    summary = await run_job(source, out, on_error="null")
-    assert (summary.rows, summary.resumed_from) == (4, 3)
+    summary = await run_job(source, out, part_rows=2, on_error="null")
+    assert (summary.rows, summary.resumed_from) == (4, 2)
 
 
 async def test_a_job_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:

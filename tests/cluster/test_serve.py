@@ -1,10 +1,10 @@
-"""The options of `python -m vectord.cluster.serve` and `.bulk`."""
+"""The options of `python -m vectord.cluster.serve`."""
 
 from __future__ import annotations
 
 import pytest
 
-from vectord.cluster import bulk, serve
+from vectord.cluster import serve
 from vectord.cluster.ray.cluster import ReplicaOptions, read_words
 from vectord.errors import ConfigError
 
@@ -41,18 +41,3 @@ def test_models_and_settings_are_those_of_vectord_serve() -> None:
     """They configure each replica."""
     line = read_words(serve.COMMAND, ["BAAI/bge-m3", "--cpus", "4", "--device-replicas", "2", "--dtype=float32"])[1]
     assert line.words == ["--device-replicas=2", "--dtype=float32", "BAAI/bge-m3"]
-
-
-@pytest.mark.parametrize(
-    "words", ["in", "in out --part-rows 0", "in out --url http://x", "in out --actors 0", "in out --gpus nan"]
-)
-def test_invalid_bulk_options_are_refused(words: str) -> None:
-    """As there."""
-    with pytest.raises(ConfigError):
-        bulk.cluster_job(*read_words(bulk.COMMAND, words.split()))
-
-
-def test_a_uri_stays_unchanged() -> None:
-    """s3://bucket is not treated as a path."""
-    order = bulk.cluster_job(*read_words(bulk.COMMAND, ["s3://b/in", "s3://b/out", "--cpus", "3"]))
-    assert (order.options.source, order.options.out, order.config.device.num_threads) == ("s3://b/in", "s3://b/out", 3)

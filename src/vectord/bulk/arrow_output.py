@@ -1,7 +1,7 @@
 """Parquet and Arrow output. Runs in a thread.
 
-Each part is appended to an Arrow stream as one record batch. When the job ends, `finish` converts the stream into OUT,
-and joins batches so that Parquet row groups have the size that readers prefer. The added columns:
+Each part is a file of the format. `merge` joins them, into Parquet row groups of the size that readers prefer. The
+added columns:
 
     dense      fixed_size_list<float|halffloat|int8|uint8>[D]
     sparse     list<struct<index: uint32, value: float>>
@@ -11,7 +11,8 @@ and joins batches so that Parquet row groups have the size that readers prefer. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,135 +21,151 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vectord.bulk.arrow_input import RecordBatch
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
-from vectord.bulk.outputs import BulkOutput
-from vectord.bulk.rows import Array, EmbeddedRows, dense_rows, each_row, errors_of
+from vectord.bulk.outputs import PartFile, VectorWidths
+from vectord.bulk.rows import Array, Columns, EmbeddedRows, Rows, dense_rows, each_row, errors_of
 from vectord.schema import Sparse
 
 METADATA = b"vectord"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 131_072
-END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: a continuation marker and length 0
+FIRST_ROWS, FIRST_BYTES = 4096, 32 * 2**20  # of IN, which determine the columns of a table
 NUMPY_DTYPES = {"float32": "f4", "float16": "f2", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
-class ArrowOutput(BulkOutput):
-    """Converts parts to record batches, all with the schema of the first part, and writes OUT."""
+class ArrowOutput:
+    """Writes tables that all have one schema: the columns of the first rows, and the added ones."""
 
-    def __init__(self, job: BulkJob, facts: Mapping[str, Any]) -> None:
+    def __init__(self, job: BulkJob, widths: VectorWidths, facts: Mapping[str, Any]) -> None:
         self._job = job
+        self._widths = widths
         self._facts = facts
+        self._kept: Any = None  # the schema of the columns that IN has
         self._schema: Any = None
+        self.suffix = f".{job.output_format}"
 
-    def resume(self, data: Path) -> None:
-        with pa.memory_map(str(data)) as file:
-            self._schema = pa.ipc.open_stream(file).schema
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """Runs in the reading thread. Raises BulkFailed if IN has a column with the name of an added one."""
+        first: list[Rows] = []
+        for group in rows:
+            first.append(group)
+            is_table = isinstance(group.columns, pa.RecordBatch)
+            n_bytes = sum(one.size_bytes for one in first)
+            if is_table or n_bytes >= FIRST_BYTES or sum(map(len, first)) >= FIRST_ROWS:
+                break
+        if first:
+            self._set_schema([group.columns for group in first])
+        return chain(first, rows)
 
-    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        """The stream's schema (empty after the first part), and the part as a record batch."""
-        kept = self._kept(part, first_row)
-        arrays, fields, head = [kept.column(i) for i in range(kept.num_columns)], list(kept.schema), b""
-        if self._schema is None:
-            self._check_names(kept.schema.names)
-        for name, array in self._added(part, *self._widths(width, token_width)):
-            arrays.append(array)
-            fields.append(pa.field(name, array.type))
-        if self._schema is None:
-            space = next((group.vectors.space for group in part if group.vectors is not None), "")
-            facts = msgspec.json.encode({**self._facts, "space": space})
-            self._schema = pa.schema(fields, {**(kept.schema.metadata or {}), METADATA: facts})
-            head = self._schema.serialize().to_pybytes()
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return head, batch.serialize().to_pybytes()
-
-    def _check_names(self, kept: Sequence[str]) -> None:
-        for name in (*self._job.kinds, ERROR):
-            if self._job.name_of(name) in kept:
-                raise BulkFailed(f"IN already has a column {self._job.name_of(name)!r}; set --output-column PREFIX.")
-
-    def _widths(self, width: int, token_width: int) -> tuple[int, int]:
-        """The widths of dense and token vectors; of the schema if it exists, because a part may have no vectors."""
-        if self._schema is None:
-            return width, token_width
-        kinds = {name: self._schema.field(self._job.name_of(name)).type for name in self._job.kinds}
-        dense, colbert = kinds.get("dense"), kinds.get("colbert")
-        return (
-            dense.list_size if dense is not None else 0,
-            colbert.value_type.list_size if colbert is not None else 0,
-        )
-
-    def _kept(self, part: Sequence[EmbeddedRows], first_row: int) -> RecordBatch:
-        """The input's columns that OUT keeps."""
-        columns = [group.rows.columns for group in part]
+    def _set_schema(self, columns: Sequence[Columns]) -> None:
         if isinstance(columns[0], pa.RecordBatch):
-            return pa.Table.from_batches(columns).combine_chunks().to_batches()[0]
-        rows = [row for mappings in columns for row in mappings]
-        names = {self._job.name_of(name) for name in (*self._job.kinds, ERROR)}
-        if self._schema is None:
-            kept = pa.schema(_fields_of(rows, as_text=self._job.columns_as_text))
+            self._kept = columns[0].schema
         else:
-            kept = pa.schema([field for field in self._schema if field.name not in names])
-        return _batch_of(rows, kept, first_row)
+            mappings = [row for group in columns for row in group]
+            self._kept = pa.schema(_fields_of(mappings, as_text=self._job.columns_as_text))
+        for name in (*self._job.kinds, ERROR):
+            if self._job.name_of(name) in self._kept.names:
+                raise BulkFailed(f"IN already has a column {self._job.name_of(name)!r}; set --output-column PREFIX.")
+        added = [pa.field(name, array.type) for name, array in self._added(())]
+        metadata = {**(self._kept.metadata or {}), METADATA: msgspec.json.encode(self._facts)}
+        self._schema = pa.schema([*self._kept, *added], metadata)
 
-    def _added(self, part: Sequence[EmbeddedRows], width: int, token_width: int) -> Iterator[tuple[str, Any]]:
-        errors = errors_of(part)
-        failed = np.array([error is not None for error in errors])
+    def open(self, path: Path) -> PartFile:
+        return _TableFile(self._writer(path), self._table)
+
+    def merge(self, parts: Sequence[Path], whole: Path) -> None:
+        tables = (self._conformed(table) for part in parts for table in self._tables(part))
+        with self._writer(whole) as writer:
+            for table in _row_groups(tables):
+                writer.write_table(table)
+
+    def _table(self, rows: Sequence[EmbeddedRows], first_row: int) -> Any:
+        columns = [one.rows.columns for one in rows]
+        if isinstance(columns[0], pa.RecordBatch):
+            kept = pa.Table.from_batches(columns, self._kept)
+        else:
+            kept = _table_of([row for mappings in columns for row in mappings], self._kept, first_row)
+        return pa.table([*kept.columns, *(array for _, array in self._added(rows))], schema=self._schema)
+
+    def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
+        errors = errors_of(rows)
+        failed = np.array([error is not None for error in errors], bool)
         numbers = self._job.numbers
         for kind in self._job.kinds:
             name = self._job.name_of(kind)
             if kind == "dense":
-                rows = dense_rows(part, width, NUMPY_DTYPES[numbers])
+                width = self._widths.dense
+                dense = dense_rows(rows, width, NUMPY_DTYPES[numbers])
                 yield (
                     name,
-                    pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=pa.array(failed)),
+                    pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=pa.array(failed)),
                 )
             elif kind == "sparse":
-                yield name, _sparse_column(each_row(part, "sparse"), failed)
+                yield name, _sparse_column(each_row(rows, "sparse"), failed)
             else:
                 dtype = "f2" if numbers == "float16" else "f4"
-                yield name, _token_vectors_column(each_row(part, "colbert"), failed, token_width, dtype)
-        yield self._job.name_of(ERROR), pa.array(errors, pa.string())
+                yield name, _token_vectors_column(each_row(rows, "colbert"), failed, self._widths.colbert, dtype)
+        if self._job.on_error == "null":
+            yield self._job.name_of(ERROR), pa.array(errors, pa.string())
 
-    def finish(self, data: Path, whole: Path) -> Path:
-        with data.open("ab") as file:
-            file.write(END_OF_STREAM)
-        with pa.OSFile(str(data)) as source:  # a memory map would count as this process's memory
-            stream = pa.ipc.open_stream(source)
-            drop = None if self._job.on_error == "null" else self._job.name_of(ERROR)
-            names = [name for name in stream.schema.names if name != drop]
-            schema = pa.schema([stream.schema.field(name) for name in names], stream.schema.metadata)
-            batches = (batch.select(names).replace_schema_metadata(schema.metadata) for batch in stream)
-            if self._job.output_format == "parquet":
-                with self._parquet_writer(whole, schema) as writer:
-                    for table in _row_groups(batches):
-                        writer.write_table(table, row_group_size=table.num_rows)
-            else:
-                new = pa.ipc.new_file if self._job.output_format == "arrow" else pa.ipc.new_stream
-                with new(str(whole), schema) as writer:
-                    for batch in batches:
-                        writer.write_batch(batch)
-        return whole
-
-    def _parquet_writer(self, whole: Path, schema: Any) -> pq.ParquetWriter:
+    def _writer(self, path: Path) -> Any:
+        if self._job.output_format == "arrow":
+            return pa.ipc.new_file(str(path), self._schema)
+        if self._job.output_format == "arrows":
+            return pa.ipc.new_stream(str(path), self._schema)
         added = {self._job.name_of(name) for name in self._job.kinds}
         dictionaries = [
-            field.name for field in schema if field.name not in added and not pa.types.is_nested(field.type)
+            field.name for field in self._schema if field.name not in added and not pa.types.is_nested(field.type)
         ]
-        return pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=dictionaries or False)
+        return pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=dictionaries or False)
+
+    def _tables(self, part: Path) -> Iterator[Any]:
+        if self._job.output_format == "parquet":
+            with pq.ParquetFile(part) as file:
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, use_threads=False)
+            return
+        with pa.OSFile(str(part)) as file:  # a memory map would count as this process's memory
+            if self._job.output_format == "arrow":
+                opened = pa.ipc.open_file(file)
+                batches = map(opened.get_batch, range(opened.num_record_batches))
+            else:
+                batches = pa.ipc.open_stream(file)
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
+
+    def _conformed(self, table: Any) -> Any:
+        """A table of a part with the columns of OUT: --on-error may have changed after the part was written."""
+        columns = [
+            table[field.name] if field.name in table.schema.names else pa.nulls(len(table), field.type)
+            for field in self._schema
+        ]
+        return pa.table(columns, schema=self._schema)
 
 
-def _row_groups(batches: Iterable[RecordBatch]) -> Iterator[Any]:
-    """Join batches into tables, each the size of one row group."""
-    held: list[RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
+class _TableFile:
+    def __init__(self, writer: Any, table_of: Callable[[Sequence[EmbeddedRows], int], Any]) -> None:
+        self._writer = writer
+        self._table_of = table_of
+
+    def write(self, rows: Sequence[EmbeddedRows], first_row: int) -> None:
+        self._writer.write_table(self._table_of(rows, first_row))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _row_groups(tables: Iterable[Any]) -> Iterator[Any]:
+    """Join tables, each to the size of one row group."""
+    held: list[Any] = []
+    for table in tables:
+        held.append(table)
         rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
         if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
-            yield pa.Table.from_batches(held)
+            yield pa.concat_tables(held)
             held = []
     if held:
-        yield pa.Table.from_batches(held)
+        yield pa.concat_tables(held)
 
 
 def _sparse_column(vectors: Sequence[Sparse | None], failed: Array) -> Any:
@@ -176,7 +193,7 @@ def _offsets(lengths: Sequence[int]) -> Any:
 
 
 def _fields_of(rows: Sequence[Mapping[str, Any]], *, as_text: bool) -> list[Any]:
-    """The fields of the columns in `rows`, the first part. Lists, objects and mixed types are strings of JSON."""
+    """The fields of the columns in `rows`, the first of IN. Lists, objects and mixed types are strings of JSON."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [pa.field(name, pa.string() if as_text else _type_of([row.get(name) for row in rows])) for name in names]
 
@@ -190,7 +207,7 @@ def _type_of(values: Sequence[Any]) -> Any:
     return pa.float64() if types in ({float}, {int, float}) else pa.string()
 
 
-def _batch_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> RecordBatch:
+def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> Any:
     known = set(schema.names)
     for index, row in enumerate(rows):
         if not row.keys() <= known:
@@ -199,7 +216,7 @@ def _batch_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) ->
                 f"Row {first_row + index}: column {new!r} is not in the first rows, which determine the columns of a "
                 "table; JSON Lines (OUT.jsonl) accept any columns"
             )
-    return pa.RecordBatch.from_arrays([_column(rows, field, first_row) for field in schema], schema=schema)
+    return pa.table([_column(rows, field, first_row) for field in schema], schema=schema)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> Any:

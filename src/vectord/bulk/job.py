@@ -19,14 +19,15 @@ STDIN = "-"
 KINDS: tuple[VectorKind, ...] = ("dense", "sparse", "colbert")  # in the order of their columns
 ERROR = "error"  # the column of --on-error null
 
-# Options that do not change the rows and vectors of OUT.
-_IRRELEVANT = frozenset({"source", "out", "input_format", "model", "on_error", "outputs"})
+# Options that do not change the parts.
+_IRRELEVANT = frozenset({"source", "out", "input_format", "model", "on_error", "outputs", "keep_parts", "shard"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkJob:
     source: str  # a file, a folder, or STDIN
     out: Path
+    part_rows: int
     input_format: InputFormat | None = None  # None: from the name
     output_format: OutputFormat = "parquet"
     output_compression: Compression | None = None
@@ -44,6 +45,22 @@ class BulkJob:
     prompt_name: str | None = None
     model: str | None = None  # a served name; None: the first suitable model
     on_error: OnError = "fail"
+    keep_parts: bool = False  # and do not make OUT of them
+    shard: tuple[int, int] = (1, 1)  # (i, n): make only the parts i - 1, i - 1 + n, ...
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the parts."""
+        return self.out.with_name(self.out.name + ".parts")
+
+    @property
+    def is_shard(self) -> bool:
+        return self.shard[1] > 1
+
+    def has_part(self, index: int) -> bool:
+        """Whether this shard makes the part."""
+        number, shards = self.shard
+        return index % shards == number - 1
 
     @property
     def kinds(self) -> tuple[VectorKind, ...]:
@@ -66,7 +83,7 @@ class BulkFailed(Exception):
 
 
 class Stopped(Exception):
-    """A signal stopped the job after it wrote the vectors that it had."""
+    """A signal stopped the job. Finished parts stay on disk."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)

@@ -1,11 +1,9 @@
-"""The options of `vectord bulk`, and the BulkJob and the model's configuration that they make.
-
-For cli/commands/bulk.py and cluster/bulk.py.
-"""
+"""The options of `vectord bulk`, and the BulkJob and the model's configuration that they make."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -71,6 +69,15 @@ def parameters() -> list[click.Parameter]:
         value("--url", "URL", "Use the server at this URL, in place of a model in this process."),
         value("--api-key", "KEY", "The server's key.", env=["VECTORD_API_KEY"]),
         value("--patience-s", "S", "Seconds to retry a server that refuses.", kind=float, default=3600.0),
+        flag("--parts", "keep_parts", help="Keep the parts in OUT.parts/, and do not make OUT of them."),
+        value(
+            "--part-rows",
+            "N",
+            "Rows of a part; an interruption loses the unfinished part.",
+            kind=click.IntRange(min=1),
+            default=1024,
+        ),
+        value("--shard", "I/N", "Make every N-th part from the I-th on, for N machines; requires --parts."),
         flag("--restart", help="Discard earlier progress, and replace OUT when the new file is complete."),
         flag("--json", "as_json", help="Print the summary as JSON, and no progress bar."),
     ]
@@ -83,7 +90,17 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
         raise ConfigError("--dimensions: expected 1 or more, for dense vectors")
     if not options.patience_s >= 0:
         raise ConfigError(f"--patience-s: expected 0 or more, got {options.patience_s}")
+    options.shard = _shard(options.shard)
+    if options.shard[1] > 1 and (options.restart or not options.keep_parts):
+        raise ConfigError("--shard: requires --parts, and excludes --restart, which deletes the parts of other shards")
     return options
+
+
+def _shard(words: str | None) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", words or "1/1", re.ASCII)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard: expected 1/N to N/N, got {words!r}")
+    return int(found[1]), int(found[2])
 
 
 def job_of(options: SimpleNamespace) -> BulkJob:
@@ -116,6 +133,9 @@ def job_of(options: SimpleNamespace) -> BulkJob:
         prompt_name=options.prompt_name,
         model=options.model,
         on_error=options.on_error,
+        part_rows=options.part_rows,
+        keep_parts=options.keep_parts,
+        shard=options.shard,
     )
 
 

@@ -1,4 +1,4 @@
-"""Output formats: how a part is encoded, and how OUT is made of all parts. Runs in a thread.
+"""Output formats: how a part is written, and how OUT is made of all parts. Runs in a thread.
 
 JSON Lines and .npy are here, Parquet and Arrow in arrow_output.py.
 """
@@ -6,12 +6,13 @@ JSON Lines and .npy are here, Parquet and Arrow in arrow_output.py.
 from __future__ import annotations
 
 import gzip
-import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ import zstandard
 
 from vectord.bulk.inputs import format_of_name
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob, Compression, OutputFormat
-from vectord.bulk.rows import EmbeddedRows, dense_rows, each_row, errors_of
+from vectord.bulk.rows import EmbeddedRows, Rows, dense_rows, each_row, errors_of
 from vectord.errors import ConfigError, installing
 
 SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
@@ -35,27 +36,42 @@ SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
         ".npy": "npy",
     }
 )
-WHOLE = "whole"  # the file in OUT.parts in which OUT is built at the end
 NPY_HEADER_BYTES = 128  # enough for any number of rows
+COPY_BYTES = 4 * 2**20
 
 
-class BulkOutput:
-    """How parts are encoded in one format. By default the data file is OUT, and the parts are independent."""
+class PartFile(Protocol):
+    """A part that is being written, from its first row to its last."""
 
-    def resume(self, data: Path) -> None:
-        """Continue after the parts in `data`."""
+    def write(self, rows: Sequence[EmbeddedRows], first_row: int) -> None:
+        """first_row: index in IN. Raises BulkFailed with the row at fault."""
+        ...
 
-    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        """The bytes to append to the data file: the header, b"" after the first part, and the rows.
+    def close(self) -> None: ...
 
-        first_row: index within the job. width, token_width: of a dense vector and of a ColBERT vector. Raises
-        BulkFailed with the row at fault.
-        """
-        raise NotImplementedError
 
-    def finish(self, data: Path, whole: Path) -> Path:
-        """The finished file: `data` itself, or `whole`, made of it. Can be repeated after an interruption."""
-        return data
+class BulkOutput(Protocol):
+    """How parts are encoded in one format, and joined. Each part is a complete file of the format."""
+
+    suffix: str
+
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """The rows of IN, unchanged. Called before `open`: the first ones may determine the columns."""
+        ...
+
+    def open(self, path: Path) -> PartFile: ...
+
+    def merge(self, parts: Sequence[Path], whole: Path) -> None:
+        """Write one file with the rows of all parts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VectorWidths:
+    """The numbers of a vector, 0 for kinds without it. dense: bytes of a ubinary vector."""
+
+    dense: int
+    colbert: int  # of the vector of one token
 
 
 def format_of_output(out: Path, option: str | None) -> tuple[OutputFormat, Compression | None]:
@@ -79,30 +95,42 @@ def check_output(job: BulkJob) -> None:
         )
 
 
-def output_of(job: BulkJob, facts: Mapping[str, Any]) -> BulkOutput:
+def output_of(job: BulkJob, widths: VectorWidths, facts: Mapping[str, Any]) -> BulkOutput:
     """facts: of the model, for the metadata of a table."""
     if job.output_format == "jsonl":
-        return JsonLinesOutput(job)
+        return JsonLinesOutput(job, widths)
     if job.output_format == "npy":
-        return NpyOutput(job)
+        return NpyOutput(job, widths)
     from vectord.bulk.arrow_output import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
 
-    return ArrowOutput(job, facts)
+    return ArrowOutput(job, widths, facts)
 
 
-class JsonLinesOutput(BulkOutput):
-    """One object for each row: its columns and its vectors. If compressed, each part is a member of its own."""
+class JsonLinesOutput:
+    """One object for each row: its columns and its vectors. Compressed files have one member for each write."""
 
-    def __init__(self, job: BulkJob) -> None:
+    def __init__(self, job: BulkJob, widths: VectorWidths) -> None:
         self._job = job
+        self._widths = widths
+        self.suffix = f".jsonl.{job.output_compression}" if job.output_compression else ".jsonl"
 
-    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        rows = [row for one in part for row in _mappings(one.rows.columns)]
-        errors = errors_of(part)
-        vectors = {kind: self._vectors(kind, part, width) for kind in self._job.kinds}
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        return rows
+
+    def open(self, path: Path) -> PartFile:
+        return _BytesFile(path, self._lines)
+
+    def merge(self, parts: Sequence[Path], whole: Path) -> None:
+        with whole.open("wb") as file:
+            for part in parts:
+                _append(part, file)
+
+    def _lines(self, rows: Sequence[EmbeddedRows], first_row: int) -> bytes:
+        errors = errors_of(rows)
+        vectors = {kind: self._vectors(kind, rows) for kind in self._job.kinds}
         added = {self._job.name_of(name) for name in (*vectors, ERROR)}
         lines = []
-        for place, row in enumerate(rows):
+        for place, row in enumerate(row for one in rows for row in _mappings(one.rows.columns)):
             if not added.isdisjoint(row):
                 raise BulkFailed(
                     f"row {first_row + place} has a column with the name of an added one; set --output-column PREFIX"
@@ -112,12 +140,12 @@ class JsonLinesOutput(BulkOutput):
             if failed:
                 new[self._job.name_of(ERROR)] = errors[place]
             lines.append(_joined(msgspec.json.encode(row, enc_hook=str), new))
-        return b"", self._compressed(b"".join(lines))
+        return self._compressed(b"".join(lines))
 
-    def _vectors(self, kind: str, part: Sequence[EmbeddedRows], width: int) -> Sequence[Any]:
+    def _vectors(self, kind: str, part: Sequence[EmbeddedRows]) -> Sequence[Any]:
         if kind == "dense":
-            rows = dense_rows(part, width, self._job.numbers if self._job.numbers != "ubinary" else "uint8")
-            return [np.ascontiguousarray(row) for row in rows]
+            dtype = self._job.numbers if self._job.numbers != "ubinary" else "uint8"
+            return [np.ascontiguousarray(row) for row in dense_rows(part, self._widths.dense, dtype)]
         if kind == "sparse":
             return [
                 None if one is None else {"indices": one.indices.tolist(), "values": one.values.tolist()}
@@ -144,35 +172,75 @@ def _joined(row: bytes, added: Mapping[str, Any]) -> bytes:
     return (new if row == b"{}" else row[:-1] + b"," + new[1:]) + b"\n"
 
 
-class NpyOutput(BulkOutput):
+class NpyOutput:
     """Only the dense vectors, (rows, D), for numpy.load(mmap_mode="r")."""
 
-    def __init__(self, job: BulkJob) -> None:
+    suffix = ".npy"
+
+    def __init__(self, job: BulkJob, widths: VectorWidths) -> None:
         self._dtype = np.dtype("uint8" if job.numbers == "ubinary" else job.numbers)
-        self._width = 0
+        self._width = widths.dense
 
-    def resume(self, data: Path) -> None:
-        with data.open("rb") as file:
-            header = file.read(NPY_HEADER_BYTES).decode("latin-1")
-        self._width = int(header.rpartition(",")[0].rpartition(",")[2].strip(" )"))
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        return rows
 
-    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        head = b"" if self._width else _npy_header(0, width, self._dtype)
-        self._width = width
-        return head, dense_rows(part, width, self._dtype).tobytes()
+    def open(self, path: Path) -> PartFile:
+        return _NpyFile(path, self._numbers, self._header)
 
-    def finish(self, data: Path, whole: Path) -> Path:
-        """Writes the number of rows into the header, which can be repeated."""
-        row_bytes = self._width * self._dtype.itemsize
-        rows = (data.stat().st_size - NPY_HEADER_BYTES) // row_bytes
-        with data.open("r+b") as file:
-            file.write(_npy_header(rows, self._width, self._dtype))
-            file.flush()
-            os.fsync(file.fileno())
-        return data
+    def merge(self, parts: Sequence[Path], whole: Path) -> None:
+        n_bytes = sum(part.stat().st_size - NPY_HEADER_BYTES for part in parts)
+        with whole.open("wb") as file:
+            file.write(self._header(n_bytes))
+            for part in parts:
+                _append(part, file, NPY_HEADER_BYTES)
+
+    def _numbers(self, rows: Sequence[EmbeddedRows], first_row: int) -> bytes:
+        return dense_rows(rows, self._width, self._dtype).tobytes()
+
+    def _header(self, n_bytes: int) -> bytes:
+        """n_bytes: of the rows."""
+        rows = n_bytes // (self._width * self._dtype.itemsize)
+        fields = f"{{'descr': {self._dtype.str!r}, 'fortran_order': False, 'shape': ({rows}, {self._width}), }}"
+        length = NPY_HEADER_BYTES - 10
+        return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + fields.ljust(length - 1).encode() + b"\n"
 
 
-def _npy_header(rows: int, width: int, dtype: np.dtype[Any]) -> bytes:
-    fields = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    length = NPY_HEADER_BYTES - 10
-    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + fields.ljust(length - 1).encode() + b"\n"
+class _BytesFile:
+    """A part of rows that are encoded one after the other."""
+
+    def __init__(self, path: Path, encode: Callable[[Sequence[EmbeddedRows], int], bytes]) -> None:
+        self._file = path.open("wb")
+        self._encode = encode
+
+    def write(self, rows: Sequence[EmbeddedRows], first_row: int) -> None:
+        self._file.write(self._encode(rows, first_row))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _NpyFile(_BytesFile):
+    """The header has the number of rows, and is written at the end."""
+
+    def __init__(
+        self,
+        path: Path,
+        encode: Callable[[Sequence[EmbeddedRows], int], bytes],
+        header: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(path, encode)
+        self._header = header
+        self._file.write(bytes(NPY_HEADER_BYTES))
+
+    def close(self) -> None:
+        n_bytes = self._file.tell() - NPY_HEADER_BYTES
+        self._file.seek(0)
+        self._file.write(self._header(n_bytes))
+        super().close()
+
+
+def _append(part: Path, whole: IO[bytes], start: int = 0) -> None:
+    """Copy the bytes of a part from `start` on."""
+    with part.open("rb") as file:
+        file.seek(start)
+        shutil.copyfileobj(file, whole, COPY_BYTES)

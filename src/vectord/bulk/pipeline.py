@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from vectord.bulk.embedder import BulkEmbedder, ModelFacts
+from vectord.bulk.embedder import BulkEmbedder
+from vectord.bulk.folder import VERSION, JobFolder, Manifest, open_folder
 from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
-from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, PartWriter, open_journal, remaining_rows
-from vectord.bulk.outputs import WHOLE, BulkOutput, output_of
+from vectord.bulk.outputs import BulkOutput, VectorWidths, output_of
 from vectord.bulk.progress import JobProgress
-from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextVectors
+from vectord.bulk.writer import Divider, PartWriter, Piece
 
 T = TypeVar("T")
 
@@ -31,23 +32,26 @@ IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTE
 COLBERT_REQUEST = RowLimits(rows=32, characters=16_000)
 COLBERT_IN_FLIGHT = RowLimits(rows=2048, characters=256_000, size_bytes=COLUMNS_BYTES)
 
+PROBE = "vectord"  # a text whose vectors show the model's vector space and widths before the job begins
+
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After; doubles each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """rows, tokens, cut and failed are of the whole job; seconds and tokens_per_s of this run."""
+    """tokens, cut, failed, seconds and tokens_per_s are of this run."""
 
-    out: str
+    out: str  # or the folder of the parts
     model: str
     space: str
-    rows: int
+    rows: int  # of IN
     tokens: int
     cut: int
     failed: int
     seconds: float
     tokens_per_s: float
-    parts: int
+    parts: int  # of IN
+    missing: int  # parts that other shards have not finished yet
     resumed_from: int  # rows that earlier runs had written
 
 
@@ -128,58 +132,65 @@ class Pipeline:
         self._request = COLBERT_REQUEST if colbert else REQUEST
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
-        self._submitted: asyncio.Queue[tuple[Rows, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
+        self._submitted: asyncio.Queue[tuple[Piece, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
         self._stopped: asyncio.Future[int] | None = None  # the signal
 
     def stop(self, signal: int) -> None:
-        """Makes `run` write the finished vectors and raise Stopped. Called on its event loop."""
+        """Makes `run` raise Stopped. Called on its event loop."""
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(signal)
 
     async def run(self) -> Summary:
-        """Returns when OUT is complete. Raises BulkFailed, Stopped, ConfigError."""
+        """Returns when OUT is complete, or the parts of the shard. Raises BulkFailed, Stopped, ConfigError."""
         self._stopped = asyncio.get_running_loop().create_future()
         facts = await self._unless_stopped(asyncio.ensure_future(self._retrying.call(self._embedder.facts)))
-        header = JobHeader(VERSION, self._source.identity, dict(self._job.options()), facts.model, facts.fingerprint)
-        journal = open_journal(JobFolder(self._job.out), header, restart=self._restart)
+        call = self._retrying.call(lambda: self._embedder.embed([PROBE]))
+        probe = await self._unless_stopped(asyncio.ensure_future(call))
+        if probe.failures:
+            raise BulkFailed(f"The model cannot embed {PROBE!r}: {probe.failures[0]}")
+        self._request = replace(self._request, rows=max(1, min(self._request.rows, facts.max_inputs)))
+        output = output_of(self._job, _widths(probe), {**asdict(facts), "space": probe.space})
+        manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
+        folder = open_folder(self._job, output.suffix, manifest, restart=self._restart)
         try:
-            return await self._run(journal, facts)
+            return await self._run(folder, output, manifest)
         finally:
-            journal.close()
+            folder.close()
             self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
 
-    async def _run(self, journal: Journal, facts: ModelFacts) -> Summary:
-        output = output_of(self._job, asdict(facts))
-        self._request = replace(self._request, rows=max(1, min(self._request.rows, facts.max_inputs)))
-        before = journal.last
-        if before.rows:
-            output.resume(journal.folder.data)
+    async def _run(self, folder: JobFolder, output: BulkOutput, manifest: Manifest) -> Summary:
+        divider = Divider(self._job, frozenset(folder.parts.finished()))
+        writer = PartWriter(self._job, folder.parts, output, manifest.space)
         self._started_s = time.monotonic()
-        await self._embed_all(journal, PartWriter(self._job, journal, output, self._job.dimensions or facts.dimensions))
+        try:
+            await self._embed_all(divider, output, writer)
+        finally:
+            await writer.discard()
         seconds = time.monotonic() - self._started_s
-        if not journal.last.rows:
+        if not divider.rows:
             raise BulkFailed("IN has no rows.")
-        last, parts = journal.last, len(journal.parts)
-        await self._in_thread(lambda: _deliver(journal, output))
+        missing = await self._in_thread(lambda: _complete(folder, divider.parts, output))
         return Summary(
-            out=str(self._job.out),
-            model=facts.model,
-            space=last.space,
-            rows=last.rows,
-            tokens=last.tokens,
-            cut=last.cut,
-            failed=last.failed,
+            out=str(self._job.folder if self._job.keep_parts else self._job.out),
+            model=manifest.model,
+            space=manifest.space,
+            rows=divider.rows,
+            tokens=writer.tokens,
+            cut=writer.cut,
+            failed=writer.failed,
             seconds=round(seconds, 3),
-            tokens_per_s=round((last.tokens - before.tokens) / max(seconds, 1e-9), 1),
-            parts=parts,
-            resumed_from=before.rows,
+            tokens_per_s=round(writer.tokens / max(seconds, 1e-9), 1),
+            parts=divider.parts,
+            missing=missing,
+            resumed_from=divider.finished_rows,
         )
 
-    async def _embed_all(self, journal: Journal, writer: PartWriter) -> None:
-        submitting = asyncio.create_task(self._submit(journal))
+    async def _embed_all(self, divider: Divider, output: BulkOutput, writer: PartWriter) -> None:
+        submitting = asyncio.create_task(self._submit(divider, output))
         try:
-            await self._collect(writer, journal.resumed_rows)
+            await self._collect(divider, writer)
             await submitting
+            await writer.finish()
         finally:
             tasks: list[asyncio.Task[Any]] = [submitting]
             while not self._submitted.empty():
@@ -191,21 +202,21 @@ class Pipeline:
 
     # --- rows to requests -------------------------------------------------------------------------------------
 
-    async def _submit(self, journal: Journal) -> None:
-        """Starts a request for every group of rows that is not written yet, then submits None."""
-        before = journal.last.rows
-        remaining = remaining_rows(list(journal.parts), self._all_rows())
+    async def _submit(self, divider: Divider, output: BulkOutput) -> None:
+        """Starts a request for every group of rows of the missing parts, then submits None."""
         started = False
         try:
-            while (rows := await self._in_thread(lambda: next(remaining, None))) is not None:
+            pieces = await self._in_thread(lambda: divider.divide(output.begin(self._all_rows())))
+            while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
                 if not started:
-                    self._progress.begin(rows.position if before else 0, before)
+                    before = divider.finished_rows
+                    self._progress.begin(piece.rows.position if before else 0, before)
                     self._started_s = time.monotonic()  # without the time that skipping the finished rows took
                     started = True
-                await self._in_flight.acquire(rows)
+                await self._in_flight.acquire(piece.rows)
                 if self._stopped is not None and self._stopped.done():
                     raise Stopped(self._stopped.result())
-                self._submitted.put_nowait((rows, asyncio.create_task(self._embed(rows))))
+                self._submitted.put_nowait((piece, asyncio.create_task(self._embed(piece.rows))))
         finally:
             self._submitted.put_nowait(None)
 
@@ -230,22 +241,16 @@ class Pipeline:
 
     # --- vectors to parts -------------------------------------------------------------------------------------
 
-    async def _collect(self, writer: PartWriter, rows: int) -> None:
-        """rows: that earlier runs wrote."""
-        tokens = 0
-        try:
-            while (item := await self._next_submitted()) is not None:
-                submitted, task = item
-                embedded = await self._unless_stopped(task)
-                await writer.add(embedded)
-                self._in_flight.release(submitted)
-                rows += len(submitted)
-                tokens += 0 if embedded.vectors is None else embedded.vectors.tokens
-                self._progress.advance(submitted.position, rows, tokens)
-        finally:
-            await writer.flush()
+    async def _collect(self, divider: Divider, writer: PartWriter) -> None:
+        rows = 0
+        while (item := await self._next_submitted()) is not None:
+            piece, task = item
+            await writer.add(piece, await self._unless_stopped(task))
+            self._in_flight.release(piece.rows)
+            rows += len(piece.rows)
+            self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
 
-    async def _next_submitted(self) -> tuple[Rows, asyncio.Task[EmbeddedRows]] | None:
+    async def _next_submitted(self) -> tuple[Piece, asyncio.Task[EmbeddedRows]] | None:
         if not self._submitted.empty():
             return self._submitted.get_nowait()
         return await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))
@@ -262,8 +267,16 @@ class Pipeline:
         return future.result()
 
 
-def _deliver(journal: Journal, output: BulkOutput) -> None:
+def _widths(vectors: TextVectors) -> VectorWidths:
+    """vectors: of one text."""
+    return VectorWidths(
+        dense=0 if vectors.dense is None else vectors.dense.shape[1],
+        colbert=vectors.colbert[0].shape[1] if vectors.colbert else 0,
+    )
+
+
+def _complete(folder: JobFolder, parts: int, output: BulkOutput) -> int:
     try:
-        journal.deliver(output.finish(journal.folder.data, journal.folder.path / WHOLE))
+        return folder.complete(parts, output)
     except OSError as problem:
         raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -87,23 +86,6 @@ class EmbeddedRows:
     vectors: TextVectors | None  # None: no row has a valid text
     row_indices: Sequence[int]  # the row of each text in `vectors`
     errors: Mapping[int, str]  # row -> reason
-
-    def until(self, stop: int) -> EmbeddedRows:
-        """The rows before `stop`. `vectors` stays complete, and with it the count of tokens."""
-        errors = {row: why for row, why in self.errors.items() if row < stop}
-        return EmbeddedRows(
-            self.rows.slice(0, stop), self.vectors, [row for row in self.row_indices if row < stop], errors
-        )
-
-
-def digest_of(texts: Iterable[str | InvalidText]) -> str:
-    """A digest of the texts, of the boundaries between them, and of which texts are invalid."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        data = text.encode() if isinstance(text, str) else None
-        digest.update((2**64 - 1 if data is None else len(data)).to_bytes(8, "little"))
-        digest.update(data or b"")
-    return digest.hexdigest()
 
 
 def dense_rows(part: Sequence[EmbeddedRows], width: int, dtype: npt.DTypeLike) -> Array:

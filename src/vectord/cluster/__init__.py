@@ -2,7 +2,7 @@
 
     processes/  the supervisor, the engine's process and the front-ends of `vectord serve --front-ends N`
     remote/     the protocol between front-ends and the engine's process
-    ray/        what `python -m vectord.cluster.serve` and `python -m vectord.cluster.bulk` run on a Ray cluster
+    ray/        what `python -m vectord.cluster.serve` runs on a Ray cluster
 
 Read processes/supervisor.py or serve.py first.
 """

@@ -40,20 +40,25 @@ OUT  .parquet  .arrow .feather .ipc .arrows  .jsonl .ndjson (also .gz, .zst)  .n
 
 The added columns are dense, sparse and colbert; see docs/bulk.md for their types.
 
-Finished rows are kept in OUT.parts/, in parts of 4,096 rows or 30 s. After Ctrl-C, SIGTERM, kill -9 or a power failure
-the same command continues after the last part; no row is lost or duplicated. It refuses to continue if IN, the model or
-an option that changes the vectors is different. OUT appears when it is complete, and OUT.parts/ is removed.
+Rows are written in parts of --part-rows to OUT.parts/. After Ctrl-C, SIGTERM, kill -9 or a power failure the same
+command makes the missing parts; no row is lost or duplicated. It refuses to continue if IN, the model or an option that
+changes the vectors is different. At the end OUT is made of the parts, and OUT.parts/ is removed, unless --parts is set.
+
+With --parts --shard 1/N to N/N, N machines that share a disk make a part of the work each. Then the same command
+without both options makes OUT of the parts.
 
 \b
 Files:
-  OUT.parts/data, OUT.parts/journal  the finished rows, and how many of them are complete
+  OUT.parts/part-000000.*   finished parts, each a complete file in the format of OUT
+  OUT.parts/_SUCCESS        all parts are finished
+  OUT.parts/_vectord.json   the input, the model and the options of the parts
 
 \b
 Exit codes:
-  0    OUT is complete
-  1    a row, the model or the disk ended the job; finished rows are kept
+  0    OUT is complete, or with --parts the parts
+  1    a row, the model or the disk ended the job; finished parts are kept
   2    the job cannot start: a bad option, a missing file, another job's OUT.parts/
-  130  Ctrl-C, and 143 SIGTERM: finished rows are kept
+  130  Ctrl-C, and 143 SIGTERM: finished parts are kept
 
 \b
 Examples:
@@ -61,7 +66,8 @@ Examples:
   vectord bulk docs.jsonl.zst out.parquet BAAI/bge-m3 --outputs dense,sparse --numbers float16
   vectord bulk notes/ notes.npy --kind document --device cpu
   zcat big.csv.gz | vectord bulk - out.jsonl --format csv --column body --on-error null
-  vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json"""
+  vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json
+  vectord bulk docs.parquet out.parquet --parts --shard 2/3"""
 
 
 @command_with_settings(help=HELP, short_help="Embed a file of texts.", params=[*parameters(), CACERT])
@@ -130,7 +136,7 @@ async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, co
 
 
 def _stop_on_signals(pipeline: Pipeline) -> None:
-    """The first signal ends the job after its current part; the second one terminates the process."""
+    """The first signal ends the job; the second one terminates the process."""
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
@@ -155,10 +161,12 @@ def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextM
 
 def _print_summary(summary: Summary) -> int:
     before = f", {summary.resumed_from:,} of them earlier" if summary.resumed_from else ""
+    missing = f", {summary.missing:,} of them not finished by other shards" if summary.missing else ""
     rows = [
         ("written", summary.out),
         ("model", f"{summary.model}, vector space {summary.space}"),
         ("rows", f"{summary.rows:,}{before}"),
+        ("parts", f"{summary.parts:,}{missing}"),
         ("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s"),
         ("truncated", f"{summary.cut:,} texts were longer than the model's limit"),
     ]

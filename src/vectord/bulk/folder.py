@@ -1,0 +1,137 @@
+"""OUT.parts: the part files of a job, and the manifest that says which job they belong to.
+
+    OUT.parts/_vectord.json       the manifest; a later start must have the same
+    OUT.parts/_lock               held by the processes that work on the job
+    OUT.parts/part-000000.SUFFIX  rows 0 to part_rows of IN, with their vectors, in the format of OUT
+
+parts.py writes the parts, and `_SUCCESS` when all exist. The functions here run in a thread, one call at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Mapping
+from typing import IO, Any
+
+import msgspec
+
+from vectord.bulk.job import BulkFailed, BulkJob
+from vectord.bulk.outputs import BulkOutput
+from vectord.errors import ConfigError
+from vectord.parts import PartFolder, move
+
+VERSION = 3
+MANIFEST, LOCK = "_vectord.json", "_lock"
+
+
+class Manifest(msgspec.Struct):
+    version: int
+    source: str  # InputSource.identity
+    options: dict[str, Any]  # BulkJob.options
+    model: str
+    space: str  # of the vectors; differs for other weights
+
+
+class JobFolder:
+    """The folder of one job, locked. Shards of a job share the lock. `close` it."""
+
+    def __init__(self, job: BulkJob, parts: PartFolder, lock: IO[bytes]) -> None:
+        self.parts = parts
+        self._job = job
+        self._lock = lock
+        self._is_merged = False
+
+    def complete(self, parts: int, output: BulkOutput) -> int:
+        """The number of parts that are missing, of `parts`. If there are none, marks the folder, and makes OUT of it.
+
+        Raises BulkFailed.
+        """
+        found = self.parts.finished()
+        if found and found[-1] >= parts:
+            raise BulkFailed("IN has fewer rows than at the start of this job; --restart starts over.")
+        if len(found) == parts:
+            self.parts.succeed()
+            if not self._job.keep_parts:
+                self._merge(parts, output)
+        return parts - len(found)
+
+    def _merge(self, parts: int, output: BulkOutput) -> None:
+        whole = self.parts.temporary()
+        output.merge([self.parts.part(index) for index in range(parts)], whole)
+        move(whole, self._job.out)
+        self._is_merged = True
+
+    def close(self) -> None:
+        """Deletes the folder if OUT was made of it, or it has no part."""
+        if self._is_merged or not (self._job.is_shard or self.parts.finished()):
+            _delete(self.parts)
+        self._lock.close()
+
+
+def open_folder(job: BulkJob, suffix: str, manifest: Manifest, *, restart: bool) -> JobFolder:
+    """Start or resume a job. Raises ConfigError if OUT exists, another process works on it, or the folder belongs to
+    another job."""
+    parts = PartFolder(job.folder, suffix)
+    path = parts.path / MANIFEST
+    if job.out.exists() and not (job.keep_parts or restart or path.exists()):
+        _delete(parts)  # OUT was made of them
+        raise ConfigError(f"OUT: {job.out} exists already; --restart replaces it when the new one is complete")
+    try:
+        parts.path.mkdir(exist_ok=True)
+        lock = (parts.path / LOCK).open("ab")
+    except OSError as problem:
+        raise ConfigError(f"OUT: {parts.path} cannot be used: {problem.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_NB | (fcntl.LOCK_SH if job.is_shard else fcntl.LOCK_EX))
+        if restart or not path.exists():
+            path.unlink(missing_ok=True)
+            parts.clear()
+            written = parts.temporary()
+            written.write_bytes(msgspec.json.encode(manifest))
+            move(written, path)
+        _check_same(parts, manifest)
+        if not job.is_shard:
+            parts.delete_unfinished()
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(f"OUT: another process is working on {job.out}") from None
+    except BaseException:
+        lock.close()
+        raise
+    return JobFolder(job, parts, lock)
+
+
+def _delete(parts: PartFolder) -> None:
+    """The manifest first: parts without one are never used."""
+    (parts.path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(parts.path, ignore_errors=True)
+
+
+_DIFFERENCES: Mapping[str, str] = {
+    "version": "another version of vectord",
+    "source": "another input, or a changed one",
+    "model": "model {before}, now {now}",
+    "space": "other weights: vector space {before}, now {now}",
+}
+
+
+def _check_same(parts: PartFolder, now: Manifest) -> None:
+    path = parts.path / MANIFEST
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.DecodeError:
+        raise ConfigError(f"OUT: {path} is damaged; --restart starts over") from None
+    differences = [
+        words.format(before=getattr(before, name), now=getattr(now, name))
+        for name, words in _DIFFERENCES.items()
+        if getattr(before, name) != getattr(now, name)
+    ]
+    differences += [
+        f"{name} {before.options.get(name)}, now {value}"
+        for name, value in now.options.items()
+        if before.options.get(name) != value
+    ]
+    if differences:
+        found = "; ".join(differences)
+        raise ConfigError(f"OUT: {parts.path} belongs to another job ({found}); --restart starts over")

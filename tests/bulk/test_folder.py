@@ -1,0 +1,199 @@
+"""folder.py and writer.py: parts are made once, by any number of shards, and never mixed with those of another job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bulk.makers import FakeEmbedder, job_of, pipeline_of, read_output, rows_of, run_job, write_input
+
+from vectord.bulk.folder import Manifest, open_folder
+from vectord.bulk.job import BulkFailed
+from vectord.errors import ConfigError
+
+PART_ROWS = 100
+OUTPUTS = ["out.parquet", "out.arrow", "out.arrows", "out.jsonl", "out.jsonl.gz", "out.jsonl.zst", "out.npy"]
+MANIFEST = Manifest(3, "source", {"kind": None}, "model", "space")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def parts_of(out: Path) -> list[Path]:
+    return sorted(out.with_name(f"{out.name}.parts").glob("part-*"))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """450 rows: 5 parts."""
+    return write_input(tmp_path / "in.jsonl", rows_of(450))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_kept_parts_are_files_of_the_format(tmp_path: Path, source: Path, name: str) -> None:
+    """Together they have the rows of IN in order, and `_SUCCESS` says so. The command without --parts joins them."""
+    out = tmp_path / name
+    summary = await run_job(source, out, part_rows=PART_ROWS, keep_parts=True)
+    assert (summary.out, summary.parts, summary.missing) == (f"{out}.parts", 5, 0)
+    assert not out.exists()
+    assert (out.with_name(f"{name}.parts") / "_SUCCESS").exists()
+    found = [read_output(part) for part in parts_of(out)]
+    assert list(map(len, found)) == [100, 100, 100, 100, 50]
+    again = FakeEmbedder()
+    assert (await run_job(source, out, again, part_rows=PART_ROWS)).resumed_from == 450
+    assert again.seen == []
+    assert read_output(out) == [row for rows in found for row in rows]
+    assert names_in(tmp_path) == {"in.jsonl", name}
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl.gz"])
+async def test_shards_share_the_work(tmp_path: Path, source: Path, name: str) -> None:
+    """Each row is embedded by one of them. The last one marks the folder as complete."""
+    out = tmp_path / name
+    seen, missing = [], []
+    for number in (2, 1, 3):
+        embedder = FakeEmbedder()
+        options: dict[str, Any] = {"part_rows": PART_ROWS, "keep_parts": True, "shard": (number, 3)}
+        assert not (tmp_path / f"{name}.parts" / "_SUCCESS").exists()
+        missing.append((await run_job(source, out, embedder, **options)).missing)
+        seen += embedder.seen
+    assert missing == [3, 1, 0]
+    assert sorted(seen) == sorted(row["text"] for row in rows_of(450))
+    assert (tmp_path / f"{name}.parts" / "_SUCCESS").exists()
+    await run_job(source, out, part_rows=PART_ROWS)
+    assert [row["id"] for row in read_output(out)] == [str(i) for i in range(450)]
+
+
+async def test_a_shard_without_the_first_part_has_the_columns_of_the_first_rows(tmp_path: Path) -> None:
+    """A column that is null in all its own rows has the type that the other shards write."""
+    rows = [{"text": f"text {i}", "n": i if i < 100 else None} for i in range(200)]
+    source = write_input(tmp_path / "in.jsonl", rows)
+    for number in (2, 1):
+        await run_job(source, tmp_path / "out.parquet", part_rows=100, keep_parts=True, shard=(number, 2))
+    await run_job(source, tmp_path / "out.parquet", part_rows=100)
+    assert [row["n"] for row in read_output(tmp_path / "out.parquet")] == [row["n"] for row in rows]
+
+
+async def test_missing_parts_are_made_again(tmp_path: Path, source: Path) -> None:
+    """Any of them; the others stay unchanged. What a killed process left is deleted."""
+    out = tmp_path / "out.jsonl"
+    await run_job(source, out, part_rows=PART_ROWS, keep_parts=True)
+    lost = parts_of(out)[2]
+    times = {path: path.stat().st_mtime_ns for path in parts_of(out) if path != lost}
+    lost.rename(lost.with_name("_tmp-killed"))
+    again = FakeEmbedder()
+    await run_job(source, out, again, part_rows=PART_ROWS, keep_parts=True)
+    assert again.seen == [row["text"] for row in rows_of(450)[200:300]]
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert names_in(lost.parent) == {
+        *(f"part-{index:06}.jsonl" for index in range(5)), "_SUCCESS", "_vectord.json", "_lock",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.arrow"])
+async def test_on_error_may_change_between_two_runs(tmp_path: Path, name: str) -> None:
+    """Rows of parts that were written before have no error."""
+    source = write_input(tmp_path / "in.jsonl", [*rows_of(150), {"text": "poison"}])
+    with pytest.raises(BulkFailed):
+        await run_job(source, tmp_path / name, part_rows=PART_ROWS)
+    await run_job(source, tmp_path / name, part_rows=PART_ROWS, on_error="null")
+    assert [row["error"] for row in read_output(tmp_path / name)] == [None] * 150 + ["it is poison"]
+
+
+async def test_an_input_with_fewer_rows_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard input has no size and time that the manifest could have."""
+    monkeypatch.setattr("vectord.bulk.inputs._measure", lambda path: (1, "same"))
+    await run_job(source, tmp_path / "out.jsonl", part_rows=PART_ROWS, keep_parts=True)
+    write_input(source, rows_of(50))
+    with pytest.raises(BulkFailed, match="IN has fewer rows"):
+        await run_job(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
+
+
+async def test_a_kill_between_renaming_and_deleting_keeps_out(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OUT is complete; the next start embeds nothing."""
+    out = tmp_path / "out.jsonl"
+    monkeypatch.setattr("vectord.bulk.folder.shutil.rmtree", lambda *given, **options: None)
+    await run_job(source, out, part_rows=PART_ROWS)
+    monkeypatch.undo()
+    content = out.read_bytes()
+    with pytest.raises(ConfigError, match="exists already"):
+        await run_job(source, out, part_rows=PART_ROWS)
+    assert out.read_bytes() == content
+    assert names_in(tmp_path) == {"in.jsonl", "out.jsonl"}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Making OUT of its parts can be repeated."""
+
+    def fail(written: Path, path: Path) -> None:
+        if path.name == name:
+            raise OSError(5, "killed")
+        written.replace(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("vectord.bulk.folder.move", fail)
+        with pytest.raises(BulkFailed, match="killed"):
+            await run_job(source, tmp_path / name, part_rows=PART_ROWS)
+    again = FakeEmbedder()
+    summary = await run_job(source, tmp_path / name, again, part_rows=PART_ROWS)
+    assert again.seen == []
+    assert (summary.rows, summary.resumed_from) == (450, 450)
+    assert len(read_output(tmp_path / name)) == 450
+    assert names_in(tmp_path) == {"in.jsonl", name}
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (Manifest(3, "other", {"kind": None}, "model", "space"), "another input"),
+        (Manifest(3, "source", {"kind": "query"}, "model", "space"), "kind None, now query"),
+        (Manifest(3, "source", {"kind": None}, "other", "space"), "model model, now other"),
+        (Manifest(3, "source", {"kind": None}, "model", "other"), "other weights"),
+        (Manifest(4, "source", {"kind": None}, "model", "space"), "another version"),
+    ],
+    ids=["input", "option", "model", "weights", "version"],
+)
+def test_the_folder_of_another_job_is_refused(tmp_path: Path, other: Manifest, message: str) -> None:
+    """The error names the difference; --restart deletes the parts."""
+    job = job_of("in", tmp_path / "out.jsonl")
+    first = open_folder(job, ".jsonl", MANIFEST, restart=False)
+    first.parts.part(0).touch()
+    with pytest.raises(ConfigError, match="another process is working"):
+        open_folder(job, ".jsonl", MANIFEST, restart=False)
+    first.close()
+    with pytest.raises(ConfigError, match=message):
+        open_folder(job, ".jsonl", other, restart=False)
+    second = open_folder(job, ".jsonl", other, restart=True)
+    assert second.parts.finished() == []
+    second.close()
+
+
+async def test_a_damaged_manifest_is_an_error(tmp_path: Path, source: Path) -> None:
+    """--restart starts over."""
+    job = job_of(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
+    await run_job(source, job.out, part_rows=PART_ROWS, keep_parts=True)
+    (job.folder / "_vectord.json").write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"is damaged; --restart"):
+        await pipeline_of(job, FakeEmbedder()).run()
+    assert (await pipeline_of(job, FakeEmbedder(), restart=True).run()).resumed_from == 0
+
+
+async def test_a_deleted_folder_ends_the_job_at_the_next_part(tmp_path: Path, source: Path) -> None:
+    """Otherwise the job runs for hours and fails at its end."""
+    job = job_of(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
+
+    def delete(texts: object) -> None:
+        if job.folder.exists():
+            job.folder.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(BulkFailed, match="OUT cannot be written: No such file"):
+        await pipeline_of(job, FakeEmbedder(before=delete)).run()
