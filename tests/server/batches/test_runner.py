@@ -173,21 +173,22 @@ async def test_a_busy_server_delays_a_line_and_a_failure_is_its_result(tmp_path,
         assert failure.message in json.dumps(row)
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"id": "cut o', b"\0" * 50 + b"\n"], ids=["none", "cut-off", "zeros"])
-async def test_a_restart_continues_after_the_last_complete_result(tmp_path, damage):
-    """Lines with a complete result are not sent again; a damaged end is removed."""
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_a_restart_continues_after_the_last_part(tmp_path, monkeypatch, killed):
+    """A stopped server keeps every result, a killed one those of finished parts. No other line is sent again."""
+    monkeypatch.setattr(store_module, "PART_LINES", 4)
     engine = FakeEngine()
     async with running(tmp_path, engine) as runner:
         id = await create(runner, lines(40))
-        while (await shown(runner, id)).request_counts.completed < 5:
+        while (await shown(runner, id)).request_counts.completed < 6:
             await asyncio.sleep(0)
         engine.gate.clear()
-        answered = (await shown(runner, id)).request_counts.completed
-    (log,) = tmp_path.glob("*/*.results")
-    answered = log.read_bytes().count(b"\n")
-    assert 5 <= answered < 40
-    with log.open("ab") as file:
-        file.write(damage)
+    (results,) = tmp_path.glob("*/*.results")
+    parts = sorted(results.iterdir())
+    if killed:
+        parts.pop().rename(results / "_tmp-cut-off")
+    answered = sum(part.read_bytes().count(b"\n") for part in parts)
+    assert (4 if killed else 6) <= answered < 40
     second = FakeEngine()
     async with running(tmp_path, second) as runner:
         batch = await ended(runner, id)
@@ -195,6 +196,7 @@ async def test_a_restart_continues_after_the_last_complete_result(tmp_path, dama
         names = [row["custom_id"] for row in await rows(runner, batch.output_file_id)]
     assert names == [f"r{index}" for index in range(40)]
     assert len(second.callers) == 40 - answered
+    assert not results.exists()
 
 
 async def test_finishing_can_be_repeated(tmp_path, monkeypatch):
@@ -319,13 +321,17 @@ async def test_a_file_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, mon
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monkeypatch, restarted):
+@pytest.mark.parametrize("parts", [2, 4], ids=["results", "output"])
+async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monkeypatch, restarted, parts):
     """It stayed in "finalizing", could not be cancelled, and took every byte that was freed. A new batch of the same
-    input computes no line again, also if the disk had no space for the record either."""
+    input computes no line of a finished part again, also if the disk had no space for the record either."""
+    monkeypatch.setattr(store_module, "PART_LINES", 5)
     full = False
 
     def fsync(file):
-        if full:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        fits = path.is_dir() or (path.name.startswith("_tmp-") and len(list(tmp_path.glob("*/*/part-*"))) < parts)
+        if full and not fits:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -339,11 +345,12 @@ async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monke
         batch = await ended(runner, id)
         assert (batch.status, batch.output_file_id) == ("failed", None)
         assert [fault.code for fault in batch.errors] == ["storage_full"]
-        assert not list(tmp_path.glob("*/*.part"))
+        assert not [path for path in tmp_path.rglob("*") if path.suffix == ".part" or path.name.startswith("_tmp-")]
         request = CreateBatch(input_file_id=batch.input_file_id, endpoint=ENDPOINT, window_s=HOUR_S)
         with pytest.raises(Unavailable, match="no space"):
             await runner.answer(request, ANYONE)
         full = False
+        before = len(engine.callers)
         if not restarted:
             again = await runner.answer(request, ANYONE)
             assert isinstance(again, StoredBatch)
@@ -352,7 +359,7 @@ async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monke
     async with running(tmp_path, engine) as runner:
         batch = await ended(runner, id)
         assert len(await rows(runner, batch.output_file_id)) == 20
-        assert len(engine.callers) == 20
+        assert len(engine.callers) - before == 20 - 5 * parts
         await runner.answer(ItemRequest("delete file", batch.input_file_id), ANYONE)
     assert not list(tmp_path.glob("*/*.results"))
 

@@ -193,12 +193,9 @@ def read_request_line(line: bytes, endpoint: str) -> RequestLine:
     return request
 
 
-def read_result_line(line: bytes) -> ResultLine | None:
-    """None for a line that a crash cut short or damaged."""
-    try:
-        return _result_line.decode(line) if line.endswith(b"\n") else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+def read_result_line(line: bytes) -> ResultLine:
+    """line: of `result_line` or `unanswered_line`."""
+    return _result_line.decode(line)
 
 
 def result_line(custom_id: str, request_id: str, status: int, body: bytes) -> bytes:

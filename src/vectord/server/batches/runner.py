@@ -2,8 +2,8 @@
 
     input file ── line ──▶ routing.Table ── parse ──▶ engine.answer (bulk lane) ── render ──▶ results ──▶ output, errors
 
-A line takes the path of an HTTP request: the same product, limits of its key, and errors. After a restart a batch
-continues after its last complete result.
+A line takes the path of an HTTP request: the same product, limits of its key, and errors. Results are written in parts;
+after a restart a batch continues after its last part.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class BatchRunner:
             async with window:
                 self._windows[batch.id] = window
                 if batch.status != "cancelling":
-                    await self._answer_lines(shelf, batch, custom_ids)
+                    await self._answer_lines(shelf, batch)
             ending = "completed"
         except TimeoutError:
             if not window.expired():
@@ -265,18 +265,20 @@ class BatchRunner:
 
     # --- lines ---
 
-    async def _answer_lines(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> None:
+    async def _answer_lines(self, shelf: Shelf, batch: StoredBatch) -> None:
         """Raises DiskFull, Unauthorized, OSError."""
-        answered = await self._stored(self._store.recover, shelf, batch, custom_ids)
+        answered = await self._stored(self._store.recover, shelf, batch)
         lines = self._store.input_lines(shelf, batch)
-        results = self._store.open_results(shelf, batch)
+        results = self._store.write_results(shelf, batch)
         tasks: deque[asyncio.Task[tuple[bytes, bool]]] = deque()
 
         async def write_first() -> None:
             line, succeeded = await tasks[0]
             tasks.popleft()
             async with self._storing:
-                self._store.add_result(shelf, results, batch, line, succeeded=succeeded)
+                results.add(line, succeeded=succeeded)
+            if results.is_full:
+                await self._stored(results.finish)
 
         try:
             for index, (_, line) in enumerate(lines):
@@ -287,11 +289,13 @@ class BatchRunner:
                     await write_first()
             while tasks:
                 await write_first()
+            await self._stored(results.finish)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            results.close()
+            with suppress(DiskFull):  # the first failure counts
+                await self._stored(results.finish)
 
     async def _answer(self, shelf: Shelf, batch: StoredBatch, index: int, line: bytes) -> tuple[bytes, bool]:
         """The result of one line, and whether it succeeded. Raises Unauthorized if the owner's key was removed."""

@@ -4,7 +4,7 @@
     OWNER/file-ID                   content of a file
     OWNER/file-ID.json              its record, written after the content; content without a record is deleted at start
     OWNER/batch_ID.json             the record of a batch, replaced as a whole
-    OWNER/batch_ID.results          results of a batch without output files, in the order of its lines
+    OWNER/batch_ID.results/         results of a batch without output files: part files, in the order of its lines
 
 OWNER is a key's name in hexadecimal digits, or "shared" for clients without a key of their own. Other folders, such as
 lost+found, are left alone.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from vectord.errors import ConfigError, InvalidField, InvalidRequest, NoSuchRoute, PayloadTooLarge
+from vectord.parts import PartFolder
 from vectord.products.common.batches import (
     MAX_LINES,
     NO_SUCH_FILE,
@@ -42,6 +44,7 @@ from vectord.products.common.batches import (
 MAX_FILES = 1000  # of one owner
 MAX_BATCHES = 1000  # of one owner, ended ones included
 MAX_ACTIVE = 100  # unfinished batches of one owner
+PART_LINES = 100  # of results; a kill loses at most these
 SHARED = "shared"
 RECORD, RESULTS, PART = ".json", ".results", ".part"
 # Of files that are read or written line by line in a thread. With the default of 8 kB, the thread releases the GIL for
@@ -246,38 +249,21 @@ class BatchStore:
                 if not line.isspace() or number > MAX_LINES:
                     yield number, line
 
-    def recover(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> int:
-        """How many lines have a result. Counts them in the batch, and removes a damaged result after them."""
-        path = shelf.path(batch.id + RESULTS)
+    def recover(self, shelf: Shelf, batch: StoredBatch) -> int:
+        """How many lines have a result. Counts them in the batch."""
         batch.request_counts.completed = batch.request_counts.failed = 0
-        answered = end = 0
-        with path.open("a+b", BUFFER_BYTES) as file:
-            shelf.used_bytes -= 2 * file.tell()
-            file.seek(0)
-            for custom_id, line in zip(custom_ids, file, strict=False):
-                result = read_result_line(line)
-                if result is None or result.custom_id != custom_id:
-                    break
-                self.count(batch, result.succeeded)
-                answered += 1
-                end += len(line)
-            file.truncate(end)
-        shelf.used_bytes += 2 * end
-        return answered
+        for line in self._result_lines(shelf, batch):
+            self.count(batch, read_result_line(line).succeeded)
+        return batch.request_counts.completed + batch.request_counts.failed
 
-    def open_results(self, shelf: Shelf, batch: StoredBatch) -> BinaryIO:
-        """The file of results, for `add_result`."""
-        return shelf.path(batch.id + RESULTS).open("ab", buffering=0)
+    def write_results(self, shelf: Shelf, batch: StoredBatch) -> ResultWriter:
+        """Continues after the last part."""
+        return ResultWriter(self, shelf, batch, self._results(shelf, batch))
 
-    def add_result(self, shelf: Shelf, results: BinaryIO, batch: StoredBatch, line: bytes, *, succeeded: bool) -> None:
-        """The line is in the kernel when this returns. Raises DiskFull or OSError."""
+    def check_space(self, shelf: Shelf, line: bytes) -> None:
+        """Raises DiskFull if the owner may not store this result."""
         if shelf.used_bytes + 2 * len(line) > self._limit_of(shelf):  # the output file is written before the results go
             raise DiskFull
-        with full_disk_detected():
-            if results.write(line) != len(line):
-                raise DiskFull
-        shelf.used_bytes += 2 * len(line)
-        self.count(batch, succeeded)
 
     def count(self, batch: StoredBatch, succeeded: bool) -> None:
         if succeeded:
@@ -285,23 +271,25 @@ class BatchStore:
         else:
             batch.request_counts.failed += 1
 
+    def _results(self, shelf: Shelf, batch: StoredBatch) -> PartFolder:
+        return PartFolder(shelf.path(batch.id + RESULTS), ".jsonl")
+
+    def _result_lines(self, shelf: Shelf, batch: StoredBatch) -> Iterator[bytes]:
+        results = self._results(shelf, batch)
+        for index in results.finished():
+            with results.part(index).open("rb", BUFFER_BYTES) as file:
+                yield from file
+
     def finish(self, shelf: Shelf, batch: StoredBatch, custom_ids: Sequence[str]) -> None:
         """Write the output and the error file, and set the status to `batch.ending`. Can be repeated after a crash."""
         assert batch.ending is not None
-        answered = self.recover(shelf, batch, custom_ids)
-        results = shelf.path(batch.id + RESULTS)
+        answered = self.recover(shelf, batch)
         output_id = _result_id(batch, "output")
         error_id = _result_id(batch, "errors")
         output, errors = shelf.path(output_id + PART), shelf.path(error_id + PART)
-        with (
-            results.open("rb", BUFFER_BYTES) as lines,
-            output.open("wb", BUFFER_BYTES) as succeeded,
-            errors.open("wb", BUFFER_BYTES) as failed,
-        ):
-            for line in lines:
-                result = read_result_line(line)
-                assert result is not None
-                (succeeded if result.succeeded else failed).write(line)
+        with output.open("wb", BUFFER_BYTES) as succeeded, errors.open("wb", BUFFER_BYTES) as failed:
+            for line in self._result_lines(shelf, batch):
+                (succeeded if read_result_line(line).succeeded else failed).write(line)
             for index in range(answered, len(custom_ids)):
                 code, message = ENDING_CODES[batch.ending]
                 failed.write(unanswered_line(custom_ids[index], request_id(batch, index), code, message))
@@ -333,9 +321,8 @@ class BatchStore:
 
     def _delete_results(self, shelf: Shelf, batch: StoredBatch) -> None:
         results = shelf.path(batch.id + RESULTS)
-        if results.exists():
-            shelf.used_bytes -= 2 * results.stat().st_size
-            results.unlink()
+        shelf.used_bytes -= 2 * _size_of(results)
+        shutil.rmtree(results, ignore_errors=True)
 
     def _deliver(self, shelf: Shelf, part: Path, name: str) -> str | None:
         """The id of the new file; None for an empty one, which is deleted."""
@@ -383,11 +370,60 @@ class BatchStore:
         shelf.files = {file.id: file for _, file in sorted(files, key=lambda one: (one[1].created_at, one[0]))}
         shelf.batches = {batch.id: batch for batch in sorted(batches, key=lambda batch: (batch.created_at, batch.id))}
         for path in folder.iterdir():
-            if path.suffix == RESULTS:
-                shelf.used_bytes += 2 * path.stat().st_size
+            if path.is_dir():
+                PartFolder(path, "").delete_unfinished()
+                shelf.used_bytes += 2 * _size_of(path)
             elif path.suffix == PART or (path.suffix != RECORD and path.name not in shelf.files):
                 path.unlink()  # unfinished when the server was killed
         shelf.used_bytes += sum(file.bytes for file in shelf.files.values())
+
+
+class ResultWriter:
+    """Writes the results of a batch in parts. A part has fewer lines than others if the server or the batch ended."""
+
+    def __init__(self, store: BatchStore, shelf: Shelf, batch: StoredBatch, folder: PartFolder) -> None:
+        self._store, self._shelf, self._batch, self._folder = store, shelf, batch, folder
+        self._index = len(folder.finished())
+        self._path: Path | None = None  # of the part that is being written
+        self._file: BinaryIO | None = None
+        self._lines = self._bytes = 0  # of the part
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the part has all its lines, so that `finish` is due."""
+        return self._lines >= PART_LINES
+
+    def add(self, line: bytes, *, succeeded: bool) -> None:
+        """The line is in the kernel when this returns. Raises DiskFull or OSError."""
+        self._store.check_space(self._shelf, line)
+        with full_disk_detected():
+            if self._file is None:
+                self._folder.path.mkdir(mode=0o700, exist_ok=True)
+                self._path = self._folder.temporary()
+                self._file = self._path.open("wb", buffering=0)
+            if self._file.write(line) != len(line):
+                self._file.truncate(self._bytes)
+                raise DiskFull
+        self._lines += 1
+        self._bytes += len(line)
+        self._shelf.used_bytes += 2 * len(line)
+        self._store.count(self._batch, succeeded)
+
+    def finish(self) -> None:
+        """Finish the part, if it has lines. Raises OSError; then its lines have no result."""
+        if self._file is None or self._path is None:
+            return
+        self._file.close()
+        try:
+            self._folder.add(self._path, self._index)
+            self._index += 1
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            self._shelf.used_bytes -= 2 * self._bytes
+            raise
+        finally:
+            self._file = None
+            self._lines = self._bytes = 0
 
 
 def request_id(batch: StoredBatch, index: int) -> str:
@@ -403,6 +439,11 @@ def _new_id(prefix: str) -> str:
 def _result_id(batch: StoredBatch, kind: str) -> str:
     """The id of a result file: the same after a crash, so that a repeated `finish` replaces its files."""
     return f"file-{blake2b(f'{batch.id} {kind}'.encode(), digest_size=16).hexdigest()}"
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 if it does not exist."""
+    return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 
 
 def _found(items: dict[str, Stored], id: str, message: str, field: str) -> Stored:
