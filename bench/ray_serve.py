@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -50,10 +51,24 @@ def measure(subject: Subject, rounds: int, texts: int, replicas: int) -> dict[st
 
 
 def _start_ray(subject: Subject, replicas: int) -> Server:
+    """Behind HAProxy on this node, as docs/scaling.md recommends."""
+    os.environ |= {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     port = free_port()
-    python = REPOSITORY / ".venv-ray/bin/python"
-    words = [str(python), "-m", "vectord.cluster.serve", "--num-replicas", str(replicas), "--port", str(port)]
-    return Server([*words, "--cache-bytes", "0", "--proxies", "head"], port, subject.folder / "ray.log")
+    application = {
+        "name": "vectord",
+        "route_prefix": "/",
+        "import_path": "vectord.cluster.ray:app",
+        "args": {"cache_bytes": "0"},
+        "deployments": [{"name": "vectord", "num_replicas": replicas, "ray_actor_options": {"num_cpus": 1}}],
+    }
+    config = subject.folder / "serve.yaml"  # JSON is YAML
+    http = {"host": "127.0.0.1", "port": port}
+    config.write_text(json.dumps({"proxy_location": "HeadOnly", "http_options": http, "applications": [application]}))
+    return Server([str(REPOSITORY / ".venv-ray/bin/serve"), "run", str(config)], port, subject.folder / "ray.log")
 
 
 def _options() -> argparse.Namespace:

@@ -89,7 +89,7 @@ class ArrowOutput:
 
     def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
         errors = errors_of(rows)
-        failed = np.array([error is not None for error in errors], bool)
+        failed = pa.array([error is not None for error in errors], pa.bool_())
         numbers = self._job.numbers
         for kind in self._job.kinds:
             name = self._job.name_of(kind)
@@ -98,13 +98,13 @@ class ArrowOutput:
                 dense = dense_rows(rows, width, NUMPY_DTYPES[numbers])
                 yield (
                     name,
-                    pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=pa.array(failed)),
+                    pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed),
                 )
             elif kind == "sparse":
-                yield name, _sparse_column(each_row(rows, "sparse"), failed)
+                yield name, sparse_column(each_row(rows, "sparse"))
             else:
                 dtype = "f2" if numbers == "float16" else "f4"
-                yield name, _token_vectors_column(each_row(rows, "colbert"), failed, self._widths.colbert, dtype)
+                yield name, token_vectors_column(each_row(rows, "colbert"), self._widths.colbert, dtype)
         if self._job.on_error == "null":
             yield self._job.name_of(ERROR), pa.array(errors, pa.string())
 
@@ -168,21 +168,27 @@ def _row_groups(tables: Iterable[Any]) -> Iterator[Any]:
         yield pa.concat_tables(held)
 
 
-def _sparse_column(vectors: Sequence[Sparse | None], failed: Array) -> Any:
+def sparse_column(vectors: Sequence[Sparse | None]) -> Any:
+    """list<struct<index: uint32, value: float>>"""
     offsets = _offsets([0 if vector is None else len(vector.indices) for vector in vectors])
     some = [vector for vector in vectors if vector is not None]
     indices = np.concatenate([vector.indices for vector in some] or [np.zeros(0, np.int32)]).astype(np.uint32)
     values = np.concatenate([vector.values for vector in some] or [np.zeros(0, np.float32)])
     pairs = pa.StructArray.from_arrays([pa.array(indices), pa.array(values)], ["index", "value"])
-    return pa.ListArray.from_arrays(offsets, pairs, mask=pa.array(failed))
+    return pa.ListArray.from_arrays(offsets, pairs, mask=_nulls(vectors))
 
 
-def _token_vectors_column(vectors: Sequence[Array | None], failed: Array, width: int, dtype: str) -> Any:
+def token_vectors_column(vectors: Sequence[Array | None], width: int, dtype: str = "f4") -> Any:
+    """list<fixed_size_list<dtype>[width]>, from matrices of one row per token."""
     offsets = _offsets([0 if vector is None else len(vector) for vector in vectors])
     some = [vector for vector in vectors if vector is not None and len(vector)]
     numbers = np.concatenate(some).astype(dtype) if some else np.zeros((0, width), dtype)
     rows = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), width)
-    return pa.ListArray.from_arrays(offsets, rows, mask=pa.array(failed))
+    return pa.ListArray.from_arrays(offsets, rows, mask=_nulls(vectors))
+
+
+def _nulls(values: Sequence[object]) -> Any:
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def _offsets(lengths: Sequence[int]) -> Any:

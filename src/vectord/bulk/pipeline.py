@@ -21,7 +21,7 @@ from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
 from vectord.bulk.outputs import BulkOutput, VectorWidths, output_of
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextVectors
-from vectord.bulk.writer import Divider, PartWriter, Piece
+from vectord.bulk.writer import Divider, PartRows, PartWriter
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class Pipeline:
         self._request = COLBERT_REQUEST if colbert else REQUEST
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
-        self._submitted: asyncio.Queue[tuple[Piece, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
+        self._submitted: asyncio.Queue[tuple[PartRows, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
         self._stopped: asyncio.Future[int] | None = None  # the signal
 
     def stop(self, signal: int) -> None:
@@ -250,7 +250,7 @@ class Pipeline:
             rows += len(piece.rows)
             self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
 
-    async def _next_submitted(self) -> tuple[Piece, asyncio.Task[EmbeddedRows]] | None:
+    async def _next_submitted(self) -> tuple[PartRows, asyncio.Task[EmbeddedRows]] | None:
         if not self._submitted.empty():
             return self._submitted.get_nowait()
         return await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))

@@ -20,7 +20,7 @@ HELD_BYTES = 32 * 2**20  # of vectors and columns that are written at once, appr
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PartRows:
     """Rows of one part."""
 
     part: int
@@ -41,14 +41,14 @@ class Divider:
     def parts(self) -> int:
         return -(-self.rows // self._job.part_rows)
 
-    def divide(self, reader: Iterator[Rows]) -> Iterator[Piece]:
+    def divide(self, reader: Iterator[Rows]) -> Iterator[PartRows]:
         """Runs in the reading thread."""
         for rows in reader:
             taken = 0
             while taken < len(rows):
                 part, offset = divmod(self.rows, self._job.part_rows)
                 count = min(len(rows) - taken, self._job.part_rows - offset)
-                piece = Piece(part, self.rows, rows.slice(taken, taken + count))
+                piece = PartRows(part, self.rows, rows.slice(taken, taken + count))
                 taken += count
                 self.rows += count
                 if part in self._finished:
@@ -74,7 +74,7 @@ class PartWriter:
         self._held: list[EmbeddedRows] = []
         self._held_start = self._held_bytes = 0
 
-    async def add(self, piece: Piece, embedded: EmbeddedRows) -> None:
+    async def add(self, piece: PartRows, embedded: EmbeddedRows) -> None:
         """Raises BulkFailed for another vector space, for a disk, and with --on-error fail for a failed row."""
         vectors = embedded.vectors
         if vectors is not None and vectors.space != self._space:

@@ -2,7 +2,7 @@
 
     processes/  the supervisor, the engine's process and the front-ends of `vectord serve --front-ends N`
     remote/     the protocol between front-ends and the engine's process
-    ray/        what `python -m vectord.cluster.serve` runs on a Ray cluster
+    ray.py      a deployment of Ray Serve, and a class for Ray Data
 
-Read processes/supervisor.py or serve.py first.
+Read processes/supervisor.py first.
 """

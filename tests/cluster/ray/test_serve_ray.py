@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,9 +14,18 @@ from tests.cluster.ray.conftest import cluster
 from tests.ports import free_port
 
 from vectord import Client
-from vectord.cluster.ray.cluster import DIRECT, PATIENT, QUIET, ReplicaOptions
-from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
 
+# As docs/scaling.md recommends for clusters that lose nodes.
+ENVIRON = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_RETRIES": "3",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+}
 PATIENCE_S = 240.0
 TEXTS_A_CALL = 16
 
@@ -26,23 +34,13 @@ TEXTS_A_CALL = 16
 def served() -> Iterator[tuple[str, Any, list[Any]]]:
     """The URL of two replicas on two nodes, and the cluster."""
     port = free_port()
-    with cluster(2, {**QUIET, **DIRECT, **PATIENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}) as (
-        made,
-        nodes,
-    ):
+    with cluster(2, ENVIRON) as (made, nodes):
         from ray import serve
 
-        from vectord.cluster.ray.replica import NAME, application
-        from vectord.cluster.serve import start
+        from vectord.cluster.ray import app
 
-        config = replace(
-            Config(),
-            device=replace(DeviceConfig(), backend="fake"),
-            engine=replace(EngineConfig(), cache_bytes=0),
-            server=replace(ServerConfig(), port=port),
-        )
-        start(serve, config, everywhere=False)
-        serve.run(application(config, ReplicaOptions(min_replicas=2, max_replicas=2)), name=NAME, route_prefix="/")
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        serve.run(app({"backend": "fake", "cache_bytes": "0"}, num_replicas=2), name="vectord", route_prefix="/")
         yield f"http://127.0.0.1:{port}", made, nodes
         serve.shutdown()
 

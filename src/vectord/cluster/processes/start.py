@@ -59,18 +59,6 @@ def on_supervisor_end(callback: Callable[[], None]) -> None:
     loop.add_reader(sys.stdin.fileno(), check)
 
 
-def on_first_signal(callback: Callable[[], object]) -> None:
-    """Call `callback` at the first SIGINT or SIGTERM. A second signal ends the process at once."""
-
-    def shut_down(number: int, frame: object) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        callback()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, shut_down)
-
-
 def on_signals(shut_down: Callable[[], object], reload: Callable[[], object]) -> None:
     """Call `shut_down` at SIGINT and SIGTERM, and `reload` at SIGHUP, on the running loop.
 
