@@ -113,19 +113,18 @@ async def test_an_input_with_fewer_rows_is_refused(
         await run_job(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
 
 
-async def test_a_kill_between_renaming_and_deleting_keeps_out(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OUT is complete; the next start embeds nothing."""
-    out = tmp_path / "out.jsonl"
-    monkeypatch.setattr("vectord.bulk.folder.shutil.rmtree", lambda *given, **options: None)
-    await run_job(source, out, part_rows=PART_ROWS)
-    monkeypatch.undo()
-    content = out.read_bytes()
+async def test_a_kill_between_renaming_and_deleting_keeps_out(tmp_path: Path, source: Path) -> None:
+    """OUT is complete; the next start embeds nothing, and deletes the rest of the folder, but no other files."""
+    job = job_of(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
+    await run_job(source, job.out, part_rows=PART_ROWS)
+    content = job.out.read_bytes()
+    job.folder.mkdir()
+    for name in ("part-000003.jsonl", "_SUCCESS", "_lock", "notes.txt"):
+        (job.folder / name).touch()
     with pytest.raises(ConfigError, match="exists already"):
-        await run_job(source, out, part_rows=PART_ROWS)
-    assert out.read_bytes() == content
-    assert names_in(tmp_path) == {"in.jsonl", "out.jsonl"}
+        await pipeline_of(job, FakeEmbedder()).run()
+    assert job.out.read_bytes() == content
+    assert names_in(job.folder) == {"notes.txt"}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

@@ -10,8 +10,8 @@ parts.py writes the parts, and `_SUCCESS` when all exist. The functions here run
 from __future__ import annotations
 
 import fcntl
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 import msgspec
@@ -103,9 +103,12 @@ def open_folder(job: BulkJob, suffix: str, manifest: Manifest, *, restart: bool)
 
 
 def _delete(parts: PartFolder) -> None:
-    """The manifest first: parts without one are never used."""
+    """The manifest first: parts without one are never used. Keeps files that are not the job's."""
     (parts.path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(parts.path, ignore_errors=True)
+    parts.clear()
+    (parts.path / LOCK).unlink(missing_ok=True)
+    with suppress(OSError):
+        parts.path.rmdir()
 
 
 _DIFFERENCES: Mapping[str, str] = {

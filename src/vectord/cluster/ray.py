@@ -139,7 +139,7 @@ class Embed:
             return table
         found = self._embedder.embed(texts, show_progress=False, **self._options)
         for kind in self._options["outputs"]:
-            vectors = found if isinstance(found, np.ndarray) else getattr(found, kind)
+            vectors: Any = found if isinstance(found, np.ndarray) else getattr(found, kind)
             if kind == "dense":
                 column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
             elif kind == "sparse":
