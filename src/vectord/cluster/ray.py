@@ -36,7 +36,12 @@ class NotReady(Exception):
     """No model is ready. Ray replaces such a replica."""
 
 
-def app(settings: Mapping[str, str], **options: Any) -> Any:
+def app(settings: Mapping[str, str]) -> Any:
+    """`application` for Ray's configuration files, which have the deployment's options."""
+    return application(settings)
+
+
+def application(settings: Mapping[str, str], **options: Any) -> Any:
     """An application for `serve.run`; every replica is a server with its own engine.
 
     settings: options of `vectord serve` by name, such as {"dtype": "float32"}, and `models` with commas; they are read

@@ -37,12 +37,22 @@ def served() -> Iterator[tuple[str, Any, list[Any]]]:
     with cluster(2, ENVIRON) as (made, nodes):
         from ray import serve
 
-        from vectord.cluster.ray import app
+        from vectord.cluster.ray import application
 
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        serve.run(app({"backend": "fake", "cache_bytes": "0"}, num_replicas=2), name="vectord", route_prefix="/")
+        built = application({"backend": "fake", "cache_bytes": "0"}, num_replicas=2)
+        serve.run(built, name="vectord", route_prefix="/")
         yield f"http://127.0.0.1:{port}", made, nodes
         serve.shutdown()
+
+
+def test_a_configuration_file_can_name_the_application() -> None:
+    """Ray calls it with the file's `args`, and refuses functions with further parameters."""
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as build
+
+    from vectord.cluster.ray import app
+
+    assert build(app, {"models": "sentence-transformers/all-MiniLM-L6-v2", "backend": "fake"})
 
 
 def test_every_api_answers(served: tuple[str, Any, list[Any]]) -> None:
