@@ -115,5 +115,5 @@ def test_error_types_score_kinds_and_headers_are_listed() -> None:
     headers = [
         f"`{value}`" for value in vars(results).values() if isinstance(value, str) and value.startswith("x-vectord-")
     ]
-    assert len(headers) == 7
+    assert len(headers) == 8
     assert [word for word in (*errors, *kinds, *headers) if word not in PAGE] == []

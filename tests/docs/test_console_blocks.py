@@ -110,7 +110,7 @@ def test_the_first_command_of_bulk_embeds_the_file(home: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    (command, _), (serve, _) = commands("docs/bulk.md")
+    (command, _), *_, (serve, _) = commands("docs/bulk.md")
     pq.write_table(pa.table({"id": [1, 2], "text": ["a happy person", "a rainy day"]}), home / "docs.parquet")
     ended = bash(command, home, {})
     assert ended.returncode == 0, ended.stdout

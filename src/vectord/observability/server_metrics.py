@@ -208,6 +208,7 @@ class ServerMetrics(MetricFamilies):
     def look(self, snapshot: Snapshot) -> None:
         self.log_lines_dropped.add(take_dropped())
         self.look_at_gauges(snapshot.gauges)
+        self.model_memory.values = {(model,): float(held) for model, held in snapshot.gauges.memory_bytes.items()}
         self.device_ready.values = {
             (model.name, device): float(state == "ready")
             for model in snapshot.models
@@ -225,8 +226,6 @@ class ServerMetrics(MetricFamilies):
         self.cache_bytes.set(gauges.cache_bytes)
         self.cache_limit_bytes.set(gauges.cache_limit_bytes)
         self.cache_texts.set(gauges.cached_texts)
-        for model, held in gauges.memory_bytes.items():
-            self.model_memory.set(held, model)
         for device, memory in gauges.devices.items():
             self.device_memory.set(memory.total - memory.free, device, "used")
             self.device_memory.set(memory.free, device, "free")

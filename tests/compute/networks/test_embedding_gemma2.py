@@ -81,7 +81,6 @@ def test_the_towers_of_images_and_audio_are_left_out(tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown setting of a layer": ({"per_layer_config": {"1": {"rope": 1}}}, "per_layer_config.1 may have head_dim"),
     "a layer that is not there": ({"per_layer_config": {"9": {}}}, "per_layer_config.9 is not the number of a layer"),
-    "an unknown setting": ({"window_scale": 3}, "window_scale 3 is not supported"),
     "keys that no heads share": ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
 }
 
