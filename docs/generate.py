@@ -44,8 +44,10 @@ def env_example() -> str:
     ]
     by_name = {setting.name: setting for setting in SETTINGS}
     for setting in (by_name[name] for name in IN_ENV_EXAMPLE):
-        lines += ["", *textwrap.wrap(_meaning(setting), 118, initial_indent="# ", subsequent_indent="# ")]
-        lines.append(f"#{setting.env[1]}={_default(setting)}")
+        meaning = textwrap.fill(
+            _meaning(setting), 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        )
+        lines += ["", meaning, f"#{setting.env[1]}={_default(setting)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -199,9 +201,9 @@ def models() -> str:
         "## Architectures",
         "",
         "vectord implements these architectures natively; others use the backend `transformers`",
-        "([own-models.md](own-models.md)). The tests compare each, on small random weights in float32 and with each",
-        "setting of its config.json changed, with transformers, or with the reference in the second column, which also",
-        "names compared real weights.",
+        "([own-models.md](own-models.md)). The tests compare each architecture with transformers, or with the",
+        "reference in the second column, on small random weights in float32, and again with each setting of",
+        "config.json changed. The second column also names real weights that were compared.",
         "",
         "| `model_type` | compared with | speed of | tokens/s per core | cosine |",
         "|---|---|---|---|---|",

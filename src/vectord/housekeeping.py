@@ -1,7 +1,7 @@
-"""Work around an answer that may not fail it: metrics, log lines, traces, progress bars, caches, freed memory.
+"""Calls of metrics, logs, traces, progress bars, caches and freed memory, whose exceptions must not fail a request.
 
-The engine, the server, bulk jobs and the client call such work through a Housekeeping of their own, on any thread. What
-an answer consists of is never called through it.
+The engine, the server, bulk jobs and the client make such calls through a Housekeeping of their own, on any thread.
+The computation of a response is never called through it.
 """
 
 from __future__ import annotations

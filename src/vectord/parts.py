@@ -4,7 +4,8 @@
     _tmp-...             a part that is being written
     _SUCCESS             all parts exist
 
-Bulk jobs write their rows so, and batches their results. Programs that read folders of tables skip names with `_`.
+Bulk jobs write their rows, and batches their results, as such parts. Programs that read folders of tables skip names
+that begin with `_`.
 """
 
 from __future__ import annotations

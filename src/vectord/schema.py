@@ -528,7 +528,7 @@ class Gauges:
 
     queued_texts: int
     queued_tokens: Mapping[Lane, int]
-    active: Mapping[str, int]  # requests that have a model, by operation
+    active: Mapping[str, int]  # requests that the engine has admitted, by operation
     wait_s: float  # predicted for the longest queue of a model
     max_wait_s: float  # above which requests are rejected
     queued_embeds: int  # requests for vectors with queued texts

@@ -1,6 +1,6 @@
 """`vectord bulk`: a file of texts -> a file of vectors, in order, resumable after any interruption.
 
-May import engine.client, client, schema, config and errors, never the server. pyarrow, an extra, is imported only in
+Uses the engine through engine.client, and imports nothing of the server. pyarrow, an extra, is imported only in
 arrow_input.py and arrow_output.py; httpx only in remote.py. Read pipeline.py first.
 
     inputs, arrow_input ── Rows ──▶ writer.Divider ─▶ pipeline ── texts ──▶ embedder (this process), remote (a server)

@@ -43,9 +43,10 @@ class JobFolder:
         self._is_merged = False
 
     def complete(self, parts: int, output: BulkOutput) -> int:
-        """The number of parts that are missing, of `parts`. If there are none, marks the folder, and makes OUT of it.
+        """The number of missing parts. If it is 0, marks the folder as complete, and makes OUT of it, unless the job
+        keeps its parts.
 
-        Raises BulkFailed.
+        parts: the number of parts of IN. Raises BulkFailed.
         """
         found = self.parts.finished()
         if found and found[-1] >= parts:
@@ -63,7 +64,7 @@ class JobFolder:
         self._is_merged = True
 
     def close(self) -> None:
-        """Deletes the folder if OUT was made of it, or it has no part."""
+        """Deletes the folder if OUT was made of it, or if it has no parts and belongs to no shard."""
         if self._is_merged or not (self._job.is_shard or self.parts.finished()):
             _delete(self.parts)
         self._lock.close()

@@ -75,7 +75,7 @@ class PartWriter:
         self._held_start = self._held_bytes = 0
 
     async def add(self, piece: PartRows, embedded: EmbeddedRows) -> None:
-        """Raises BulkFailed for another vector space, for a disk, and with --on-error fail for a failed row."""
+        """Raises BulkFailed for another vector space, an error of the disk, and, with --on-error fail, a failed row."""
         vectors = embedded.vectors
         if vectors is not None and vectors.space != self._space:
             raise BulkFailed(

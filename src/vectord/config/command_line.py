@@ -1,6 +1,6 @@
 """The settings as options of click commands, and the command line read into a `CommandLine`.
 
-`Command` is the class of every command that accepts settings (`vectord serve`, `bulk`).
+`Command` is the class of every command; some of them, such as `vectord serve` and `bulk`, accept settings.
 Each name of a setting is an option of its own, so that an error and `--print-config` can quote the name that was used.
 """
 

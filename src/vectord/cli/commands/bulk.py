@@ -42,7 +42,7 @@ The added columns are dense, sparse and colbert; see docs/bulk.md for their type
 
 Rows are written in parts of --part-rows to OUT.parts/. After Ctrl-C, SIGTERM, kill -9 or a power failure the same
 command makes the missing parts; no row is lost or duplicated. It refuses to continue if IN, the model or an option that
-changes the vectors is different. At the end OUT is made of the parts, and OUT.parts/ is removed, unless --parts is set.
+changes the parts is different. At the end OUT is made of the parts, and OUT.parts/ is removed, unless --parts is set.
 
 With --parts --shard 1/N to N/N, N machines that share a disk make a part of the work each. Then the same command
 without both options makes OUT of the parts.

@@ -25,7 +25,7 @@ from vectord.housekeeping import Housekeeping
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
 SILENT_S = 1.5  # without a frame; with BEAT_S, a stopped engine is noticed within 2 s
-HUNG_S = 10.0  # a forward pass of any length runs beside the engine's event loop, which keeps sending
+HUNG_S = 10.0  # a forward pass of any length runs alongside the engine's event loop, which keeps sending
 NO_ENGINE = "The engine's process is being replaced."
 NO_ANSWER = "The engine's process does not answer."
 REPORT_DELAY_S = 0.05  # reports are sent in batches
@@ -184,7 +184,7 @@ class Link:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
 
     async def _watch(self) -> None:
-        """Counts its own turns, so that a pause of this process is not taken for the engine's."""
+        """Counts its own iterations, so that a pause of this process does not count as a pause of the engine."""
         while True:
             await asyncio.sleep(BEAT_S)
             if self._connection is None:

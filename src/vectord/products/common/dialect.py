@@ -120,8 +120,8 @@ class Route:
         finds one of its keys; of the others, the first route that finds one of its signs and one of its keys, else the
         first that finds one of its keys, else the first. A sign is a key that few products'
         bodies have ("output_dtype").
-    computes: what the answer needs a forward pass for; a busy engine refuses such a request before its body is read.
-        None: it needs none, or may wait for one.
+    computes: the operation of a request that needs a forward pass; a busy engine refuses it before its body is read.
+        None: the request needs none, or may wait for one.
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
     form: the body is multipart/form-data, not JSON.
     public: needs no key. probe: a health check, which is never rate-limited. admin: needs the operator's key; on a
@@ -283,7 +283,7 @@ class Dialect:
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
     # The rest applies only while the server imitates this product (`ServerConfig.imitates`).
-    health: HealthKeys | None = None  # further keys of the server's /health, and other values of its own keys
+    health: HealthKeys | None = None  # keys that /health also has, some in place of vectord's own
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
     log_events: Mapping[str, str] = field(default_factory=dict)  # its names of "settings" and "warmup" in the log
     # Further fields of "settings". Takes the settings of each section by name, and the models in their order.

@@ -1,4 +1,4 @@
-"""What operators of Smart Embedder read: its metric families, its keys of /health, and its log lines."""
+"""Smart Embedder's metric families, its keys of /health, and its log lines."""
 
 from __future__ import annotations
 

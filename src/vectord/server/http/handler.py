@@ -2,7 +2,8 @@
 
     headers -> endpoint -> admission -> body -> product -> parse -> engine.answer -> render -> send
 
-A busy engine refuses a request before its body is read, or, on a path of several products, before it is parsed.
+A busy engine refuses a request before its body is read, or, on a path of several products, before a small body is
+parsed.
 
 Runs on the event loop, in the task that the ASGI server creates for each request. The product renders errors; an
 unexpected exception becomes status 500 and is logged under the request id.
@@ -194,7 +195,7 @@ class HttpHandler:
             return await asyncio.to_thread(call)
 
     async def _converse(self, call: HttpCall, choice: Choice, unchecked: Operation | None) -> Rendered:
-        """The response of one product. unchecked: what the engine's `check_busy` has not been called for yet."""
+        """The response of one product. unchecked: the operation for which `check_busy` has not been called yet."""
         record, body = call.record, call.body
         body_read_s = time.perf_counter()
         await self._check_busy(unchecked, record)

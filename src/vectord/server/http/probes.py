@@ -1,7 +1,7 @@
 """Health checks for orchestrators and load balancers, and the front page. No key needed; a key that may use only some
 models sees only those, and without a key `ServerConfig.public_model_names` decides whether any is named.
 
-`/health`        200 if requests will be answered, else 503; the body has the keys of every product's health check
+`/health`        200 if requests will be answered, else 503; the body has the keys of the imitated product, too
 `/health/live`   200 while the process answers
 `/health/ready`  200 if requests will be answered, else 503; the state of each model in both cases
 `/healthz`, `/livez`, `/readyz`: the same three, by the names that orchestrators use
