@@ -1,4 +1,4 @@
-"""Refuses a request whose head can be read in two ways, before anything else is read of it.
+"""Refuses a request whose head can be read in two ways, before the rest of the request is read.
 
 Proxies and servers that choose different readings disagree about the key, the length or the host of a request. Each
 check needs the ASGI scope only, so it holds under every ASGI server; their parsers refuse further faults (two lengths,
