@@ -164,7 +164,7 @@ class Adapter:
 
     name: str
     prompt: str = ""  # before each text, unless the request sets another
-    scale: float  # of the change: alpha / rank
+    scale: float  # of the change: alpha / rank, or alpha / sqrt(rank)
     rank: int
     weights: Path | None = None  # peft's file; None: the tensors are among the model's own
     base: str | None = None  # the model that it was trained for, by its adapter_config.json

@@ -544,8 +544,8 @@ class ServerConfig:
     )
     imitates: str | None = setting(
         None,
-        "API whose /health, GET /, metrics and words in the log this server has besides its own. A profile sets it to "
-        "its own API.",
+        "API that this server imitates in /health, GET /, metrics and log lines, in addition to its own. A profile "
+        "sets it to its product's.",
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 
