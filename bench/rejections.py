@@ -66,13 +66,7 @@ def measure(rounds: int) -> list[Rejections]:
 
 
 def rows(found: Sequence[Rejections]) -> list[Row]:
-    return [
-        Row(
-            what=f"CPU time of a rejection: {one.what}",
-            value=f"{one.cpu_us:.0f} us",
-        )
-        for one in found
-    ]
+    return [Row(what=f"CPU time of a rejection: {one.what}", value=f"{one.cpu_us:.0f} us") for one in found]
 
 
 def _own_request(text: str) -> bytes:

@@ -11,7 +11,7 @@ import ipaddress
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -59,12 +59,8 @@ class Composition:
     buckets: Buckets  # of the rate limits
 
 
-def build(
-    config: Config,
-    around: Callable[[Observer], Observer] = lambda observer: observer,
-    close_timeout_s: float = CLOSE_TIMEOUT_S,
-) -> Composition:
-    """The app of this configuration, not started. around: wraps the engine's observer.
+def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Composition:
+    """The app of this configuration, not started.
 
     close_timeout_s: how long the end of the app's lifespan waits for running forwards and compiling backends.
     May block for a download. Raises StartError: a model that is not found, an unknown backend or dialect.
@@ -86,7 +82,7 @@ def build(
         private = config.server.metrics_are_private
         names_models = private or config.server.names_models_to_anyone
         metrics = Metrics(__version__, products, names_keys=private, names_models=names_models)
-    engine = _engine(config, around(discard if metrics is None else metrics.observe))
+    engine = _engine(config, discard if metrics is None else metrics.observe)
     tracing = open_tracing(config.telemetry, __version__)
 
     if metrics is not None:

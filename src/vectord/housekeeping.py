@@ -1,7 +1,7 @@
 """Calls of metrics, logs, traces, progress bars, caches and freed memory, whose exceptions must not fail a request.
 
-The engine, the server, bulk jobs and the client make such calls through a Housekeeping of their own, on any thread.
-The computation of a response is never called through it.
+The engine, the server, the library, downloads and bulk jobs make such calls through a Housekeeping of their own, on any
+thread. The computation of a response is never called through it.
 """
 
 from __future__ import annotations

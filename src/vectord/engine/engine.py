@@ -512,7 +512,7 @@ class Engine:
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
             if isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids:
-                self._housekeeping.run(self._warn_of_foreign_ids, model, usage, caller)
+                self._warn_of_foreign_ids(model, usage, caller)
             report = RequestEnded(
                 caller=caller,
                 operation=operation,

@@ -126,10 +126,6 @@ class RequestPipeline:
         self.reload = Reload()
         self.reload.on_begin(gate.keys.reload)
 
-    @property
-    def is_traced(self) -> bool:
-        return self._tracer is not None
-
     def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
         """The record of a new request. Everything that can fail comes later, so that every failure has a record.
 

@@ -10,7 +10,6 @@ connection cancels its requests. A connection that does not read its results is 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -52,8 +51,6 @@ from vectord.server.admission.buckets import TokenBuckets
 
 BACKLOG = 128  # connections that wait in the kernel while the engine's process starts
 MAX_REQUESTS_BYTES = 256 * 2**20  # of one connection's running requests; beyond it the connection is not read
-
-_log = logging.getLogger("vectord.cluster.remote")
 
 
 class EngineServer:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,7 +43,7 @@ from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.incoming import LazyModelList, guards_of
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.origins import Origins
-from vectord.server.http.routing import Choice, Found, Table
+from vectord.server.http.routing import Choice, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
 T = TypeVar("T")
@@ -79,8 +79,11 @@ class HttpHandler:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
-        found, headers, record = self._begin(scope)
-        call, endpoint = HttpCall(scope, headers, found, record, Body(receive, record.headers), receive), found.endpoint
+        found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
+        endpoint = found.endpoint
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        record = self._pipeline.begin(scope["method"], endpoint.route, endpoint.owner, combined(headers))
+        call = HttpCall(scope, headers, found, record, Body(receive, record.headers), receive)
         rendered = await self._or_error(self._respond(call), record, endpoint.owner, endpoint.render_error)
         call.body.release()
         if rendered is not None:
@@ -88,32 +91,6 @@ class HttpHandler:
         status = CLIENT_LEFT_STATUS if rendered is None else rendered.status
         # Probes and scrapes come every few seconds, so successful ones are logged at debug level.
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
-
-    def _begin(self, scope: Mapping[str, Any]) -> tuple[Found, list[tuple[str, str]], RequestRecord]:
-        """The endpoint, the headers with names in lower case, and the record, which has them by name."""
-        found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        return (
-            found,
-            headers,
-            self._pipeline.begin(scope["method"], found.endpoint.route, found.endpoint.owner, combined(headers)),
-        )
-
-    def _identify(
-        self,
-        scope: Mapping[str, Any],
-        headers: Sequence[tuple[str, str]],
-        record: RequestRecord,
-        *,
-        reads_key: bool = True,
-        span: tuple[str, str] | None = None,
-    ) -> None:
-        """Raises MalformedHead and Forbidden for a request that is not to be read further."""
-        check_head(scope, headers, record.headers)
-        self._origins.check(scope, record.headers)
-        peer = scope.get("client")
-        forwarded = [value for name, value in headers if name == "x-forwarded-for"]
-        self._pipeline.identify(record, peer[0] if peer else "", forwarded, reads_key=reads_key, span=span)
 
     async def _or_error(
         self, work: Awaitable[Rendered | None], record: RequestRecord, dialect: str, render: RenderError
@@ -134,10 +111,13 @@ class HttpHandler:
         """Everything before the product is known."""
         endpoint, record = call.found.endpoint, call.record
         page = endpoint.page
-        self._identify(
-            call.scope,
-            call.headers,
+        check_head(call.scope, call.headers, record.headers)
+        self._origins.check(call.scope, record.headers)
+        peer = call.scope.get("client")
+        self._pipeline.identify(
             record,
+            peer[0] if peer else "",
+            [value for name, value in call.headers if name == "x-forwarded-for"],
             reads_key=endpoint.open_page is None,
             # Pages have no span: most traces would be probes and scrapes.
             span=None if page is not None else (record.exchange.method, record.exchange.route),
