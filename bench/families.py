@@ -56,7 +56,6 @@ LARGE = _sizes(1024, 4096, 16)
 NEMOTRON = _decoder(2048, 8192, 32, 8, 64)
 MINISTRAL = _decoder(3072, 9216, 32, 8)
 QWEN3 = _decoder(1024, 3072, 16, 8)
-GEMMA2 = {"num_hidden_layers": 24}
 LFM2 = _sizes(1024, 6656, 16, num_key_value_heads=8, block_auto_adjust_ff_dim=True)
 LFM2_LAYERS = [["conv", "full_attention"][i in (2, 5, 8, 10, 12, 14)] for i in range(16)]
 T5 = {"d_model": 768, "d_kv": 64, "num_heads": 12}

@@ -30,13 +30,13 @@ SPLITS_LIMIT = 2**24  # of all tokens together, to find merges; Gemma's have 2 m
 # tokenizer.ggml.token_type
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
-QWEN2_WORDS = (  # a pattern of words, as in Qwen2Tokenizer of transformers
+_QWEN2_WORDS = (  # a pattern of words, as in Qwen2Tokenizer of transformers
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_LLAMA3 = QWEN2_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_LLAMA3 = _QWEN2_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 # tokenizer.ggml.pre of byte-level BPE: the rules that are known to be those of the model's own tokenizer.json.
 _GPT2 = frozenset({"gpt-2", "roberta-bpe"})
-_SPLITS: Mapping[str, str] = {"qwen2": QWEN2_WORDS, **dict.fromkeys(("llama3", "llama-v3", "llama-bpe"), _LLAMA3)}
+_SPLITS: Mapping[str, str] = {"qwen2": _QWEN2_WORDS, **dict.fromkeys(("llama3", "llama-v3", "llama-bpe"), _LLAMA3)}
 
 HARMLESS: Mapping[str, Harmless] = {
     **harmless(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer
@@ -21,9 +20,7 @@ NAMES = encoder.LayerNames(
     down="ffn_output",
     output_norm="full_layer_layer_norm",
 )
-HARMLESS: Mapping[str, Harmless] = {
-    **encoder.HARMLESS,
-}
+HARMLESS = encoder.HARMLESS
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
     HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.(weight|bias)"),

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.transformer import Transformer
@@ -21,9 +20,7 @@ from vectord.compute.ops.base import Activation, Ops, T
 classifier = decoder.classifier
 head_rows = partial(decoder.head_rows, tied=True)
 
-HARMLESS: Mapping[str, Harmless] = {
-    **decoder.HARMLESS,
-}
+HARMLESS = decoder.HARMLESS
 HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 # transformers reads "gelu" as the approximation too: released configurations have the wrong name.
 _ACTIVATIONS: Mapping[str, Activation] = {**facts.ACTIVATIONS, "gelu": "gelu_tanh"}
