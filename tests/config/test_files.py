@@ -161,7 +161,7 @@ def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dty
         ("OLLAMA_HOST", "0.0.0.0:9000", {"host": "0.0.0.0", "port": 9000}),
         ("OLLAMA_HOST", ":9000", {"host": "0.0.0.0", "port": 9000}),
         ("OLLAMA_HOST", "::1", {"host": "::1"}),
-        ("OLLAMA_HOST", ' "0.0.0.0:9000" ', {"host": "0.0.0.0", "port": 9000}),
+        ("OLLAMA_HOST", ' "0.0.0.0:9000" \n', {"host": "0.0.0.0", "port": 9000}),
         ("OLLAMA_NUM_PARALLEL", "'4'", {"max_running_requests": 4}),
         ("OLLAMA_HOST", "[::1]:9000", {"host": "::1", "port": 9000}),
         ("OLLAMA_HOST", "http://127.0.0.1", {"host": "127.0.0.1", "port": 80}),

@@ -274,7 +274,7 @@ class Profile:
         layer: Layer = {}
         for setting, variable_and_reader in self.environment.items():
             variable, _, reader = variable_and_reader.partition(" ")
-            text: str | None = environ.get(variable, "").strip(" \t\"'")  # `docker --env-file` keeps quotes
+            text: str | None = environ.get(variable, "").strip().strip("\"'")  # `docker --env-file` keeps quotes
             if text and reader == "+":
                 text = ",".join([*cast("Sequence[str]", self.layer.get(setting, ((),))[0]), text])
             elif text and reader:
