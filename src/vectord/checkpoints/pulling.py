@@ -30,7 +30,7 @@ CHUNK_BYTES = 2**20
 Progress = Callable[[str, int, int], None]  # hub id, bytes on this machine, bytes of the model
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _OTHER_FOLDER = "set another folder with --hf-home (HF_HOME)"
-_DISK_ADVICE: dict[int | None, str] = {
+_DISK_ADVICE: dict[int | None, str] = {  # the way out of an error of the disk, by its number
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), f"; make room there, or {_OTHER_FOLDER}"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"; make it writable, or {_OTHER_FOLDER}"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), f"; {_OTHER_FOLDER}"),
@@ -192,14 +192,14 @@ class _Puller:
         """Raises ModelUnavailable for a file that differs from the listing or from the lock file, and before the first
         byte if the files are too large."""
         files = [file for file in remote if file.path not in self.files]
-        missing = [file for file in files if not self._is_present(file)]
+        missing = [file for file in files if not self._verify(file)]
         self._check_size(files, missing)
         if missing:
             self._download(missing)
         for file in missing:
-            if not self._is_present(file):
+            if not self._verify(file):
                 raise ModelUnavailable(
-                    f"{self._hub_id}: {file.path} has another checksum than the hub announced; nothing is kept"
+                    f"{self._hub_id}: {file.path} has another checksum than the hub announced, and was deleted"
                 )
         for file in files:
             locked = LockedFile(file.path, file.size_bytes, file.sha256 or file_sha256(self.snapshot / file.path))
@@ -207,8 +207,8 @@ class _Puller:
                 raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
             self.files[file.path] = locked
 
-    def _is_present(self, file: _RemoteFile) -> bool:
-        """Whether the cache has the listed content; any other content is deleted."""
+    def _verify(self, file: _RemoteFile) -> bool:
+        """Whether the cache has the listed content. Deletes any other content."""
         path = self.snapshot / file.path
         if _matches(path, file):
             return True
@@ -224,7 +224,7 @@ class _Puller:
                 f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is "
                 f"{self._limit_bytes:,} bytes"
             )
-        missing_bytes, free_bytes = sum(file.size_bytes for file in missing), _free_bytes(self._root)
+        missing_bytes, free_bytes = sum(file.size_bytes for file in missing), shutil.disk_usage(self._root).free
         if missing_bytes > free_bytes:
             raise ModelUnavailable(
                 f"{self._hub_id}: {missing_bytes:,} bytes to fetch, and {self._root} has {free_bytes:,} bytes free"
@@ -271,10 +271,6 @@ def _byte_counter(show: Callable[[int], None]) -> Any:
     return ByteCounter
 
 
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 def _matches(path: Path, file: _RemoteFile) -> bool:
     """Whether the content is the listed one: by sha256, or by git's digest for files that git keeps itself."""
     if not path.is_file() or path.stat().st_size != file.size_bytes:
@@ -286,15 +282,6 @@ def _matches(path: Path, file: _RemoteFile) -> bool:
         while chunk := content.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest() == file.blob
-
-
-def _status_of(error: BaseException) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _disk_advice(error: BaseException) -> str | None:
-    """The way out, after a semicolon. None if the disk is not at fault."""
-    return _DISK_ADVICE.get(error.errno) if isinstance(error, OSError) else None
 
 
 @contextmanager
@@ -323,10 +310,10 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
 
 def _failure(error: BaseException, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
-    reason, status, shown = plain_reason(error), _status_of(error), without_password(endpoint)
-    if (advice := _disk_advice(error)) is not None:
-        return f"{cache} cannot be written ({reason}){advice}"
-    if status is not None:
+    reason, shown = plain_reason(error), without_password(endpoint)
+    if isinstance(error, OSError) and error.errno in _DISK_ADVICE:
+        return f"{cache} cannot be written ({reason}){_DISK_ADVICE[error.errno]}"
+    if (status := getattr(getattr(error, "response", None), "status_code", None)) is not None:
         way = "set a token (HF_TOKEN)" if status in (401, 403) else "retry later"
         return f"the hub at {shown} answers with status {status}; {way}, or set a mirror with --hf-endpoint"
     failure = f"the hub at {shown} could not be reached ({reason})"

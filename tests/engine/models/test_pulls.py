@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -151,7 +153,7 @@ async def test_a_model_that_does_not_fit_on_the_disk_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first byte."""
-    monkeypatch.setattr(pulling, "_free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     async with serving(tmp_path) as engine:
         assert "1,000 bytes free" in await refusal(engine)
         assert not hub.asked
