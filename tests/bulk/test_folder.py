@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tests.bulk.makers import FakeEmbedder, job_of, pipeline_of, read_output, rows_of, run_job, write_input
 
-from vectord.bulk.folder import Manifest, open_folder
+from vectord.bulk.folder import JobFolder, Manifest, open_folder
 from vectord.bulk.job import BulkFailed
 from vectord.errors import ConfigError
+from vectord.parts import move
 
 PART_ROWS = 100
 OUTPUTS = ["out.parquet", "out.arrow", "out.arrows", "out.jsonl", "out.jsonl.gz", "out.jsonl.zst", "out.npy"]
@@ -174,6 +175,54 @@ def test_the_folder_of_another_job_is_refused(tmp_path: Path, other: Manifest, m
     second = open_folder(job, ".jsonl", other, restart=True)
     assert second.parts.finished() == []
     second.close()
+
+
+def test_shards_may_start_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One writes its manifest while another one does, and both work on the job."""
+    opened: list[JobFolder] = []
+
+    def start(number: int) -> None:
+        job = job_of("in", tmp_path / "out.jsonl", keep_parts=True, shard=(number, 2))
+        opened.append(open_folder(job, ".jsonl", MANIFEST, restart=False))
+
+    def start_another(written: Path, path: Path) -> None:
+        monkeypatch.undo()
+        start(2)
+        move(written, path)
+
+    monkeypatch.setattr("vectord.bulk.folder.move", start_another)
+    start(1)
+    assert len(opened) == 2
+    for folder in opened:
+        folder.close()
+    assert names_in(tmp_path / "out.jsonl.parts") == {"_vectord.json", "_lock"}
+
+
+def test_parts_of_no_job_are_not_used(tmp_path: Path) -> None:
+    """Nor deleted without --restart."""
+    job = job_of("in", tmp_path / "out.jsonl", keep_parts=True)
+    job.folder.mkdir()
+    (job.folder / "part-000000.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"has parts and no _vectord\.json; --restart"):
+        open_folder(job, ".jsonl", MANIFEST, restart=False)
+    folder = open_folder(job, ".jsonl", MANIFEST, restart=True)
+    assert folder.parts.finished() == []
+    folder.close()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as on a full disk. The next start is not locked out."""
+
+    def fail(written: Path, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    job = job_of("in", tmp_path / "out.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr("vectord.bulk.folder.move", fail)
+        with pytest.raises(ConfigError, match="cannot be used: No space left on device"):
+            open_folder(job, ".jsonl", MANIFEST, restart=False)
+    open_folder(job, ".jsonl", MANIFEST, restart=False).close()
+    assert not job.folder.exists()
 
 
 async def test_a_damaged_manifest_is_an_error(tmp_path: Path, source: Path) -> None:

@@ -4,14 +4,14 @@
     OUT.parts/_lock               held by the processes that work on the job
     OUT.parts/part-000000.SUFFIX  rows 0 to part_rows of IN, with their vectors, in the format of OUT
 
-parts.py writes the parts, and `_SUCCESS` when all exist. The functions here run in a thread, one call at a time.
+parts.py writes the parts, and `_SUCCESS` when all exist. The functions here block; the pipeline calls one at a time.
 """
 
 from __future__ import annotations
 
 import fcntl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 import msgspec
@@ -72,35 +72,42 @@ class JobFolder:
 
 def open_folder(job: BulkJob, suffix: str, manifest: Manifest, *, restart: bool) -> JobFolder:
     """Start or resume a job. Raises ConfigError if OUT exists, another process works on it, or the folder belongs to
-    another job."""
+    another job or cannot be written."""
     parts = PartFolder(job.folder, suffix)
-    path = parts.path / MANIFEST
-    if job.out.exists() and not (job.keep_parts or restart or path.exists()):
+    if job.out.exists() and not (job.keep_parts or restart or (parts.path / MANIFEST).exists()):
         _delete(parts)  # OUT was made of them
         raise ConfigError(f"OUT: {job.out} exists already; --restart replaces it when the new one is complete")
     try:
-        parts.path.mkdir(exist_ok=True)
-        lock = (parts.path / LOCK).open("ab")
+        with ExitStack() as stack:
+            parts.path.mkdir(exist_ok=True)
+            lock = stack.enter_context((parts.path / LOCK).open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_NB | (fcntl.LOCK_SH if job.is_shard else fcntl.LOCK_EX))
+            _begin(parts, manifest, restart=restart)
+            if not job.is_shard:
+                parts.delete_unfinished()
+            stack.pop_all()  # the lock stays
+    except BlockingIOError:
+        raise ConfigError(f"OUT: another process is working on {job.out}") from None
     except OSError as problem:
         raise ConfigError(f"OUT: {parts.path} cannot be used: {problem.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_NB | (fcntl.LOCK_SH if job.is_shard else fcntl.LOCK_EX))
-        if restart or not path.exists():
-            path.unlink(missing_ok=True)
-            parts.clear()
-            written = parts.temporary()
-            written.write_bytes(msgspec.json.encode(manifest))
-            move(written, path)
-        _check_same(parts, manifest)
-        if not job.is_shard:
-            parts.delete_unfinished()
-    except BlockingIOError:
-        lock.close()
-        raise ConfigError(f"OUT: another process is working on {job.out}") from None
-    except BaseException:
-        lock.close()
-        raise
     return JobFolder(job, parts, lock)
+
+
+def _begin(parts: PartFolder, manifest: Manifest, *, restart: bool) -> None:
+    """Write the manifest, or compare it with the one that is there. Only --restart deletes parts: shards that start at
+    the same time write equal manifests."""
+    path = parts.path / MANIFEST
+    if restart:
+        path.unlink(missing_ok=True)
+        parts.clear()
+    has_parts = bool(parts.finished())  # asked first, because every job writes its manifest before its parts
+    if not path.exists():
+        if has_parts:
+            raise ConfigError(f"OUT: {parts.path} has parts and no {MANIFEST}; --restart starts over")
+        written = parts.temporary()
+        written.write_bytes(msgspec.json.encode(manifest))
+        move(written, path)
+    _check_same(parts, manifest)
 
 
 def _delete(parts: PartFolder) -> None:
