@@ -44,13 +44,11 @@ class ScriptedBackend(FakeBackend):
         self._kill_on = kill_on
         self._memory_tokens = memory_tokens
         self._gate = threading.Event()
-        self._entered = threading.Semaphore(0)
         if not blocked:
             self._gate.set()
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         self.batches.append(batch)
-        self._entered.release()
         assert self._gate.wait(timeout=30), "a test left the backend blocked"
         if self.error is not None:
             raise self.error
@@ -77,10 +75,6 @@ class ScriptedBackend(FakeBackend):
     def release(self) -> None:
         """Let waiting and coming forwards through."""
         self._gate.set()
-
-    def wait_entered(self, timeout_s: float = 10) -> None:
-        """Return when one more forward than last time has begun."""
-        assert self._entered.acquire(timeout=timeout_s), "no forward began"
 
 
 def _texts_with(token: int | None, texts: PackedTexts) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,6 @@ import re
 
 from tests.attack.target import Attempt, Reply, Target
 
-OPEN_STATUSES = frozenset({401, 403, 404, 405, 429, 503})  # 404 and 405: no such route, with or without a key
 DISGUISES = (
     "{}", "{}/", "/{}", "{}?key=x", "{}#/health/live", "/health/live/..{}", "/health/live/%2e%2e{}", "{};/health/live",
     "/dialects/openai{}", "/openai{}", "{}%00", "{}%20", "http://x{}", "/.{}", "/%2f{}",

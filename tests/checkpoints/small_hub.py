@@ -26,7 +26,6 @@ class Hub:
     commit: str = COMMIT
     announced: dict[str, bytes] = field(default_factory=dict)  # sent instead of the announced content
     breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
-    knows_ranges: bool = True
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
     tokens: set[str | None] = field(default_factory=set)  # the Authorization of all requests
     sizes: dict[str, int] = field(default_factory=dict)  # announced instead of the content's
@@ -129,7 +128,7 @@ class _Answers(BaseHTTPRequestHandler):
             return
         content = self._hub.files[name]
         begins = 0
-        if self._hub.knows_ranges and (said := self.headers.get("range")):
+        if said := self.headers.get("range"):
             begins = int(said.removeprefix("bytes=").rstrip("-"))
         ranges = {"content-range": f"bytes {begins}-{len(content) - 1}/{len(content)}"} if begins else {}
         headers = ranges | self._hub.headers

@@ -414,8 +414,8 @@ async def test_identical_concurrent_texts_run_once():
 
 async def test_a_shared_text_runs_while_a_request_waits_for_it():
     """The first caller cancels, the second is answered. When the last cancels, the text leaves the queue."""
-    backend, observer = FakeBackend(), Recorder()
-    async with serving(backend, observer=observer) as engine:
+    backend = FakeBackend()
+    async with serving(backend) as engine:
         close_gate(backend)
         blocker = ask(engine, "blocker")
         await entered(backend)

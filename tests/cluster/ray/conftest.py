@@ -30,6 +30,7 @@ ENVIRON = {
     "RAY_memory_monitor_refresh_ms": "0",  # other programs use memory too
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 

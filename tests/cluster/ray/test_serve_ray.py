@@ -17,7 +17,6 @@ from vectord import Client
 
 # As docs/scaling.md recommends for clusters that lose nodes.
 ENVIRON = {
-    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "3",

@@ -311,8 +311,7 @@ async def test_one_model_for_two_kinds_of_a_composite_reads_each_text_once():
 async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
     """The texts queued for the other model are removed, and both models are released."""
     dense, sparse = backends_of_both()
-    observer = Recorder()
-    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
         sparse.poison = ord("!")
         close_gate(dense)
         blocker = asyncio.create_task(engine.answer(EmbedRequest(inputs=["blocker"], model="m0"), ANYONE))
@@ -330,8 +329,7 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
 async def test_a_disconnect_cancels_the_work_of_all_members():
     """No text without a caller stays queued."""
     dense, sparse = backends_of_both()
-    observer = Recorder()
-    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
         close_gate(dense)
         close_gate(sparse)
         blockers = [
