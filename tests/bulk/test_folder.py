@@ -132,7 +132,7 @@ async def test_a_kill_between_renaming_and_deleting_keeps_out(tmp_path: Path, so
 async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Making OUT of its parts can be repeated."""
+    """Making OUT of its parts can be repeated. An unfinished OUT is deleted at once."""
 
     def fail(written: Path, path: Path) -> None:
         if path.name == name:
@@ -143,6 +143,7 @@ async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
         patched.setattr("vectord.bulk.folder.move", fail)
         with pytest.raises(BulkFailed, match="killed"):
             await run_job(source, tmp_path / name, part_rows=PART_ROWS)
+    assert not list((tmp_path / f"{name}.parts").glob("_tmp-*"))
     again = FakeEmbedder()
     summary = await run_job(source, tmp_path / name, again, part_rows=PART_ROWS)
     assert again.seen == []

@@ -59,8 +59,12 @@ class JobFolder:
 
     def _merge(self, parts: int, output: BulkOutput) -> None:
         whole = self.parts.temporary()
-        output.merge([self.parts.part(index) for index in range(parts)], whole)
-        move(whole, self._job.out)
+        try:
+            output.merge([self.parts.part(index) for index in range(parts)], whole)
+            move(whole, self._job.out)
+        except BaseException:
+            whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
+            raise
         self._is_merged = True
 
     def close(self) -> None:
