@@ -162,6 +162,15 @@ def test_a_file_that_a_class_would_not_make_is_used_unchanged(
     assert says in caplog.text
 
 
+def test_a_file_that_makes_no_token_of_a_letter_is_refused(tmp_path: Path) -> None:
+    """The tokens around a text are found by one."""
+    folder = save(tmp_path, "roberta")
+    put_around(folder, [], [])
+    with_step("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": ""}, "normalizers")(folder)
+    with pytest.raises(ModelUnavailable, match="has no tokens for 'a'"):
+        check_ids(folder, [])
+
+
 @pytest.mark.parametrize("name", ["deberta-v2", "bert", "mpnet", "xlm-roberta", "albert", "qwen2", "gemma", "t5"])
 def test_a_class_of_transformers_leaves_out_a_step_of_the_file(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -95,7 +95,7 @@ def find_contradictions(tokenizer: Tokenizer, path: Path, config: Values) -> Ite
     if name in _FRAMED:
         tokens = tokenizer.encode("a").tokens
         frame = [token_text(values.get(key)) for key in ("cls_token", "sep_token")]
-        if None not in frame and [tokens[0], tokens[-1]] != frame:
+        if None not in frame and [*tokens[:1], *tokens[-1:]] != frame:
             yield f"its {name} would make {' text '.join(map(str, frame))!r} of a text"
     has_types = config.get("type_vocab_size") not in (None, 0, 1) and any(tokenizer.encode("a", "b").type_ids)
     if has_types and not values.get("model_input_names") and name in {*_WITHOUT_TYPES, "PreTrainedTokenizer"}:
