@@ -331,10 +331,11 @@ class Engine:
             return await self._answer_one(request, task)
 
     def _admissions(self, request: ModelRequest | MultiRequest) -> Sequence[Admission]:
-        """The admissions that limit this request, each once. A MultiRequest may need both."""
+        """The admissions that limit this request, each once. A MultiRequest may need both: always in the same order, or
+        two of them would wait for each other's place."""
         parts = request.requests if isinstance(request, MultiRequest) else (request,)
-        operations = sorted({_operation(part) for part in parts})
-        return list(dict.fromkeys(self._admission_of(operation) for operation in operations))
+        needed = {self._admission_of(_operation(part)) for part in parts}
+        return [each for each in dict.fromkeys((self._admission, self._rerank_admission)) if each in needed]
 
     async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
         """Runs the parts concurrently. Each part has its own model and is one request to the observer."""

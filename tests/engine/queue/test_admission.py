@@ -43,6 +43,7 @@ from vectord.schema import (
     MultiRequest,
     Operation,
     RerankRequest,
+    TokenizeRequest,
 )
 
 
@@ -358,6 +359,23 @@ async def test_a_multi_request_takes_a_place_of_each_type():
         for request in (embed("b"), rank("b")):
             await engine.answer(request, Caller())
         await engine.drain()
+
+
+async def test_a_multi_request_takes_its_places_in_one_order():
+    """It holds no place for reranks while it waits for the other one, so that two never wait for each other."""
+    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
+    limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1, "queue_timeout_s": 5.0}
+    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], **limits) as engine:
+        close_gate(backends[0])
+        first = asyncio.create_task(engine.answer(embed("a"), Caller()))
+        await entered(backends[0])
+        parts = [rank("p"), TokenizeRequest(inputs=["b"])]
+        both = asyncio.create_task(engine.answer(MultiRequest(requests=parts), Caller()))
+        await settle()
+        await engine.answer(rank("b"), Caller())
+        assert not both.done()
+        backends[0].gate.set()
+        await asyncio.gather(first, both)
 
 
 async def test_without_their_own_limit_rerank_requests_share_that_of_all():
