@@ -290,8 +290,8 @@ async def test_without_an_engine_requests_fail_and_models_are_stalled() -> None:
 
 async def test_a_silent_engine_is_stalled_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """New requests fail at once. Those sent before end at their deadline, or keep their answers."""
-    monkeypatch.setattr(server, "BEAT_S", 3600)
-    monkeypatch.setattr(link, "BEAT_S", 0.001)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 3600)
+    monkeypatch.setattr(link, "HEARTBEAT_S", 0.001)
     monkeypatch.setattr(link, "SILENT_S", 0.001)
     monkeypatch.setattr(client, "GRACE_S", 0.0)
     fake = FakeEngine()
@@ -314,8 +314,8 @@ async def test_a_silent_engine_is_stalled_until_it_answers(monkeypatch: pytest.M
 
 async def test_requests_of_a_hung_engine_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those without a deadline, after HUNG_S. The engine cancels them when it continues, and is ready again."""
-    monkeypatch.setattr(server, "BEAT_S", 3600)
-    monkeypatch.setattr(link, "BEAT_S", 0.001)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 3600)
+    monkeypatch.setattr(link, "HEARTBEAT_S", 0.001)
     monkeypatch.setattr(link, "HUNG_S", 1.5)
     fake = FakeEngine()
     fake.gate.clear()
@@ -331,8 +331,8 @@ async def test_requests_of_a_hung_engine_fail(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_long_forward_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is an engine that reads no further requests because the running ones fill its memory."""
     monkeypatch.setattr(server, "MAX_REQUESTS_BYTES", 0)
-    monkeypatch.setattr(server, "BEAT_S", 0.001)
-    monkeypatch.setattr(link, "BEAT_S", 0.01)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(link, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(link, "SILENT_S", 0.3)
     monkeypatch.setattr(link, "HUNG_S", 0.4)
 

@@ -35,7 +35,7 @@ class FrameKind(IntEnum):
     RESULT = 6  # of a REQUEST
     REPLY = 7  # to a QUERY
     ERROR = 8  # of any of them
-    STATE = 9  # the EngineState, every BEAT_S
+    STATE = 9  # the EngineState, every HEARTBEAT_S
 
 
 _log = logging.getLogger("vectord.cluster.remote")

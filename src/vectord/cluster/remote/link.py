@@ -18,14 +18,14 @@ from typing import Any, TypeAlias, cast
 
 from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
-from vectord.cluster.remote.messages import BEAT_S, EngineState, Report
+from vectord.cluster.remote.messages import HEARTBEAT_S, EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 from vectord.housekeeping import Housekeeping
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
-SILENT_S = 1.5  # without a frame; with BEAT_S, a stopped engine is noticed within 2 s
-HUNG_S = 10.0  # a forward pass of any length runs alongside the engine's event loop, which keeps sending
+SILENT_S = 1.5  # without a frame; with HEARTBEAT_S, a stopped engine is noticed within 2 s
+HUNG_S = 10.0  # a forward pass of any length runs in a thread, while the engine's event loop sends heartbeats
 NO_ENGINE = "The engine's process is being replaced."
 NO_ANSWER = "The engine's process does not answer."
 REPORT_DELAY_S = 0.05  # reports are sent in batches
@@ -184,13 +184,13 @@ class Link:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
 
     async def _watch(self) -> None:
-        """Counts its own iterations, so that a pause of this process does not count as a pause of the engine."""
+        """Counts its own iterations, so that a pause of this process does not count as one of the engine."""
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
             if self._connection is None:
                 continue
             was_silent = self._is_silent
-            self._silent_s += BEAT_S
+            self._silent_s += HEARTBEAT_S
             if self._is_silent and not was_silent:
                 _log.error("the engine's process does not answer")
             if self._silent_s >= HUNG_S:

@@ -14,12 +14,12 @@ from vectord.products.common.dialect import Rate
 from vectord.schema import Caller, ModelList, Operation
 from vectord.server.admission.buckets import Draw, Refusal
 
-BEAT_S = 0.3  # between two announcements of the engine's state
+HEARTBEAT_S = 0.3  # between two announcements of the engine's state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """Announced by the engine every BEAT_S, for calls that must not wait, and as a sign that it runs."""
+    """Announced by the engine every HEARTBEAT_S, for calls that must not wait, and as a sign that it runs."""
 
     readiness: dict[str, str]
     models: ModelList

@@ -1,7 +1,7 @@
 """Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
     REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
-    REPORT ─▶ metrics                                          STATE is sent to all front-ends every BEAT_S
+    REPORT ─▶ metrics                                          STATE is sent to all front-ends every HEARTBEAT_S
 
 The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
 connection cancels its requests. A connection that does not read its results is not read either.
@@ -28,7 +28,7 @@ from vectord.cluster.remote.codec import (
 )
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
 from vectord.cluster.remote.messages import (
-    BEAT_S,
+    HEARTBEAT_S,
     CheckBusy,
     DrawTokens,
     EngineState,
@@ -70,17 +70,17 @@ class EngineServer:
         self._no_connection = asyncio.Event()
         self._no_connection.set()
         self._server: asyncio.AbstractServer | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: _FrontEndConnection(self).frames, sock=listener, backlog=BACKLOG
         )
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
             self.announce()
 
     def announce(self) -> None:
@@ -100,8 +100,8 @@ class EngineServer:
             self._server.close()
         for connection in list(self._connections):
             await connection.finish()
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
 
     def abort(self) -> None:
         """Close the connections at once."""
