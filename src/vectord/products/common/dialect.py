@@ -292,11 +292,6 @@ class Dialect:
     rank: int | None = None  # in /docs, which opens ranked products and collapses the others
 
     @property
-    def front(self) -> Route | None:
-        """The route of GET /, if the product has one."""
-        return next((route for route in self.routes if (route.method, route.path) == ("GET", "/")), None)
-
-    @property
     def place(self) -> tuple[bool, int]:
         """The sort key of the products in /docs and the console: those without a rank are last."""
         return self.rank is None, self.rank or 0
@@ -313,7 +308,7 @@ def load_dialects(names: Sequence[str]) -> list[Dialect]:
     return [known[name] for name in names]
 
 
-def named(dialects: Iterable[Dialect], name: str | None) -> Dialect | None:
+def find_dialect(dialects: Iterable[Dialect], name: str | None) -> Dialect | None:
     return next((dialect for dialect in dialects if dialect.name == name), None)
 
 

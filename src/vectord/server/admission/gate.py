@@ -18,7 +18,7 @@ from typing import TypeAlias, cast
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField
-from vectord.products.common.dialect import Dialect, named
+from vectord.products.common.dialect import Dialect, find_dialect
 from vectord.products.common.inputs import read_fingerprint
 from vectord.schema import Caller, Lane
 from vectord.server.admission.buckets import TokenBuckets
@@ -52,7 +52,7 @@ class Gate:
         Raises ConfigError for an invalid keys file or an invalid proxy address.
         """
         file = KeysFile(config.api_keys_file) if config.api_keys_file is not None else None
-        imitated = named(dialects, config.imitates)
+        imitated = find_dialect(dialects, config.imitates)
         requires_scheme = imitated is not None and imitated.requires_scheme
         self.keys = Keys(config.accepted_keys, config.admin_key, file, requires_scheme=requires_scheme)
         self.limits = RateLimits(config, dialects, buckets)

@@ -19,7 +19,7 @@ from vectord.engine.client import EngineClient
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.observability.tracing import Tracing
-from vectord.products.common.dialect import Dialect, Rendered, named
+from vectord.products.common.dialect import Dialect, Rendered, find_dialect
 from vectord.products.common.errors import render_any
 from vectord.schema import ANYONE
 from vectord.server.admission.gate import Gate
@@ -147,7 +147,7 @@ def build_table(
         names = None if seen is None else frozenset(info.name for info in seen)
         return Viewer(key=None if key.shared else key.name, models=names, admin=key.admin)
 
-    imitated = named(dialects, config.imitates)
+    imitated = find_dialect(dialects, config.imitates)
     pages = [*probe_pages(engine, shutdown, __version__, visible, imitated), *docs_pages()]
     if metrics is not None and config.prometheus_port is None:
         pages.append(metrics_page(metrics, config))

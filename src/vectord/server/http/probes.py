@@ -97,8 +97,10 @@ class Probes:
         if prefers_html(headers):
             return console(headers)
         ready, seen = self._is_ready(self._engine.models()), self._seen_by(headers)
-        if ready and self._imitated is not None and (route := self._imitated.front) is not None:
-            return route.parse(Incoming()).answered(seen)
+        routes = () if self._imitated is None else self._imitated.routes
+        imitated = next((route for route in routes if (route.method, route.path) == ("GET", "/")), None)
+        if ready and imitated is not None:
+            return imitated.parse(Incoming()).answered(seen)
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": self._states(seen)}
         return _json(body, 200 if ready else 503)
 
