@@ -52,9 +52,12 @@ class JobFolder:
         if found and found[-1] >= parts:
             raise BulkFailed("IN has fewer rows than at the start of this job; --restart starts over.")
         if len(found) == parts:
-            self.parts.succeed()
-            if not self._job.keep_parts:
-                self._merge(parts, output)
+            try:
+                self.parts.succeed()
+                if not self._job.keep_parts:
+                    self._merge(parts, output)
+            except OSError as problem:
+                raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem
         return parts - len(found)
 
     def _merge(self, parts: int, output: BulkOutput) -> None:

@@ -169,7 +169,7 @@ class Pipeline:
         seconds = time.monotonic() - self._started_s
         if not divider.rows:
             raise BulkFailed("IN has no rows.")
-        missing = await self._in_thread(lambda: _complete(folder, divider.parts, output))
+        missing = await self._in_thread(lambda: folder.complete(divider.parts, output))
         return Summary(
             out=str(self._job.folder if self._job.keep_parts else self._job.out),
             model=manifest.model,
@@ -273,10 +273,3 @@ def _widths(vectors: TextVectors) -> VectorWidths:
         dense=0 if vectors.dense is None else vectors.dense.shape[1],
         colbert=vectors.colbert[0].shape[1] if vectors.colbert else 0,
     )
-
-
-def _complete(folder: JobFolder, parts: int, output: BulkOutput) -> int:
-    try:
-        return folder.complete(parts, output)
-    except OSError as problem:
-        raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem
