@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from vectord import Embedder
-from vectord.cluster.ray import Embed, NotReady, Replica
+from vectord.cluster.ray import Embed, NotReady, Replica, application
 from vectord.config import Config, DeviceConfig
-from vectord.errors import VectordError
+from vectord.errors import ConfigError, VectordError
 
 TEXTS = ["one", "two words", ""]
 
@@ -48,6 +49,12 @@ async def test_a_replica_without_a_model_does_not_start(replica: Replica, monkey
             pass
     with pytest.raises(NotReady):
         await replica.check_health()
+
+
+def test_replicas_store_no_batches(tmp_path: Path) -> None:
+    """A client's next request may reach another replica, which does not have its files."""
+    with pytest.raises(ConfigError, match="batch_dir: files and batches need a single process"):
+        application({"batch_dir": str(tmp_path)})
 
 
 @pytest.fixture(scope="module")

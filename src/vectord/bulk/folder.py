@@ -107,7 +107,7 @@ def _begin(parts: PartFolder, manifest: Manifest, *, restart: bool) -> None:
     if restart:
         path.unlink(missing_ok=True)
         parts.clear()
-    has_parts = bool(parts.finished())  # asked first, because every job writes its manifest before its parts
+    has_parts = bool(parts.finished())  # looked up first: a shard writes its manifest, then parts
     if not path.exists():
         if has_parts:
             raise ConfigError(f"OUT: {parts.path} has parts and no {MANIFEST}; --restart starts over")

@@ -19,6 +19,7 @@ from vectord import compose
 from vectord.config import Config
 from vectord.config.command_line import Command
 from vectord.config.sources import CommandLine, load
+from vectord.errors import ConfigError
 from vectord.library.embedder import Embedder, EmbedOptions
 from vectord.observability import logs
 from vectord.products.common.models import ready_models
@@ -48,9 +49,11 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
     together with the environment and the files of this process. options: of Ray's deployment, such as num_replicas,
     autoscaling_config and ray_actor_options. A replica has as many threads as CPUs. Raises StartError.
     """
+    config = load(_command_line(settings), os.environ, Path.cwd(), profiles()).config
+    if config.server.batch_dir is not None:
+        raise ConfigError("batch_dir: files and batches need a single process, and replicas are several")
     from ray import serve  # noqa: PLC0415 - an extra
 
-    config = load(_command_line(settings), os.environ, Path.cwd(), profiles()).config
     given = {
         "name": NAME,
         "max_ongoing_requests": config.engine.max_concurrent_requests,
