@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.cluster.remote.linked import front_end, linked, remote
+from tests.cluster.remote.linked import Linked, front_end, linked, remote
 from tests.cluster.remote.values import same
 from tests.products.results import model_info, model_list
 from tests.server.fakes import MODEL, FakeEngine
@@ -19,6 +19,7 @@ from vectord.cluster.remote import client, frames, link, server
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import FrameKind, frame
+from vectord.cluster.remote.link import Link
 from vectord.errors import (
     UNFORESEEN,
     InferenceFailed,
@@ -448,16 +449,22 @@ async def test_the_connections_of_all_front_ends_are_added() -> None:
             await asyncio.sleep(0)
 
 
+async def reported_without_an_engine(found: Linked, link: Link, report: Exchange) -> RemoteMetrics:
+    """The metrics of a front-end that made this report before its next engine started."""
+    metrics = RemoteMetrics(link)
+    await found.server.close()
+    found.server.abort()
+    await until(lambda: not link.is_up)
+    metrics.observe(report)
+    await found.replace(FakeEngine())
+    await until(lambda: link.is_up)
+    return metrics
+
+
 async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
     """Including refusals."""
     async with linked() as found, front_end(found) as link:
-        metrics = RemoteMetrics(link)
-        await found.server.close()
-        found.server.abort()
-        await until(lambda: not link.is_up)
-        metrics.observe(exchange("/r", 503))
-        await found.replace(FakeEngine())
-        await until(lambda: link.is_up)
+        metrics = await reported_without_an_engine(found, link, exchange("/r", 503))
         page, _ = await metrics.exposition()
         assert b'route="/r",status="503"} 1.0' in page
 
@@ -465,13 +472,7 @@ async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
 async def test_a_report_that_cannot_be_sent_fails_no_request() -> None:
     """Nor does it end the connection to the next engine, or hold back later reports."""
     async with linked() as found, front_end(found) as link:
-        metrics = RemoteMetrics(link)
-        await found.server.close()
-        found.server.abort()
-        await until(lambda: not link.is_up)
-        metrics.observe(exchange("half of a pair: \ud83d"))
-        await found.replace(FakeEngine())
-        await until(lambda: link.is_up)
+        metrics = await reported_without_an_engine(found, link, exchange("half of a pair: \ud83d"))
         assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
         metrics.observe(exchange("/r"))
         page, _ = await metrics.exposition()
