@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec import inspect
-from tests.products.results import incoming, rerank_result, route_of
+from tests.products.results import incoming, model_info, rerank_result, route_of
 from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
@@ -20,7 +21,7 @@ from vectord.errors import InvalidField, VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Route, all_dialects, load_dialects
 from vectord.products.common.fields import RefusedField, refusals_of
-from vectord.schema import ClassifyRequest, EmbedRequest, RerankRequest
+from vectord.schema import ClassifyRequest, EmbedRequest, ModelInfo, RerankRequest
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
@@ -75,6 +76,7 @@ TYPES: Mapping[tuple[str, str, str], str] = {
     "options.frequency_penalty options.stop",
     ("ollama", "/api/embeddings", ""): "model prompt keep_alive options",
     ("ollama", "/api/show", "model"): "model system template verbose options name",
+    ("ollama", "/api/pull", ""): "model insecure stream name",
     # Jina, 2026: api.jina.ai/redoc, and the clients of Chroma, LlamaIndex and Xinference
     ("jina", "/v1/embeddings", ""): "model input task dimensions normalized embedding_type late_chunking truncate "
     "return_multivector encoding_type input[].text input[].image input[].url input[].bytes input[].pdf",
@@ -201,6 +203,189 @@ def effective(body: type[msgspec.Struct]) -> Iterator[str]:
             yield field.encode_name
 
 
+# --- contradictions -------------------------------------------------------------------------------------------
+
+EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+TEXT_NEXT_TO = [
+    {"messages": [{"role": "user", "content": "a"}]},
+    {"chat_template": "{{ messages }}"},
+    {"chat_template_kwargs": {"instruction": "Find birds."}},
+    {"add_generation_prompt": True},
+    {"continue_final_message": True},
+]
+# (product, path, fields next to those of the example, the field that is refused)
+CONTRADICTIONS: Sequence[tuple[str, str, Mapping[str, Any], str]] = [
+    ("openai", EMBEDDINGS, {"dimensions": 8, "output_dimension": 16}, "output_dimension"),
+    ("openai", EMBEDDINGS, {"truncate": False, "truncation": True}, "truncation"),
+    ("openai", EMBEDDINGS, {"truncate": "NONE", "truncate_prompt_tokens": 8}, "truncate_prompt_tokens"),
+    ("openai", EMBEDDINGS, {"task": "retrieval.query", "input_type": "document"}, "input_type"),
+    ("openai", EMBEDDINGS, {"output_dtype": "int8", "embedding_type": "binary"}, "embedding_type"),
+    ("openai", EMBEDDINGS, {"encoding_format": "float", "embedding_type": "base64"}, "embedding_type"),
+    ("jina", EMBEDDINGS, {"embedding_type": "float", "encoding_type": "binary"}, "encoding_type"),
+    ("jina", EMBEDDINGS, {"embedding_type": "base64", "encoding_format": "float"}, "encoding_format"),
+    ("jina", EMBEDDINGS, {"task": "retrieval.query", "input_type": "document"}, "input_type"),
+    (
+        "jina",
+        EMBEDDINGS,
+        {"late_chunking": False, "return_multivector": True, "normalized": False},
+        "normalized",
+    ),
+    ("jina", RERANK, {"max_query_length": 4, "max_tokens_per_query": 8}, "max_tokens_per_query"),
+    ("infinity", "/embeddings", {"dimensions": 8, "output_dimension": 16}, "output_dimension"),
+    ("voyage", EMBEDDINGS, {"truncation": True, "truncate": "NONE"}, "truncate"),
+    ("voyage", "/v1/contextualizedembeddings", {"chunk_size": 64}, "chunk_size"),
+    ("voyage", "/v1/contextualizedembeddings", {"chunk_overlap": 8}, "chunk_overlap"),
+    (
+        "voyage",
+        "/v1/contextualizedembeddings",
+        {"inputs": [["a"]], "input_type": "query", "enable_auto_chunking": True},
+        "enable_auto_chunking",
+    ),
+    ("vllm", EMBEDDINGS, {"truncate_prompt_tokens": 8, "truncate": "NONE"}, "truncate"),
+    ("vllm", EMBEDDINGS, {"truncation_side": "right", "truncate": "START"}, "truncate"),
+    ("vllm", "/pooling", {"task": "classify", "truncate_prompt_tokens": 8, "truncate": "NONE"}, "truncate"),
+    *(("vllm", path, fields, next(iter(fields))) for path in (EMBEDDINGS, "/tokenize") for fields in TEXT_NEXT_TO),
+    ("ollama", "/api/pull", {"name": "another"}, "name"),
+    ("weaviate", "/rerank", {"property": "a"}, "property"),
+    ("semantic_explorer", "/api/rerank", {"top_k": 1, "top_n": 2}, "top_n"),
+    ("llamacpp", RERANK, {"texts": ["a"]}, "documents"),
+    ("cohere", RERANK, {"documents": [{"text": "a"}], "rank_fields": ["text", "title"]}, "rank_fields"),
+]
+
+
+@pytest.mark.parametrize(("product", "path", "fields", "field"), CONTRADICTIONS, ids=str)
+def test_a_field_that_contradicts_another_one_is_refused(
+    product: str, path: str, fields: Mapping[str, Any], field: str
+) -> None:
+    """It would otherwise be ignored."""
+    (dialect,) = load_dialects([product])
+    route = route_of(dialect, path)
+    with pytest.raises(InvalidField) as refused:
+        route.parse(incoming({**route.example, **fields}))
+    assert refused.value.field_name == field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dimensions": 8, "output_dimension": 8},
+        {"dimensions": 0, "output_dimension": 8},
+        {"truncate": "END", "truncation": True, "truncate_prompt_tokens": 8},
+        {"task": "retrieval.passage", "input_type": "document"},
+        {"output_dtype": "int8", "embedding_type": "base64", "encoding_format": "base64"},
+    ],
+    ids=str,
+)
+def test_two_names_of_one_option_may_agree(fields: Mapping[str, Any]) -> None:
+    (dialect,) = load_dialects(["openai"])
+    assert route_of(dialect, EMBEDDINGS).parse(incoming({"input": "a", **fields})).request
+
+
+@pytest.mark.parametrize(
+    ("model", "task"), [(model_info(), "embed"), (model_info(outputs=frozenset(), labels=("a", "b")), "classify")]
+)
+def test_invocations_do_the_task_of_the_model(model: ModelInfo, task: str) -> None:
+    """As in vLLM; another task has /pooling."""
+    (dialect,) = load_dialects(["vllm"])
+    route = route_of(dialect, "/invocations", "input")
+    assert route.parse(incoming({"input": "a", "task": task}, models=[model])).request
+    for fields in ({"task": "token_embed"}, {"encoding_format": "base64"}):
+        if (task, "task" in fields) == ("embed", False):
+            continue
+        with pytest.raises(InvalidField) as refused:
+            route.parse(incoming({"input": "a", **fields}, models=[model]))
+        assert refused.value.field_name in fields
+
+
+# --- words and operations -------------------------------------------------------------------------------------
+
+USES = [
+    pytest.param(route, id=f"{dialect.name} {route.path}")
+    for dialect in all_dialects()
+    for route in {route.parse: route for route in dialect.routes}.values()
+    if route.body is not None and "input_type" in fields_of(route.body)
+]
+
+
+@pytest.mark.parametrize("route", USES)
+def test_an_unknown_use_of_the_texts_is_refused(route: Route) -> None:
+    """A misspelt one would be embedded without its prompt."""
+    with pytest.raises(InvalidField) as refused:
+        route.parse(incoming({**route.example, "task": None, "input_type": "qeury"}))
+    assert refused.value.field_name == "input_type"
+
+
+def test_an_unknown_use_of_weaviates_texts_is_refused() -> None:
+    (dialect,) = load_dialects(["weaviate"])
+    with pytest.raises(InvalidField) as refused:
+        route_of(dialect, "/vectors", "text").parse(incoming({"text": "a", "config": {"task_type": "qeury"}}))
+    assert refused.value.field_name == "config.task_type"
+
+
+@pytest.mark.parametrize("product", ["openai", "jina"])
+def test_a_task_is_known_or_the_models(product: str) -> None:
+    """It may be the name of a prompt or of an adapter."""
+    (dialect,) = load_dialects([product])
+    models = [model_info("plain"), model_info("tuned", prompts={"legal": "Law: "}, adapters=("medical",))]
+    route = route_of(dialect, EMBEDDINGS)
+    for model, task in (("plain", "text-matching"), ("tuned", "legal"), ("tuned", "medical"), ("plain", "qa.query")):
+        assert route.parse(incoming({"input": "a", "model": model, "task": task}, models=models)).request
+    for body in ({"model": "plain", "task": "legal"}, {"task": "retrieval.qeury"}):
+        with pytest.raises(InvalidField) as refused:
+            route.parse(incoming({"input": "a", **body}, models=models))
+        assert refused.value.field_name == "task"
+
+
+SIDES = {"truncation_direction", "parameters.truncation_direction", "truncation_side", "truncate_side", "truncate"}
+CUT = [
+    pytest.param(route, id=f"{dialect.name} {route.path}")
+    for dialect in all_dialects()
+    if dialect.name != "ollama"  # its `truncate` has no side
+    for route in {route.parse: route for route in dialect.routes}.values()
+    if route.body is not None and SIDES & fields_of(route.body)
+]
+
+
+@pytest.mark.parametrize("route", CUT)
+def test_a_side_that_the_model_cannot_cut_is_refused_under_the_products_name(route: Route) -> None:
+    assert route.body is not None
+    error = route.parse(incoming(route.example)).named(InvalidField("{field}", field="truncate_side"))
+    assert error.field_name in SIDES & fields_of(route.body)
+
+
+CLASSIFIER = model_info(outputs=frozenset(), labels=("a", "b"))
+SPLADE = model_info(outputs=frozenset({"sparse"}))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "fields"),
+    [
+        (CLASSIFIER, "a", {"dimensions": 2}),
+        (CLASSIFIER, "a", {"normalize": False}),
+        (CLASSIFIER, "a", {"prompt_name": "query"}),
+        (SPLADE, "a", {"dimensions": 2}),
+        (model_info(), "a", {"raw_scores": True}),
+        (model_info(), {"source_sentence": "a", "sentences": ["b"]}, {"truncate": False}),
+    ],
+    ids=str,
+)
+def test_teis_root_refuses_fields_of_other_operations(model: ModelInfo, inputs: Any, fields: Mapping[str, Any]) -> None:
+    """And /vertex those of its instances. Their usual values pass."""
+    (dialect,) = load_dialects(["tei"])
+    root = route_of(dialect, "/", "inputs")
+    usual = {"normalize": True, "raw_scores": False, "truncation_direction": "Right", "dimensions": None}
+    assert root.parse(incoming({"inputs": inputs, **usual}, models=[model])).request
+    (field,) = fields
+    with pytest.raises(InvalidField) as refused:
+        root.parse(incoming({"inputs": inputs, **fields}, models=[model]))
+    assert refused.value.field_name == field
+    if isinstance(inputs, str):
+        with pytest.raises(InvalidField) as refused:
+            instances = [{"inputs": "a", **usual}, {"inputs": inputs, **fields}]
+            route_of(dialect, "/vertex").parse(incoming({"instances": instances}, models=[model]))
+        assert refused.value.field_name == f"instances[1].{field}"
+
+
 # --- rerankers ------------------------------------------------------------------------------------------------
 
 RERANKERS = [
@@ -273,6 +458,17 @@ def test_another_medium_than_text_is_refused(product: str, path: str, text: Mapp
     with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
         route_of(dialect, path).parse(incoming({"input": ["a cat", {**text, medium: "data:image/png;base64,aGk="}]}))
     assert (refused.value.field_name, refused.value.index) == ("input", 1)
+
+
+@pytest.mark.parametrize(("product", "path"), [("openai", "/v1/embeddings"), ("jina", "/v1/rerank")])
+def test_a_part_of_another_type_is_no_text(product: str, path: str) -> None:
+    """Its `text` may be the caption of an image."""
+    (dialect,) = load_dialects([product])
+    field = "input" if "embed" in path else "documents"
+    part = {"type": "image_base64", "text": "a dog", "image_base64": "data:image/png;base64,aGk="}
+    with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
+        route_of(dialect, path).parse(incoming({"query": "q", field: [part]}))
+    assert (refused.value.field_name, refused.value.index) == (field, 0)
 
 
 def test_a_string_is_one_text_of_classify() -> None:

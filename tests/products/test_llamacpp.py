@@ -271,7 +271,7 @@ def test_the_openai_answer_in_base64():
 
 def test_content_on_openais_path_gets_the_native_answer():
     """`content` is not a key of OpenAI's."""
-    body = {"content": "a", "encoding_format": "int7"}  # the native answer ignores it
+    body = {"content": "a", "encoding_format": "base64"}  # has no effect on the native answer
     assert answer("/v1/embeddings", body, embed_result(ROWS[:1])) == [{"index": 0, "embedding": [[3.0, -4.0]]}]
 
 

@@ -15,6 +15,7 @@ from tests.server.asgi import call
 
 from vectord.config import ServerConfig
 from vectord.engine.engine import Engine
+from vectord.errors import InvalidField
 from vectord.products.common.dialect import Dialect, Guards, Route, all_dialects
 from vectord.schema import MultiRequest
 from vectord.server.http.app import create_app
@@ -63,6 +64,18 @@ def test_products_of_one_model_accept_any_name(dialect: Dialect, route: Route) -
     assert one == (chosen if dialect.name in ANY_NAME else {"no/such"})
     assert several == (chosen if dialect.name in ANY_NAME_ALONE else {"no/such"})
     assert models_of(route, "second", models=MODELS, guards=alone) == {"second"}
+
+
+@pytest.mark.parametrize(
+    "route", [param.values[1] for param in routes() if "{model" in param.values[1].path], ids=lambda route: route.path
+)
+def test_the_names_in_path_and_body_select_one_model(route: Route) -> None:
+    """A name in the body that is not served is not refused: Azure's and NVIDIA's clients send some."""
+    with pytest.raises(InvalidField, match="selects another model than the path"):
+        route.parse(incoming(naming(route, "second"), path={"model": "first"}, models=MODELS))
+    alias = route.parse(incoming(naming(route, "another name"), path={"model": "second"}, models=MODELS)).request
+    assert alias.model in ("second", "another name")
+    assert route.parse(incoming(naming(route, "no/such"), path={"model": "first"}, models=MODELS)).request.model
 
 
 @pytest.fixture(scope="module")

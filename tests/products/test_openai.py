@@ -143,7 +143,6 @@ def test_every_option_is_read():
         pytest.param({}, None, id="unset"),
         pytest.param({"truncate": True}, True, id="truncate"),
         pytest.param({"truncation": False}, False, id="truncation, as Voyage says"),
-        pytest.param({"truncate": False, "truncation": True}, False, id="truncate goes first"),
         pytest.param({"truncate": "true"}, True, id="string"),
         pytest.param({"truncation": "False"}, False, id="capitalised string"),
     ],
@@ -160,11 +159,11 @@ def test_truncation_has_two_names(body, truncate):
         pytest.param({"input_type": "query"}, "query", id="Voyage's query"),
         pytest.param({"task": "text-matching"}, None, id="another task"),
         pytest.param({"task": "text-matching", "input_type": "query"}, "query", id="one of them known"),
-        pytest.param({"task": "retrieval.query", "input_type": "document"}, "query", id="task goes first"),
+        pytest.param({"task": "nl2code.query"}, "query", id="Jina's query for code"),
     ],
 )
 def test_task_and_input_type_select_the_prompt(body, kind):
-    """The first one with a known value counts; and the task names an adapter."""
+    """The task also names an adapter."""
     text = parse(input="a", **body).text
     assert (text.kind, text.task) == (kind, body.get("task"))
 
@@ -176,9 +175,9 @@ def test_task_and_input_type_select_the_prompt(body, kind):
         pytest.param(8, TextOptions(truncate=True, max_tokens=8), id="so many"),
     ],
 )
-def test_truncate_prompt_tokens_takes_precedence(tokens, options):
-    """vLLM's option truncates, also with `truncate: false`."""
-    assert parse(input="a", truncate=False, truncate_prompt_tokens=tokens).text == options
+def test_truncate_prompt_tokens_truncates(tokens, options):
+    """vLLM's option."""
+    assert parse(input="a", truncate_prompt_tokens=tokens).text == options
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_truncate_prompt_tokens_takes_precedence(tokens, options):
     [
         pytest.param({"dimensions": 0}, None, id="infinity's 0 for all"),
         pytest.param({"output_dimension": 64}, 64, id="Voyage's word"),
-        pytest.param({"dimensions": 32, "output_dimension": 64}, 32, id="dimensions goes first"),
+        pytest.param({"dimensions": 64, "output_dimension": 64}, 64, id="both"),
         pytest.param({"dimensions": 0, "output_dimension": 64}, 64, id="0 says nothing"),
     ],
 )
@@ -203,7 +202,6 @@ def test_dimensions_have_two_names(body, dimensions):
         pytest.param({"embedding_type": "binary"}, "binary", id="Jina's word"),
         pytest.param({"embedding_type": "base64"}, "float", id="Jina's base64 is of floats"),
         pytest.param({"embedding_type": "base64", "output_dtype": "int8"}, "int8", id="both"),
-        pytest.param({"embedding_type": "binary", "output_dtype": "int8"}, "int8", id="output_dtype goes first"),
     ],
 )
 def test_the_type_of_numbers_has_two_names(body, precision):

@@ -326,13 +326,16 @@ def test_every_profile_reads_the_keys_of_nvidias_clients(
 
 @pytest.mark.parametrize(
     ("profile", "own"),
-    [("vllm", {"truncate_prompt_tokens": 8}), ("voyage", {"truncation": True}), ("openai", {"truncation": False})],
+    [("vllm", {"truncate_prompt_tokens": 8}), ("voyage", {"truncation": True}), ("openai", {"truncation": True})],
 )
-def test_a_products_own_key_for_truncation_wins(profile: str, own: dict[str, object]) -> None:
-    """Over `truncate` of NVIDIA's clients, except in OpenAI's body, which has no such key of its own."""
-    request = parsed_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"], "truncate": "NONE", **own})
+def test_a_products_own_key_for_truncation_may_not_contradict_nvidias(profile: str, own: dict[str, object]) -> None:
+    """NVIDIA's word also chooses the side."""
+    body = {"model": "m", "input": ["a"], **own}
+    request = parsed_in(profile, "/v1/embeddings", {**body, "truncate": "START"})
     assert isinstance(request, EmbedRequest)
-    assert request.text.truncate is (profile != "openai")
+    assert (request.text.truncate, request.text.truncate_side) == (True, "left")
+    with pytest.raises(VectordError, match="contradicts"):
+        parsed_in(profile, "/v1/embeddings", {**body, "truncate": "NONE"})
 
 
 @pytest.mark.parametrize("profile", profiles())

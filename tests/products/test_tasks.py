@@ -101,6 +101,15 @@ async def test_an_unknown_task_is_refused(ask: Ask) -> None:
     assert "separation" in str(reply.json)
 
 
+async def test_a_task_that_is_not_the_adapter_in_the_model_s_name_is_refused(ask: Ask) -> None:
+    """And one that is the same is not."""
+    both = [
+        await ask(OPENAI, input=[TEXT], model="tiny:separation", task=task) for task in ("separation", "text-matching")
+    ]
+    assert [reply.status for reply in both] == [200, 400]
+    assert both[1].json["error"]["param"] == "task"
+
+
 async def test_an_adapter_of_peft_is_chosen_by_the_model_s_name(tmp_path: Path) -> None:
     """The vector of merged weights, next to the model's own; a name without such an adapter is no model."""
     from tokenizers import Tokenizer

@@ -222,10 +222,36 @@ def test_a_minimal_body_has_the_defaults(name, body, request_):
 
 
 @pytest.mark.parametrize(("name", "body", "request_"), BARE)
-def test_null_and_unknown_keys_have_no_effect(name, body, request_):
+def test_null_is_the_same_as_absent(name, body, request_):
     """Every optional field may be null."""
     options = {field.name for field in msgspec.structs.fields(route(name).body) if not field.required}
-    assert parse(name, **dict.fromkeys(options), unknown={"deep": [1]}, **body) == request_
+    assert parse(name, **dict.fromkeys(options), **body) == request_
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "field"),
+    [
+        *((param.values[0], {**param.values[1], "dimension": 64}, "dimension") for param in BARE),
+        ("documents", {"documents": ["a"], "chunk": {"max_tokens": 9, "overlap": 2}}, "chunk.overlap"),
+        ("rerank", {"query": "q", "passages": ["a"], "weights": {"lexical": 1}}, "weights.lexical"),
+    ],
+)
+def test_an_unknown_field_is_refused(name, body, field):
+    """A misspelt option would otherwise be ignored."""
+    with pytest.raises(InvalidField) as refused:
+        parse(name, **body)
+    assert (refused.value.field_name, refused.value.message) == (field, f"There is no field `{field}`.")
+
+
+@pytest.mark.parametrize("scores", ["raw", "probability"])
+def test_a_kind_of_scores_selects_a_model_with_scores(scores):
+    """Cosines have no such kinds."""
+    assert parse("rerank", query="q", passages=["a"], scores=scores).method == "scores"
+
+
+def test_unnormalized_vectors_are_dense():
+    with pytest.raises(InvalidField, match="applies to dense vectors only"):
+        parse("embed", inputs="a", outputs=["sparse"], normalize=False)
 
 
 @pytest.mark.parametrize("method", ["dense", "sparse", "colbert", "weighted", "scores"])

@@ -210,7 +210,7 @@ MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content
 
 @pytest.mark.parametrize(("parse", "body"), READING_MESSAGES)
 def test_messages_are_one_input(parse, body):
-    """Without the model's prompt and special tokens, unless the body requests these; `input` takes precedence."""
+    """Without the model's prompt and special tokens, unless the body requests these."""
     body = {**body, "input": None, "messages": MESSAGES}
     call = parse(incoming({**body, "chat_template_kwargs": {"tone": "dry"}}))
     conversation = call.request.conversation
@@ -225,12 +225,9 @@ def test_messages_are_one_input(parse, body):
     assert not options.add_special_tokens
     assert call.named(InputTooLong("{field} is long", field="inputs")).message == "`messages` is long"
     assert call.named(InvalidField("{field} fails", field="conversation")).message == "`messages` fails"
-    if isinstance(call.request, TokenizeRequest):
-        assert parse(incoming({**body, "prompt": "hi"})).request.conversation is None
-    else:
+    if not isinstance(call.request, TokenizeRequest):
         assert options.prompt == ""
         assert parse(incoming({**body, "add_special_tokens": True})).request.text.add_special_tokens
-        assert parse(incoming({**body, "input": "hi"})).request.conversation is None
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_MESSAGES)
@@ -707,13 +704,24 @@ def test_numbers_of_texts_must_match(first, second, error, message):
     assert raised.value.message == message
 
 
-@pytest.mark.parametrize("body", [{}, {"queries": "q"}, {"text_1": "q", "data_2": "a"}, {"documents": "a"}], ids=str)
-def test_a_pair_of_names_is_required(body):
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"queries": "q"},
+        {"text_1": "q", "data_2": "a"},
+        {"documents": "a"},
+        {"queries": "q", "documents": "a", "items": "b"},
+        {"queries": "q", "documents": "a", "text_1": "r", "text_2": "b"},
+    ],
+    ids=str,
+)
+def test_one_pair_of_names_is_required(body):
     """The error lists all pairs."""
     with pytest.raises(WrongType) as raised:
         PARSE["/score"](incoming(body))
     assert raised.value.message == (
-        "The body must have `queries` and `documents`, or `queries` and `items`, or `data_1` and `data_2`, or "
+        "The body must have either `queries` and `documents`, or `queries` and `items`, or `data_1` and `data_2`, or "
         "`text_1` and `text_2`."
     )
 

@@ -105,7 +105,7 @@ def test_null_is_the_same_as_absent():
 
 
 @pytest.mark.parametrize(
-    ("input_type", "kind"), [("query", "query"), ("document", "document"), ("other", None), (None, None)]
+    ("input_type", "kind"), [("query", "query"), ("document", "document"), ("", None), (None, None)]
 )
 def test_an_input_type_selects_the_prompt(input_type, kind):
     """The model's own prompt, not Voyage's."""

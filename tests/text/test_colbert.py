@@ -157,13 +157,15 @@ def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "limit"), [("query", 12), ("document", 20)])
 def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int) -> None:
     """Special tokens and marker count, and stay; the text is cut at its end, or rejected."""
-    options = TextOptions(kind=kind, truncate_side="left")
+    options = TextOptions(kind=kind)
     (one,) = read(encoder, ["lazy " + "dog " * 30], options)
     marker = "[Q] " if kind == "query" else "[D] "
     assert names(encoder, one.ids) == ["[CLS]", marker, "lazy", *["dog"] * (limit - 4), "[SEP]"]
     assert (one.length.seen, one.length.kept, attended(one)) == (34, limit, limit)
     with pytest.raises(InputTooLong, match=rf"input 1 must have at most {limit} tokens; got 34"):
         read(encoder, ["a", "lazy " + "dog " * 30], options, truncate=False)
+    with pytest.raises(InvalidField, match="only cut at their end"):
+        read(encoder, ["a"], TextOptions(kind=kind, truncate_side="left"))
 
 
 def test_the_model_s_limit_holds_above_its_lengths(tmp_path: Path) -> None:

@@ -135,6 +135,13 @@ def test_special_tokens_between_the_parts_are_special_and_those_of_a_text_are_no
     assert plain.ids.tolist().count(end) == tricky.ids.tolist().count(end) == 3
 
 
+def test_a_cut_at_the_beginning_is_refused(encoder: TextEncoder) -> None:
+    """The template's question stands after the passage, and the query before it."""
+    with pytest.raises(InvalidField, match="only cut at their end") as refused:
+        read(encoder, ["dog"], TextOptions(truncate_side="left"), query="fox")
+    assert refused.value.field == "truncate_side"
+
+
 def test_lengths_state_the_cut(encoder: TextEncoder) -> None:
     """The passage loses its end; the query is cut only if it leaves no room for any passage."""
     (fits, cut) = read(encoder, ["dog", "dog " * 300], PLAIN, query="fox")

@@ -66,7 +66,16 @@ class InputSource:
 
 
 def find_source(job: BulkJob) -> InputSource:
-    """Raises ConfigError for a missing file and for an unknown format."""
+    """Raises ConfigError for a missing file, for an unknown format, and for an option of another format."""
+    source = _source_of(job)
+    if job.column is not None and source.format in {"lines", "files"}:
+        raise ConfigError(f"--column: the format {source.format} has no columns")
+    if job.columns_as_text and source.format != "jsonl":
+        raise ConfigError(f"--columns-as-text: is for JSON Lines; the format of IN is {source.format}")
+    return source
+
+
+def _source_of(job: BulkJob) -> InputSource:
     if job.source == STDIN:
         if job.input_format in {"files", "parquet"} or job.input_format is None:
             known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})

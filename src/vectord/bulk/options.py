@@ -86,8 +86,8 @@ def parameters() -> list[click.Parameter]:
 def read_options(given: Mapping[str, object]) -> SimpleNamespace:
     """The values of `parameters`, checked. Raises ConfigError."""
     options = SimpleNamespace(**given)
-    if options.dimensions is not None and (options.dimensions < 1 or "dense" not in options.outputs):
-        raise ConfigError("--dimensions: expected 1 or more, for dense vectors")
+    if options.dimensions is not None and options.dimensions < 1:
+        raise ConfigError("--dimensions: expected 1 or more")
     if not options.patience_s >= 0:
         raise ConfigError(f"--patience-s: expected 0 or more, got {options.patience_s}")
     options.shard = _shard(options.shard)
@@ -112,6 +112,7 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     kinds = frozenset(word.strip() for word in options.outputs.split(","))
     if not kinds <= set(KINDS):
         raise ConfigError(f"--outputs: expected some of {', '.join(KINDS)}, got {options.outputs!r}")
+    _check_dense(options, kinds)
     output_format, compression = format_of_output(Path(options.out), options.output_format)
     return BulkJob(
         source=options.source,
@@ -137,6 +138,18 @@ def job_of(options: SimpleNamespace) -> BulkJob:
         keep_parts=options.keep_parts,
         shard=options.shard,
     )
+
+
+def _check_dense(options: SimpleNamespace, kinds: frozenset[str]) -> None:
+    """Raises ConfigError for an option of dense vectors in a job without any."""
+    given = {
+        "--dimensions": options.dimensions is not None,
+        "--no-normalize": options.no_normalize,
+        "--numbers": options.numbers != "float32" and not (options.numbers == "float16" and "colbert" in kinds),
+    }
+    for option, is_given in given.items():
+        if is_given and "dense" not in kinds:
+            raise ConfigError(f"{option}: is for dense vectors; --outputs has none")
 
 
 def config_of(loaded: Loaded, options: SimpleNamespace) -> Config:

@@ -89,6 +89,10 @@ def check_output(job: BulkJob) -> None:
     """Raises ConfigError if the format cannot hold the job's columns, or needs pyarrow and it is missing."""
     if job.output_format in {"parquet", "arrow", "arrows"} and find_spec("pyarrow") is None:
         raise ConfigError(f"OUT: {job.output_format} needs pyarrow; run {installing('arrow')}")
+    if job.output_format == "npy" and job.prefix:
+        raise ConfigError("--output-column: .npy has no columns")
+    if job.columns_as_text and job.output_format in {"jsonl", "npy"}:
+        raise ConfigError(f"--columns-as-text: is for tables; the format of OUT is {job.output_format}")
     if job.output_format == "npy" and (job.kinds != ("dense",) or job.on_error == "null"):
         raise ConfigError(
             "OUT: .npy holds only dense vectors, one for each row: no other --outputs, no --on-error null"

@@ -387,6 +387,8 @@ class Engine:
         if found is None or isinstance(request, TokenizeRequest | DecodeRequest):
             return request
         model, adapter = found
+        if request.text.task not in (None, adapter):
+            raise InvalidField("{field} is not the adapter in the model's name; leave one of them out.", field="task")
         return replace(request, model=model, text=replace(request.text, task=adapter))
 
     async def _rendered(self, target: ModelOrComposite, request: ModelRequest, caller: Caller) -> ModelRequest:
@@ -589,23 +591,23 @@ def _reranks(method: RerankMethod | None, target: ModelOrComposite, kinds: froze
 
 
 def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:
-    """Raises FingerprintMismatch if the caller expects vectors of another space."""
-    expected, dimensions, normalize = caller.expect_fingerprint, None, True
-    field = None  # the caller's expectation comes from a header, not from the body
+    """Raises FingerprintMismatch if a header or the body expects vectors of another space."""
+    expected: dict[str | None, str | None] = {None: caller.expect_fingerprint}
+    dimensions, normalize = None, True
     if isinstance(request, EmbedRequest | DocumentsRequest):
-        if expected is None:
-            expected, field = request.expect_fingerprint, "expect_fingerprint"
+        expected["expect_fingerprint"] = request.expect_fingerprint
         dimensions, normalize = request.dimensions, request.normalize
-    if expected is None:
+    if not any(expected.values()):
         return
     actual = space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
-    if expected != actual:
-        raise FingerprintMismatch(
-            "The vectors of {model} belong to the space {space}, not to the expected one.",
-            field=field,
-            model=target.name,
-            space=actual,
-        )
+    for field, other in expected.items():
+        if other not in (None, actual):
+            raise FingerprintMismatch(
+                "The vectors of {model} belong to the space {space}, not to the expected one.",
+                field=field,
+                model=target.name,
+                space=actual,
+            )
 
 
 def _operation(request: Request) -> str:

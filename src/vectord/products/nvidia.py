@@ -13,12 +13,13 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, error_response
 from vectord.products.common.inputs import TextItem, Truncate, read_truncate
+from vectord.products.common.models import check_one_model
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 ERRORS = UNPROCESSABLE
 
 
@@ -57,11 +58,12 @@ class Rankings(msgspec.Struct):
 )
 def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
     truncate, side = read_truncate(body.truncate)
+    check_one_model(incoming.path.get("model"), body.model, incoming.models)
     request = RerankRequest(
         query=body.query.read("query"),
         passages=[passage.read("passages", index) for index, passage in enumerate(body.passages)],
         model=body.model or incoming.path.get("model"),
-        text=TextOptions(truncate=truncate, truncate_side=side),
+        text=TextOptions(truncate=truncate, truncate_side=side or "right"),
         raw=True,
     )
 

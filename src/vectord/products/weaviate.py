@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from vectord.errors import MissingField, Unavailable
+from vectord.errors import InvalidField, MissingField, Unavailable
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
@@ -122,7 +122,7 @@ def _embed(texts: list[str], body: TextBody | TextsBody, incoming: Incoming) -> 
     return EmbedRequest(
         inputs=texts,
         model=requested_model(body.model, incoming, ignored=True),
-        text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type)),
+        text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type, "config.task_type")),
         dimensions=config.dimensions,
     )
 
@@ -166,6 +166,8 @@ class ScoresAnswer(msgspec.Struct):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if body.documents is None and body.property is None:
         raise MissingField("{field} is required.", field="passages")
+    if body.documents is not None and body.property:
+        raise InvalidField("{field} is for a body without `documents`.", field="property")
     passages = [body.property or ""] if body.documents is None else body.documents
     request = RerankRequest(
         query=body.query,

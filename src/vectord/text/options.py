@@ -87,8 +87,8 @@ def refuse_prompts(options: TextOptions) -> None:
 def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = None) -> Limit:
     """The limit of an input: `most` tokens, which the model reads, or the request's lower number.
 
-    least: the specials and one token of each text; side: replaces the request's `truncate_side`. Raises InvalidField
-    for fewer tokens.
+    least: the specials and one token of each text; side: the only end that this model's inputs are cut at; None: any.
+    Raises InvalidField for fewer tokens, or for the other end.
     """
     options = request.options
     max_tokens = most if options.max_tokens is None else min(options.max_tokens, most)
@@ -99,7 +99,9 @@ def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = No
             limit=least,
             given=options.max_tokens,
         )
-    return Limit(max_tokens, request.truncate, side or options.truncate_side, most)
+    if side is not None and options.truncate_side != side:
+        raise InvalidField("{field}: this model's inputs are only cut at their end", field="truncate_side")
+    return Limit(max_tokens, request.truncate, options.truncate_side, most)
 
 
 def require_specials(options: TextOptions, purpose: str) -> None:

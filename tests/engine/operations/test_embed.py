@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,11 +261,23 @@ async def test_a_request_that_expects_another_space_is_rejected(dimensions, spac
     async with serving_one(DENSE_ONE) as (engine, backend):
         assert (await engine.answer(request, Caller(expect_fingerprint=space))).fingerprint == space
         backend.batches.clear()
+        in_body = replace(request, expect_fingerprint="another")
+        with pytest.raises(FingerprintMismatch) as refused:
+            await engine.answer(in_body, Caller(expect_fingerprint=space))
+        assert refused.value.field == "expect_fingerprint"
         with pytest.raises(FingerprintMismatch) as refused:
             await engine.answer(request, Caller(expect_fingerprint="another"))
     assert space in refused.value.message
     assert "another" not in refused.value.message.replace("another space", "")
     assert not backend.batches
+
+
+@pytest.mark.parametrize("options", [{"dimensions": 4}, {"precisions": ("int8",)}], ids=str)
+async def test_options_of_dense_vectors_are_refused_without_any(options):
+    request = EmbedRequest(inputs=["a"], outputs=frozenset({"colbert"}), **options)
+    async with serving_one(COLBERT) as (engine, _):
+        with pytest.raises(InvalidField, match="applies to dense vectors only"):
+            await engine.answer(request, ANYONE)
 
 
 # --- composites -----------------------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ class Inner(msgspec.Struct):
     sizes: list[Count] = []
 
 
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    name: str | None = None
+
+
 class Body(msgspec.Struct):
     input: str | list[str | TokenId | list[TokenId] | Inner]
     flag: bool | None = None
@@ -29,6 +33,7 @@ class Body(msgspec.Struct):
     word: Annotated[str, msgspec.Meta(max_length=6)] | None = None
     kinds: Annotated[list[Literal["a", "b"]], msgspec.Meta(min_length=1)] | None = None
     pairs: list[tuple[str, str]] | None = None
+    strict: Strict | None = None
 
 
 DECODER = msgspec.json.Decoder(Body)
@@ -69,6 +74,20 @@ def test_a_body_that_is_not_json_is_malformed(body, message_part):
     ("body", "message", "field", "index"),
     [
         pytest.param(b"{}", "`input` is required.", "input", None, id="missing"),
+        pytest.param(
+            b'{"input": "a", "strict": {"size": 1}}',
+            "There is no field `strict.size`.",
+            "strict.size",
+            None,
+            id="unknown",
+        ),
+        pytest.param(
+            b'{"input": "a", "strict": {"a b": 1}}',
+            "`strict` has a wrong type or value.",
+            "strict",
+            None,
+            id="an unknown name that is not shown",
+        ),
         pytest.param(b"[1]", "The request body must be an object, not an array.", None, None, id="not an object"),
         pytest.param(b"null", "The request body must be an object, not null.", None, None, id="null"),
         pytest.param(b'{"input": 7}', "`input` must be a string or an array, not an integer.", "input", None, id="int"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.inputs import (
     TextItem,
+    agreed,
     check_characters,
     check_count,
     join_chunks,
@@ -111,25 +112,31 @@ def test_a_space_is_inserted_between_words(chunks, text):
 # --- options --------------------------------------------------------------------------------------------------
 
 KINDS = {
-    "query": ["query", "retrieval.query", "search_query", "code.query"],
-    "document": ["document", "passage", "retrieval.passage", "search_document", "code.passage"],
+    "query": ["query", "retrieval.query", "search_query", "nl2code.query"],
+    "document": ["document", "passage", "retrieval.passage", "search_document", "code2code.passage"],
     "classification": ["classification"],
     "clustering": ["clustering", "separation"],
-    None: [None, "", "text-matching", "Query", "query "],
+    None: [None, ""],
 }
 
 
 @pytest.mark.parametrize(("kind", "words"), KINDS.items(), ids=str)
 def test_a_task_selects_the_use_of_the_texts(kind, words):
-    """Words of Jina, Cohere, Voyage and Weaviate. Other tasks are no use of texts, and no error."""
+    """Words of Jina, Cohere, Voyage and Weaviate."""
     assert {read_kind(word) for word in words} == {kind}
 
 
-def test_the_first_known_task_counts():
-    """A body may have two fields for it."""
-    assert read_kind("document", "query") == "document"
-    assert read_kind(None, "text-matching", "search_query", "passage") == "query"
-    assert read_kind() is None
+def test_fields_that_mean_the_same_may_not_differ():
+    """null and an absent field differ from nothing. The error names both fields."""
+    assert agreed(one=None, two=None) is None
+    assert agreed(one=None, two=["a"], three=["a"]) == ["a"]
+    assert agreed(one=False, two=None) is False
+    with pytest.raises(InvalidField) as refused:
+        agreed(one=None, two=True, three=False)
+    assert (refused.value.field, refused.value.message) == (
+        "three",
+        "`three` contradicts `two`; leave one of them out.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,6 +164,7 @@ def test_a_fingerprint_is_returned_unchanged(value):
 
 INVALID: dict[str, tuple[Callable[..., object], list[Any], str]] = {
     "switch": (read_switch, ["", "yes", "1", " true", "none"], "`flag` must be true or false."),
+    "kind": (read_kind, ["text-matching", "Query", "query ", "qeury"], "`flag` must be one of query, "),
     "fingerprint": (read_fingerprint, ["", "f" * 33, "f:12345678", "f:raw:8", "F", "a b", "a\n", "\u0660"], "`flag` "),
 }
 

@@ -177,6 +177,14 @@ def test_an_invalid_value_is_refused(parse, message, text):
     assert caught.value.message == text
 
 
+def test_a_side_that_the_model_cannot_cut_is_refused_under_the_messages_name():
+    for message in (
+        requests.embed(pb.EmbedRequest(inputs="a")),
+        requests.rerank(pb.RerankRequest(texts=["a"], query="q")),
+    ):
+        assert InvalidField("{field}", field="truncate_side").named(message.names).field_name == "truncation_direction"
+
+
 @pytest.mark.parametrize(
     ("parse", "kind", "content"),
     [

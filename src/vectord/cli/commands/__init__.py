@@ -59,6 +59,12 @@ def cacert() -> SSLContext:
     return trusted_authorities(click.get_current_context().meta.get(CACERT.name))
 
 
+def require_url() -> None:
+    """Raises ConfigError for an option that is only read with --url."""
+    if click.get_current_context().meta.get(CACERT.name) is not None:
+        raise ConfigError("--cacert: belongs to --url")
+
+
 def server_options(least_timeout_s: float, token: str) -> list[click.Parameter]:
     """The options of a command that sends requests to a running server."""
     seconds = click.FloatRange(least_timeout_s, 3600)
@@ -112,6 +118,7 @@ def running_server(line: CommandLine, url: str | None, token: str | None) -> Ite
     if url is not None:
         server = ProbedServer(check_url(url, "--url"), token, ANSWER_TIMEOUT_S, cacert())
     else:
+        require_url()
         config = load_settings(line).config.server
         key = token or config.admin_key or config.api_key or config.api_token
         server = ProbedServer(own_url(config), key, ANSWER_TIMEOUT_S, trusted_certificate(config))
@@ -128,6 +135,7 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
     if url is None:
         if token is not None:
             raise ConfigError("--token: belongs to --url")
+        require_url()
         return None
     names, _ = line.layer.pop("models", ([], None))
     if line.layer:

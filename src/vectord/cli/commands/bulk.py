@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vectord.bulk.options import config_of, has_bar, job_of, parameters, read_options
-from vectord.cli.commands import CACERT, cacert, command_with_settings, load_settings
+from vectord.cli.commands import CACERT, cacert, command_with_settings, load_settings, require_url
 from vectord.cli.printing import print_table, print_text
 from vectord.config import Config, TelemetryConfig
 from vectord.config.command_line import pass_command_line
@@ -104,6 +104,7 @@ def _engine_config(line: CommandLine, options: SimpleNamespace) -> Config | None
         source = click.get_current_context().get_parameter_source("api_key")
         if source is click.core.ParameterSource.COMMANDLINE:
             raise ConfigError("--api-key: requires --url")
+        require_url()
         return config_of(load_settings(line), options)
     if line.words:
         raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vectord.cli.commands import CACERT, JSON, command_with_settings, load_settings, server_here
+from vectord.cli.commands import CACERT, JSON, command_with_settings, load_settings, require_url, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config import ModelConfig
 from vectord.config.command_line import pass_command_line, value
@@ -59,6 +59,8 @@ Examples:
 def command(line: CommandLine, url: str | None, token: str | None, timeout: float, tasks: str, as_json: bool) -> int:
     from vectord.tools.verify import open_model, verify  # noqa: PLC0415
 
+    if url is None:
+        require_url()
     config = load_settings(line).config
     if len(config.model.models) > 1:
         raise ConfigError(f"vectord verify takes one model, got {len(config.model.models)}")

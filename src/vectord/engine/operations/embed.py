@@ -141,6 +141,8 @@ def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> N
 def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="dimensions")
+    if request.precisions != ("float",) and "dense" not in request.outputs:
+        raise InvalidField("{field} applies to dense vectors only.", field="precisions")
     check_precisions(request.precisions, normalize=request.normalize)
     check_specials(request.outputs, request.text)
     for served, kinds in parts:

@@ -19,7 +19,7 @@ from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import no_effect, refused
-from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, read_kind, read_switch
+from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task, read_switch
 from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingType, json_answer, precisions_of, rows_of_type
@@ -37,7 +37,7 @@ from vectord.schema import (
     Usage,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 ERRORS = STATUSES  # the SDK expects 400 for every fault of a body
 
 Version: TypeAlias = Literal["1", "2"]
@@ -160,7 +160,7 @@ def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
 def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
     """types: none for v1's list of floats without a type."""
     texts, field = _texts(body)
-    kind = read_kind(body.input_type)
+    kind = kind_of_task(body.input_type)
     if kind is None and body.input_type not in PLAIN_TYPES:
         template = (
             "Unsupported input_type: {field} must be search_query, search_document, classification or clustering."
@@ -308,6 +308,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     """shows_documents: the version's default."""
     if not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
+    _check_rank_fields(body)
     shown = read_switch(body.return_documents, "return_documents")
     shows_documents = shows_documents if shown is None else shown
     request = RerankRequest(
@@ -331,6 +332,13 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
         )
 
     return Call(with_fields(request, body), render)
+
+
+def _check_rank_fields(body: RerankBody) -> None:
+    """Raises InvalidField for the first ranked field that no document has."""
+    for index, name in enumerate(body.rank_fields or ()):
+        if not any(isinstance(document, dict) and isinstance(document.get(name), str) for document in body.documents):
+            raise InvalidField("{field} is a string of no document.", field="rank_fields", index=index)
 
 
 def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:

@@ -28,6 +28,7 @@ _SYNTAX = re.compile(r"^JSON is malformed: (?P<fault>.+) \(byte (?P<byte>\d+)\)$
 _TYPE = re.compile(r"^Expected `(?P<expected>[\w |]+)`(?:, got `(?P<received>\w+)`| (?P<bound>[<>]= -?[\d.]+))$")
 _LENGTH = re.compile(r"^Expected `(?:array|str)` of length (?P<bound>[<>]= )?(?P<length>\d+)$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>\w+)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>\w{1,64})`$", re.ASCII)
 _RANGE = re.compile(r"^(Number|Integer value) out of range$")
 _BOUNDS = {None: "", ">= ": "at least ", "<= ": "at most "}
 _JSON_TYPES = {
@@ -82,6 +83,9 @@ def _wrong_type(sentence: str) -> WrongType:
         path = f"{path}.{missing['name']}" if path else missing["name"]
         return MissingField("`{path}` is required.", field=_field(path), index=_index(path), path=path)
     requirement = _requirement(fault)
+    if unknown := _UNKNOWN.match(fault):
+        path = f"{path}.{unknown['name']}" if path else unknown["name"]
+        return WrongType("There is no field `{path}`.", field=path, path=path)
     if not path:
         return WrongType("The request body {requirement}.", requirement=requirement)
     return WrongType(

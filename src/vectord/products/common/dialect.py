@@ -171,7 +171,9 @@ class Routes:
     `InvalidField("{field} must be ...", field="dimensions")`. Names that depend on the body go into `Call(names=...)`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names = NO_NAMES) -> None:
+        """names: of all routes."""
+        self._names = names
         self._routes: list[Route] = []
 
     def __iter__(self) -> Iterator[Route]:
@@ -198,6 +200,7 @@ class Routes:
             body: type[Body] = get_type_hints(parser)["body"]
             decoder = msgspec.json.Decoder(body)
             refusals = refusals_of(body)
+            all_names = {**self._names, **names}
             required = {field.encode_name for field in msgspec.structs.fields(body) if field.required} - {"query"}
 
             def parse(incoming: Incoming) -> Call:
@@ -206,8 +209,8 @@ class Routes:
                 try:
                     call = parser(decoded, incoming)
                 except VectordError as error:
-                    raise error.named(names) from error.__cause__
-                return replace(call, names={**names, **call.names}) if names else call
+                    raise error.named(all_names) from error.__cause__
+                return replace(call, names={**all_names, **call.names}) if all_names else call
 
             for path in paths:
                 self.add(

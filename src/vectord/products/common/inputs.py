@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeAlias, overload
+from typing import Annotated, Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -13,6 +13,8 @@ from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyI
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import no_effect, refused
 from vectord.schema import Input, InputKind, Side, Span, TextOptions
+
+T = TypeVar("T")
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
@@ -40,7 +42,8 @@ class TextItem(msgspec.Struct):
     def read(self, field: str, index: int | None = None) -> str:
         """The text. Raises InvalidField if there is none, or another medium."""
         media = (self.image, self.url, self.bytes, self.image_url, self.audio, self.video, self.pdf)
-        if self.text is None or any(medium is not None for medium in media):
+        is_text = self.text is not None and self.type in (None, "text", "input_text")
+        if not is_text or any(medium is not None for medium in media):
             template = "{field} must be a text, or an object with a `text` alone: this model embeds texts only."
             raise InvalidField(template, field=field, index=index)
         return self.text
@@ -149,18 +152,39 @@ def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:
 
 # --- options --------------------------------------------------------------------------------------------------
 
-# Other tasks of these products choose a prompt or an adapter only by its own name.
+
+def agreed(**given: T | None) -> T | None:
+    """The value of fields that mean the same, None if none is set. Raises InvalidField if two of them differ."""
+    (first, value), *others = [*given.items()]
+    for name, other in others:
+        if value is None:
+            first, value = name, other
+        elif other not in (None, value):
+            template = "{field} contradicts {body.%s}; leave one of them out." % first  # noqa: UP031
+            raise InvalidField(template, field=name)
+    return value
+
+
 _KINDS: Mapping[str, InputKind] = {
-    **dict.fromkeys(("query", "retrieval.query", "search_query", "code.query"), "query"),
-    **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document", "code.passage"), "document"),
+    **dict.fromkeys(("query", "search_query"), "query"),
+    **dict.fromkeys(("document", "passage", "search_document"), "document"),
     "classification": "classification",
     **dict.fromkeys(("clustering", "separation"), "clustering"),
 }
 
 
-def read_kind(*words: str | None) -> InputKind | None:
-    """The use of the texts, by the first known word of Jina, Cohere, Voyage and others."""
-    return next((_KINDS[word] for word in words if word is not None and word in _KINDS), None)
+def kind_of_task(task: str | None) -> InputKind | None:
+    """The use of the texts under Jina's `task`, such as "nl2code.query"; None for other tasks."""
+    return None if task is None else _KINDS.get(task.rpartition(".")[2])
+
+
+def read_kind(word: str | None, field: str = "input_type") -> InputKind | None:
+    """The use of the texts in the words of Jina, Cohere, Voyage and others. Raises InvalidField for other words."""
+    kind = kind_of_task(word)
+    if word and kind is None:
+        known = ", ".join(_KINDS)
+        raise InvalidField("{field} must be one of {known}.", field=field, known=known)
+    return kind
 
 
 Switch: TypeAlias = bool | str | None  # some clients, such as RAGFlow, send "true"
@@ -180,17 +204,17 @@ Truncate = Annotated[
     Switch, msgspec.Meta(description='true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side')
 ]
 
-_TRUNCATIONS: Mapping[str, tuple[bool, Side]] = {
-    "none": (False, "right"),
+_TRUNCATIONS: Mapping[str, tuple[bool, Side | None]] = {
+    "none": (False, None),
     "start": (True, "left"),
     "end": (True, "right"),
 }
 
 
-def read_truncate(value: Switch) -> tuple[bool | None, Side]:
-    """Whether to truncate texts, None if unset, and the end to cut off. Raises InvalidField for an unknown word."""
+def read_truncate(value: Switch) -> tuple[bool | None, Side | None]:
+    """Whether to truncate texts, and the end to cut off; None if unset. Raises InvalidField for an unknown word."""
     known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
-    return known or (read_switch(value, "truncate"), "right")
+    return known or (read_switch(value, "truncate"), None)
 
 
 Use = Annotated[
@@ -198,14 +222,22 @@ Use = Annotated[
 ]
 
 
-def with_nvidia_keys(text: TextOptions, truncate: Switch, input_type: str | None) -> TextOptions:
-    """`text` with the keys that NVIDIA's clients add to OpenAI's body, where the product's own keys leave them open.
+def with_nvidia_keys(
+    text: TextOptions, truncate: Switch, input_type: str | None, truncation_side: Side | None = None
+) -> TextOptions:
+    """`text` with the keys that NVIDIA's clients add to OpenAI's body. truncation_side: the product's own key.
 
-    Raises InvalidField for an unknown word of `truncate`; unknown uses are ignored.
+    Raises InvalidField for an unknown word, and for a `truncate` that contradicts the product's own keys.
     """
-    text = replace(text, kind=text.kind or read_kind(input_type))
     cut, side = read_truncate(truncate)
-    return text if cut is None or text.truncate is not None else replace(text, truncate=cut, truncate_side=side)
+    if cut is not None and text.truncate not in (None, cut):
+        raise InvalidField("{field} contradicts another field; leave one of them out.", field="truncate")
+    return replace(
+        text,
+        truncate=text.truncate if cut is None else cut,
+        truncate_side=agreed(truncation_side=truncation_side, truncate=side) or text.truncate_side,
+        kind=read_kind(input_type),
+    )
 
 
 Prompt = Annotated[str | None, msgspec.Meta(description="put before every text, in place of the model's own prompt")]

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from vectord import __version__
-from vectord.errors import Forbidden
+from vectord.errors import Forbidden, InvalidField
 from vectord.products.common.dialect import Incoming, Rendered
+from vectord.products.common.inputs import kind_of_task
 from vectord.products.common.vectors import json_answer
-from vectord.schema import ModelInfo, ModelList
+from vectord.schema import InputKind, ModelInfo, ModelList
 
 # --- the shared list ------------------------------------------------------------------------------------------
 #
@@ -191,9 +192,35 @@ def requested_model(name: str | None, incoming: Incoming, *, ignored: bool = Fal
     return None if not name or (accepts_any and not named_models(name, incoming.models)) else name
 
 
+def check_one_model(first: str | None, second: str | None, models: Sequence[ModelInfo]) -> None:
+    """Raises InvalidField if the names in a path and in its body select two served models."""
+    if first and second and first != second:
+        selected = named_models(first, models), named_models(second, models)
+        if all(selected) and selected[0] != selected[1]:
+            raise InvalidField("{field} selects another model than the path.", field="model")
+
+
 def named_models(name: str | None, models: Sequence[ModelInfo]) -> list[ModelInfo]:
     """The model that a name selects, or without a name all models. Empty for a name that is not served."""
     return [info for info in models if not name or name in info.names or name in served_names(info)]
+
+
+# Jina's further tasks: without an adapter or a prompt of that name, a model has one vector for all of them.
+GENERAL_TASKS = frozenset({"text-matching", "retrieval", "code"})
+
+
+def read_task(task: str | None, model: str | None, models: Sequence[ModelInfo]) -> InputKind | None:
+    """The use of the texts under `task`, which may also be the name of an adapter or a prompt of the model.
+
+    Raises InvalidField for a task that is neither known nor the model's.
+    """
+    kind = kind_of_task(task)
+    if task and kind is None and task not in GENERAL_TASKS:
+        able = [info for info in named_models(model, models) if model or "dense" in info.outputs][:1]
+        if none_can(able, lambda info: task in info.prompts or task in info.adapters):
+            template = "{field} is neither a task that is known here nor an adapter or a prompt of this model."
+            raise InvalidField(template, field="task")
+    return kind
 
 
 def failed_last(models: Sequence[ModelInfo]) -> Sequence[ModelInfo]:

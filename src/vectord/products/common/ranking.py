@@ -15,7 +15,7 @@ import numpy as np
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
-from vectord.products.common.inputs import TextItem
+from vectord.products.common.inputs import TextItem, agreed
 from vectord.schema import ClassifyResult, RerankRequest, RerankResult, best_first
 
 T = TypeVar("T")
@@ -82,7 +82,9 @@ def with_fields(request: RerankRequest, body: HasRerankFields) -> RerankRequest:
         instruction = variables.get("instruction")
         if len(variables) > 1 or not isinstance(instruction, str):
             raise InvalidField("{field} may contain a string `instruction` only.", field="chat_template_kwargs")
-    max_query_tokens = body.max_tokens_per_query or request.max_query_tokens
+    max_query_tokens = agreed(
+        max_query_tokens=request.max_query_tokens, max_tokens_per_query=body.max_tokens_per_query or None
+    )
     return replace(request, instruction=instruction, max_query_tokens=max_query_tokens)
 
 

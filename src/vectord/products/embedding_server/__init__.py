@@ -24,7 +24,7 @@ from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncation_direction"})
 
 TRUNCATES = False  # over-long text is refused unless the request or the server is set otherwise
 

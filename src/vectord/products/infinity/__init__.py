@@ -36,6 +36,7 @@ from vectord.products.common.inputs import (
     Use,
     User,
     Width,
+    agreed,
     read_inputs,
     read_switch,
     with_nvidia_keys,
@@ -62,7 +63,7 @@ from vectord.schema import (
     TextOptions,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 
 ANY_MODEL = "default/not-specified"  # infinity's client sends it for the first model
 MAX_TEXT_CHARS = 122_880  # infinity's own limit: 15 for each of 8192 tokens
@@ -154,7 +155,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         model=model,
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
-        dimensions=body.dimensions or body.output_dimension or None,
+        dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )
     names = {"dimensions": "dimensions" if body.dimensions else "output_dimension"}

@@ -30,6 +30,7 @@ from vectord.products.common.inputs import (
     Truncate,
     User,
     Width,
+    agreed,
     check_count,
     join_chunks,
     read_inputs,
@@ -37,7 +38,7 @@ from vectord.products.common.inputs import (
     read_switch,
     read_truncate,
 )
-from vectord.products.common.models import only_multivectors
+from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
     Documents,
@@ -63,7 +64,7 @@ from vectord.schema import (
     TextOptions,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 ERRORS = FASTAPI  # with a string for `detail`
 
 # --- wire types -----------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class EmbeddingsBody(MultiVectorBody):
         str | None,
         msgspec.Meta(
             description='"retrieval.query", "text-matching" ...: the adapter of that name, or the prompt for that use. '
-            "A model with adapters refuses other names, and other models ignore them"
+            "Other names are refused"
         ),
     ] = None
     normalized: OnSwitch = None
@@ -187,8 +188,7 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
     names=_NAMES,
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    side = body.task.rpartition(".")[2] if body.task else None  # the end of a task such as "nl2code.query"
-    kind = read_kind(side, body.input_type)
+    kind = agreed(task=read_task(body.task, body.model, incoming.models), input_type=read_kind(body.input_type))
     late = read_switch(body.late_chunking, "late_chunking")
     multivector = read_switch(body.return_multivector, "return_multivector")
     if late and multivector:
@@ -228,6 +228,8 @@ def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
     types = _types(body)
     if not {"float", "base64"}.issuperset(_listed(types)):
         raise InvalidField("{field} of multi-vectors must be float or base64.", field="embedding_type")
+    if isinstance(body, EmbeddingsBody) and read_switch(body.normalized, "normalized") is False:
+        raise InvalidField("{field} cannot be false for multi-vectors: they have a length of 1.", field="normalized")
     request = EmbedRequest(
         inputs=_inputs(body),
         model=body.model or None,
@@ -269,7 +271,7 @@ def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
     return TextOptions(
         truncate=truncate,
         truncate_by_default=True,
-        truncate_side=side,
+        truncate_side=side or "right",
         prompt_name=body.prompt_name,
         prompt=body.prompt if isinstance(body, EmbeddingsBody) else None,
         kind=kind,
@@ -282,14 +284,17 @@ def _inputs(body: MultiVectorBody) -> Sequence[Input]:
 
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:
-    """Raises InvalidField for base64, the format of OpenAI's SDK, next to types that are not floats."""
-    types = body.embedding_type or body.encoding_type or "float"
-    if body.encoding_format != "base64" or types == "base64":
-        return types
-    if types != "float":
-        template = "{field} base64 is of float vectors; set it to 'float' for other types."
-        raise InvalidField(template, field="encoding_format")
-    return "base64"
+    """Raises InvalidField for two fields that contradict each other."""
+    types = agreed(embedding_type=body.embedding_type or None, encoding_type=body.encoding_type or None)
+    match body.encoding_format, types:
+        case "base64", None | "float" | "base64":  # the format of OpenAI's SDK
+            return "base64"
+        case "base64", _:
+            template = "{field} base64 is of float vectors; set it to 'float' for other types."
+            raise InvalidField(template, field="encoding_format")
+        case "float", "base64":
+            raise InvalidField("{field} contradicts `embedding_type`; leave one of them out.", field="encoding_format")
+    return types or "float"
 
 
 def _listed(types: EmbeddingTypes) -> Sequence[EmbeddingType]:
@@ -386,7 +391,7 @@ class Ranking(BaseAnswer):
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
     signs=["max_doc_length", "max_query_length", "return_embeddings", "return_len", "max_chunks_per_doc", "truncation"],
-    names={"passages": "documents", "max_passage_tokens": "max_doc_length"},
+    names={"passages": "documents", "max_passage_tokens": "max_doc_length", "max_query_tokens": "max_query_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not body.documents:

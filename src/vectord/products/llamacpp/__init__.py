@@ -76,7 +76,7 @@ from vectord.schema import (
     TokenizeResult,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 SIGNS = ["content", "embd_normalize"]
 
 Model = Annotated[str | None, msgspec.Meta(description="with one served model, any name; otherwise a served name")]
@@ -183,6 +183,7 @@ class OpenAIAnswer(msgspec.Struct):
     signs=SIGNS,
 )
 def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
+    read_encoding(body.encoding_format)  # has no effect on this form, but must be valid, as in llama.cpp
     return _embed_call(body, incoming, partial(render_native, _norm(body)))
 
 
@@ -357,6 +358,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raise MissingField('"query" must be provided', field="query")
     field = "documents" if body.texts is None else "texts"
     passages = body.documents if body.texts is None else body.texts
+    if body.documents is not None and body.texts is not None:
+        raise InvalidField("{field}: give either `documents` or `texts`, not both.", field="documents")
     if not passages:
         raise EmptyInput('"documents" must be a non-empty string array', field=field)
     request = RerankRequest(query=body.query, passages=passages, model=requested_model(body.model, incoming), raw=True)

@@ -18,7 +18,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.fields import no_effect
-from vectord.products.common.inputs import Width
+from vectord.products.common.inputs import Width, agreed
 from vectord.products.common.models import first_model, named_models
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, LoadModel, ModelInfo, ModelList, TextOptions
@@ -254,7 +254,7 @@ class ShowNameBody(msgspec.Struct):
     example={"model": f"{EXAMPLE_MODEL}:latest"},
 )
 def parse_show(body: ShowBody, incoming: Incoming) -> Call:
-    return _show(body.model or body.name, incoming.models)
+    return _show(agreed(model=body.model or None, name=body.name or None), incoming.models)
 
 
 @ROUTES.post("/api/show", computes=None, answer=Shown, summary="Show one served model", example={"name": EXAMPLE_MODEL})
@@ -312,6 +312,8 @@ class PullBody(msgspec.Struct):
 
     model: str | None = None
     name: str | None = None
+    stream: Annotated[Any, no_effect("there is one status")] = None
+    insecure: Annotated[Any, no_effect("nothing is fetched")] = None
 
 
 class PullStatus(msgspec.Struct):
@@ -328,7 +330,7 @@ class PullStatus(msgspec.Struct):
 )
 def parse_pull(body: PullBody, incoming: Incoming) -> Call:
     """Clients pull a model before its first use. A model that is not served is 404: the operator adds models."""
-    model = _model(body.model or body.name, incoming.models)
+    model = _model(agreed(model=body.model or None, name=body.name or None), incoming.models)
     if model is None:
         raise MissingField("{field} is required.", field="model")
     return Call(ListModels(model=model), lambda result: json_answer(status="success"))

@@ -29,6 +29,7 @@ from vectord.products.common.inputs import (
     Truncate,
     User,
     Width,
+    agreed,
     check_characters,
     read_fingerprint,
     read_inputs,
@@ -36,13 +37,20 @@ from vectord.products.common.inputs import (
     read_switch,
     read_truncate,
 )
-from vectord.products.common.models import ListedModels, ModelItem, model_item, render_listed_models
+from vectord.products.common.models import (
+    ListedModels,
+    ModelItem,
+    check_one_model,
+    model_item,
+    read_task,
+    render_listed_models,
+)
 from vectord.products.common.usage import TokenUsage
 from vectord.products.common.vectors import Encoding, embedding_items, json_answer, list_answer, read_encoding
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 
 # --- wire types -----------------------------------------------------------------------------------------------
 
@@ -60,7 +68,8 @@ CutTo = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """`truncate` and `truncation` are one option, and so are `dimensions` and `output_dimension`."""
+    """`truncate` and `truncation` are one option, and so are `dimensions` and `output_dimension`. Two names
+    of an option may not contradict each other."""
 
     input: TextsIdsOrItems
     model: str | None = None
@@ -183,20 +192,24 @@ def error_object(error: VectordError) -> dict[str, str | None]:
     names={"inputs": "input", "max_tokens": "truncate_prompt_tokens", "normalize": "normalized"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    """If two fields mean the same, the first that is set counts, and errors name that one."""
-    encoding = read_encoding(body.encoding_format)
+    encoding_format = None if body.encoding_format is None else read_encoding(body.encoding_format)
+    encoding: Encoding
     if body.embedding_type == "base64":
-        precision, encoding = body.output_dtype or "float", "base64"
+        precision: Precision = body.output_dtype or "float"
+        encoding = agreed(encoding_format=encoding_format, embedding_type=body.embedding_type) or "float"
     else:
-        precision = body.output_dtype or body.embedding_type or "float"
+        precision = agreed(output_dtype=body.output_dtype, embedding_type=body.embedding_type) or "float"
+        encoding = encoding_format or "float"
     inputs = read_inputs(body.input)
     check_characters(inputs, incoming.guards.max_text_chars)
+    check_one_model(incoming.path.get("model"), body.model, incoming.models)
+    model = incoming.path.get("model") or body.model or None
     request = EmbedRequest(
         inputs=inputs,
-        model=incoming.path.get("model") or body.model or None,
-        text=replace(_text_options(body), own_ids=incoming.guards.own_ids),
+        model=model,
+        text=replace(_text_options(body, model, incoming), own_ids=incoming.guards.own_ids),
         normalize=read_switch(body.normalized, "normalized") is not False,
-        dimensions=body.dimensions or body.output_dimension or None,
+        dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=(precision,),
         expect_fingerprint=read_fingerprint(body.expect_fingerprint),
@@ -209,19 +222,22 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     return Call(request, partial(render_embeddings, precision, encoding), names)
 
 
-def _text_options(body: EmbeddingsBody) -> TextOptions:
+def _text_options(body: EmbeddingsBody, model: str | None, incoming: Incoming) -> TextOptions:
     tokens = body.truncate_prompt_tokens
     if tokens is not None and tokens != WHOLE_MODEL and tokens < 1:
         raise InvalidField("{field} must be -1 or at least 1.", field="truncate_prompt_tokens")
     truncate, side = read_truncate(body.truncate)
-    if truncate is None:
-        truncate = read_switch(body.truncation, "truncation")
+    task, input_type = read_task(body.task, model, incoming.models), read_kind(body.input_type)
     return TextOptions(
-        truncate=truncate if tokens is None else True,
-        truncate_side=side,
+        truncate=agreed(
+            truncate=truncate,
+            truncation=read_switch(body.truncation, "truncation"),
+            truncate_prompt_tokens=None if tokens is None else True,
+        ),
+        truncate_side=side or "right",
         prompt_name=body.prompt_name,
         prompt=body.prompt,
-        kind=read_kind(body.task, body.input_type),
+        kind=agreed(task=task, input_type=input_type),
         task=body.task or None,
         max_tokens=None if tokens == WHOLE_MODEL else tokens,
     )

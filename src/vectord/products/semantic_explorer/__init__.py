@@ -18,7 +18,7 @@ from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, read_switch
+from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed, read_switch
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
     Documents,
@@ -290,7 +290,7 @@ class RerankNamedBody(RerankFields):
     documents: list[str | NamedDocument]
     model: str | None = None
     top_k: TopN = None
-    top_n: Annotated[TopN, msgspec.Meta(description="the name of `top_k` at /rerank; read if that is not set")] = None
+    top_n: Annotated[TopN, msgspec.Meta(description="the name of `top_k` at /rerank")] = None
     return_scores: bool | None = None
 
 
@@ -320,10 +320,11 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
         return _empty(body.model, _reranks, results=[])
     passages = read_documents(body.documents)
+    top_n = agreed(top_k=body.top_k or None, top_n=body.top_n or None)
 
     def render(result: RerankResult) -> Rendered:
         results: list[dict[str, Any]] = []
-        for index, score in best_passages(result, body.top_k or body.top_n):
+        for index, score in best_passages(result, top_n):
             document = body.documents[index]
             item: dict[str, Any] = {"index": index, "text": passages[index]}
             if isinstance(document, str):

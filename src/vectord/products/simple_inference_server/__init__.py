@@ -36,7 +36,7 @@ from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_i
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 
 TEXT = TextOptions(truncate_by_default=True)
 

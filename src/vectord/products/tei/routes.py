@@ -16,6 +16,7 @@ import numpy as np
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId, decode, is_object
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import (
     Direction,
     TextsOrIds,
@@ -64,7 +65,7 @@ from vectord.schema import (
     best_first,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncation_direction"})
 
 TRUNCATES = True  # TEI 1.9 truncates over-long text unless the request or the server is set otherwise
 MAX_INSTANCES = 2048  # each is parsed as a body of its own: 40 ms of a thread for this many
@@ -93,6 +94,7 @@ class EmbedBody(TextsBody, kw_only=True):
     normalize: bool | None = True
     dimensions: Count | None = None
     force_dimensions: Force = False
+    encoding_format: Annotated[Any, refused("vectors are numbers here; use /v1/embeddings", "float")] = None
 
 
 class SparseEntry(msgspec.Struct):
@@ -205,6 +207,7 @@ class SimilarityBody(msgspec.Struct):
         "sentences": "inputs.sentences",
         "prompt_name": "parameters.prompt_name",
         "truncation_direction": "parameters.truncation_direction",
+        "truncate_side": "parameters.truncation_direction",
     },
 )
 def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
@@ -231,11 +234,26 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
 
 
 class AnyBody(msgspec.Struct):
-    """The keys that select the operation."""
+    """The keys that select the operation, and those that only some operations have."""
 
     inputs: msgspec.Raw = msgspec.Raw()
     texts: msgspec.Raw = msgspec.Raw()
     model: str | None = None
+    truncate: Any = None
+    truncation_direction: Any = None
+    prompt_name: Any = None
+    normalize: Any = None
+    dimensions: Any = None
+    raw_scores: Any = None
+
+
+# Fields of some operations, with the value that has no effect.
+OPTIONS: Mapping[str, object] = {
+    **dict.fromkeys(("truncate", "prompt_name", "dimensions")),
+    "truncation_direction": "Right",
+    "normalize": True,
+    "raw_scores": False,
+}
 
 
 _any_body = msgspec.json.Decoder(AnyBody)
@@ -249,7 +267,8 @@ RootAnswer = Annotated[
 def parse_root(incoming: Incoming) -> Call:
     """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
     body = decode(_any_body, incoming.body)
-    return _parse_at("/similarity" if is_object(body.inputs) else _usual_path(body.model, incoming), incoming)
+    path = "/similarity" if is_object(body.inputs) else _usual_path(body.model, incoming)
+    return _parse_at(path, body, incoming)
 
 
 for _path in ("/", "/invocations"):
@@ -278,8 +297,14 @@ def _usual_path(name: str | None, incoming: Incoming) -> str:
     return "/predict" if models[0].labels else "/embed"
 
 
-def _parse_at(path: str, incoming: Incoming) -> Call:
-    return next(route for route in ROUTES if route.path == path).parse(incoming)
+def _parse_at(path: str, body: AnyBody, incoming: Incoming) -> Call:
+    """Raises InvalidField for a field that the operation of this path does not have."""
+    route = next(route for route in ROUTES if route.path == path)
+    assert route.body is not None
+    for name in OPTIONS.keys() - {*route.body.__struct_fields__}:
+        if getattr(body, name) not in (None, OPTIONS[name]):
+            raise InvalidField("{field} is no field of {path}, which answers here.", field=name, path=path)
+    return route.parse(incoming)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -369,6 +394,7 @@ class PredictBody(Truncation, kw_only=True):
     inputs: str | list[str | list[str]]
     raw_scores: bool | None = False
     model: Model = None
+    parameters: Annotated[Any, refused("all labels are returned, as logits with `raw_scores`", {})] = None
 
 
 class Prediction(msgspec.Struct):
@@ -520,7 +546,7 @@ def _parse_instance(instance: Incoming, index: int, model: str | None) -> Call:
     try:
         body = decode(_any_body, instance.body)
         path = "/rerank" if bytes(body.texts) else _usual_path(body.model or model, instance)
-        return _parse_at(path, instance)
+        return _parse_at(path, body, instance)
     except WrongType as error:
         invalid = InvalidField("{field}: " + error.template, field="instance")
         invalid.values = error.values
@@ -531,7 +557,7 @@ def _parse_instance(instance: Incoming, index: int, model: str | None) -> Call:
 
 def _names_within(index: int, names: Mapping[str, str]) -> Mapping[str, str]:
     """The names of one instance's fields in the whole body."""
-    fields = ("inputs", "passages", "query", "normalize", "dimensions", "prompt_name", "truncation_direction")
+    fields = ("inputs", "passages", "query", "truncate_side", *OPTIONS)
     return {field: f"instances[{index}].{names.get(field, field)}" for field in fields}
 
 
@@ -561,7 +587,7 @@ class OpenAIBody(msgspec.Struct):
     answer=EmbeddingList,
     summary="Embed texts or token ids, in OpenAI's shape",
     example={"input": ["hello", "world"]},
-    names={"inputs": "input"},
+    names={"inputs": "input", "truncate_side": "truncate"},
     render_error=render_openai_error,
 )
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:

@@ -1,8 +1,8 @@
 """vectord's own API, under /vectord/: every field of schema.py, and everything that a result contains.
 
 Each route stands with the types of its body and its response; fields.py has what they share. Fields have the names of
-schema.py; null is the same as absent, and unknown keys are ignored. Runs on the event loop; large bodies are parsed in
-a thread. Read vectors.py first.
+schema.py; null is the same as absent, and an unknown field is refused. Runs on the event loop; large bodies are parsed
+in a thread. Read vectors.py first.
 """
 
 from vectord.products.common.dialect import Dialect

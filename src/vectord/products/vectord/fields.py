@@ -69,7 +69,7 @@ Expected: TypeAlias = Annotated[str, Meta(description="fingerprint of the expect
 EncodedVector: TypeAlias = list[float] | str  # a vector, or base64 of its little-endian numbers
 
 
-class TextFields(msgspec.Struct, kw_only=True):
+class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The model, and the treatment of texts that are too long for it."""
 
     model: str | None = None
@@ -93,7 +93,7 @@ class VectorFields(PromptFields, kw_only=True):
     expect_fingerprint: Expected | None = None
 
 
-class ChunkFields(msgspec.Struct, kw_only=True):
+class ChunkFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: PositiveCount
     by: Literal["tokens", "sentences"] | None = None  # null: tokens
     overlap_tokens: Count | None = None  # at most half of max_tokens

@@ -45,7 +45,7 @@ ROUTES = Routes()
 LEAST_WEIGHTS = 0.001  # their least sum: float32 products with a much smaller one underflow
 
 
-class WeightFields(msgspec.Struct, kw_only=True):
+class WeightFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The weights of the three scores; their sum is at least 0.001."""
 
     dense: FusionWeight = 0.0
@@ -58,7 +58,7 @@ class RerankBody(TextFields, kw_only=True):
     passages: list[str]
     method: RerankMethod | None = None  # null: the model's own scores, else its best vectors
     weights: WeightFields | None = None  # method weighted; null: equal weights
-    scores: Literal["model", "raw", "probability"] | None = None  # method scores; null: model
+    scores: Literal["model", "raw", "probability"] | None = None  # null: model; the others select the method scores
     instruction: Words | None = None
     chunk: ChunkFields | None = None
     top_n: Count | None = None  # 0 and null: all
@@ -104,15 +104,17 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             raise InvalidField("{field} are for the method 'weighted'.", field="weights")
         if sum(weights) < LEAST_WEIGHTS:
             raise InvalidField("{field} must have a sum of at least {least}.", field="weights", least=LEAST_WEIGHTS)
-    scores = body.scores or "model"
-    if scores != "model" and body.method not in (None, "scores"):
-        raise InvalidField("{field} is for the method 'scores'; others have one kind of score.", field="scores")
+    scores, method = body.scores or "model", body.method
+    if scores != "model":
+        method = method or "scores"
+        if method != "scores":
+            raise InvalidField("{field} is for the method 'scores'; others have one kind of score.", field="scores")
     request = RerankRequest(
         query=body.query,
         passages=body.passages,
         model=body.model or None,
         text=text_options(body),
-        method=body.method,
+        method=method,
         weights=weights,
         raw=None if scores == "model" else scores == "raw",
         instruction=body.instruction,

@@ -13,7 +13,7 @@ from vectord.schema import DecodeRequest, DecodeResult, Token, TokenizeRequest, 
 ROUTES = Routes()
 
 
-class TokenizeBody(msgspec.Struct, kw_only=True):
+class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     inputs: str | list[str]
     model: str | None = None
     add_special_tokens: bool | None = True
@@ -54,7 +54,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     return Call(request, render)
 
 
-class DecodeBody(msgspec.Struct, kw_only=True):
+class DecodeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ids: list[list[Count]]
     model: str | None = None
     skip_special_tokens: bool | None = True

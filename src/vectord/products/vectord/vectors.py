@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
+from vectord.errors import InvalidField
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.inputs import TextsOrIds, read_fingerprint, read_inputs
 from vectord.products.common.vectors import Encoding, encoded_rows
@@ -89,11 +90,14 @@ class EmbedAnswer(ResultAnswer):
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     precisions = tuple(dict.fromkeys(body.precisions or ("float",)))
+    outputs = frozenset(body.outputs or ("dense",))
+    if body.normalize is False and "dense" not in outputs:
+        raise InvalidField("{field} applies to dense vectors only.", field="normalize")
     request = EmbedRequest(
         inputs=read_inputs(body.inputs),
         model=body.model or None,
         text=prompted_options(body),
-        outputs=frozenset(body.outputs or ("dense",)),
+        outputs=outputs,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,

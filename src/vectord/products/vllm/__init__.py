@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -48,6 +48,7 @@ from vectord.products.vllm.chat import (
     RequestTemplate,
     TemplateVariables,
     read_conversation,
+    refuse_chat_fields,
 )
 from vectord.products.vllm.numbers import Numbers, read_numbers
 from vectord.schema import (
@@ -76,7 +77,12 @@ from vectord.schema import (
 )
 
 ROUTES = Routes()
-NAMES: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens", "conversation": "messages"}
+NAMES: Mapping[str, str] = {
+    "inputs": "input",
+    "max_tokens": "truncate_prompt_tokens",
+    "truncate_side": "truncation_side",
+    "conversation": "messages",
+}
 SCORING_NAMES: Mapping[str, str] = {**NAMES, "max_passage_tokens": "max_tokens_per_doc"}
 OF_MESSAGES: Mapping[str, str] = {"inputs": "messages"}  # the text of the messages is the only input
 
@@ -150,6 +156,7 @@ _post_input = partial(ROUTES.post, keys=["input", "messages"], signs=SIGNS, name
 
 def _inputs(body: InputBody) -> Sequence[Input]:
     if body.input is not None:
+        refuse_chat_fields(body)
         return read_inputs(body.input)
     if body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
@@ -165,10 +172,12 @@ def _names(body: InputBody) -> Mapping[str, str]:
 
 
 def _input_options(body: InputBody, incoming: Incoming) -> TextOptions:
-    if body.input is not None or body.messages is None:
-        return _text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False)
-    options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is True)
-    return replace(options, prompt="")  # the template has all words around the messages
+    of_messages = body.input is None and body.messages is not None
+    special = body.add_special_tokens is True if of_messages else body.add_special_tokens is not False
+    options = _text_options(body, incoming, add_special_tokens=special)
+    if isinstance(body, EmbeddingBody):
+        options = with_nvidia_keys(options, body.truncate, body.input_type, body.truncation_side)
+    return replace(options, prompt="") if of_messages else options  # the template has all words around the messages
 
 
 def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
@@ -351,7 +360,7 @@ def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) 
     return EmbedRequest(
         inputs=_inputs(body),
         model=body.model or None,
-        text=with_nvidia_keys(_input_options(body, incoming), body.truncate, body.input_type),
+        text=_input_options(body, incoming),
         conversation=_conversation(body),
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
@@ -486,11 +495,16 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
 )
 def parse_invocation(body: PoolingBody, incoming: Incoming) -> Call:
-    """`task` is read for models whose purpose is neither to embed nor to classify texts, as in vLLM."""
-    match _usual_task(_model_of(body, incoming)):
+    """`task` selects another one for models whose purpose is neither to embed nor to classify texts, as in vLLM."""
+    usual = _usual_task(_model_of(body, incoming))
+    if usual in ("embed", "classify") and body.task not in (None, usual):
+        raise InvalidField("{field} can only be '{usual}' here; use /pooling.", field="task", usual=usual)
+    match usual:
         case "embed":
             return parse_embeddings(body, incoming)
         case "classify":
+            if _numbers(body).encoding != "float":
+                raise InvalidField("{field} applies to vectors alone here; use /pooling.", field="encoding_format")
             return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
     return parse_pooling(body, incoming)
 
@@ -578,10 +592,11 @@ class Scores(BaseAnswer):
     names=SCORING_NAMES,
 )
 def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
-    names = next((pair for pair in PAIRS if None not in (getattr(body, pair[0]), getattr(body, pair[1]))), None)
+    given = {name for name in chain(*PAIRS) if getattr(body, name) is not None}
+    names = next((pair for pair in PAIRS if given == {*pair}), None)
     if names is None:
         known = ", or ".join(f"`{first}` and `{second}`" for first, second in PAIRS)
-        raise WrongType("The body must have {known}.", field=PAIRS[0][0], known=known)
+        raise WrongType("The body must have either {known}.", field=PAIRS[0][0], known=known)
     first, second = _as_list(getattr(body, names[0])), _as_list(getattr(body, names[1]))
     if not first:
         raise EmptyInput("At least one text element must be given", field=names[0])
@@ -731,6 +746,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 
     request = TokenizeRequest(inputs=(), model=body.model or None)
     if body.prompt is not None:
+        refuse_chat_fields(body)
         request = replace(request, inputs=[body.prompt], add_special_tokens=body.add_special_tokens is not False)
         return Call(request, render)
     if body.messages is None:

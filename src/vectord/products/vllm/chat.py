@@ -36,7 +36,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 Messages = Annotated[
     list[Message],
-    msgspec.Meta(max_length=1024, description="formatted by the chat template; read if there is no text"),
+    msgspec.Meta(max_length=1024, description="formatted by the chat template; not next to a text"),
 ]
 GenerationPrompt = Annotated[
     bool, msgspec.Meta(description="of `messages`: end with the beginning of an assistant's message")
@@ -84,6 +84,20 @@ def read_conversation(body: ChatBody, *, prompts: bool = False) -> Conversation:
         add_generation_prompt=generates,
         continue_final_message=body.continue_final_message,
     )
+
+
+def refuse_chat_fields(body: ChatBody) -> None:
+    """Raises InvalidField for a field of conversations in a body with a text."""
+    given = {
+        "conversation": body.messages,
+        "chat_template": body.chat_template,
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": body.continue_final_message,
+    }
+    for field, value in given.items():
+        if value:
+            raise InvalidField("{field} is for conversations; leave it out next to {body.inputs}.", field=field)
 
 
 def _shown(message: Message, index: int) -> dict[str, Any]:

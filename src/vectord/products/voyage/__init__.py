@@ -49,7 +49,7 @@ from vectord.schema import (
     Usage,
 )
 
-ROUTES = Routes()
+ROUTES = Routes({"truncate_side": "truncate"})
 
 # The SDK expects 422 for a body that cannot be read, and 400 for any other fault of a body.
 ERRORS: Statuses = {
@@ -79,7 +79,7 @@ class VectorFields(msgspec.Struct, kw_only=True):
 class EmbeddingsBody(VectorFields, kw_only=True):
     input: str | list[str]
     truncation: OnSwitch = None
-    truncate: Truncate = None  # read if `truncation` is not set
+    truncate: Truncate = None
 
 
 class VoyageUsage(msgspec.Struct):
@@ -179,13 +179,19 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
         if not texts or not all(text.strip() for text in texts):  # a blank text has no tokens for a vector
             raise EmptyInput("{field} must hold texts, and none that is blank.", field="inputs", index=index)
     kind = read_kind(body.input_type)
+    cuts = read_switch(body.enable_auto_chunking, "enable_auto_chunking")
+    if cuts and kind == "query":
+        raise InvalidField("{field} is for documents, not for queries.", field="enable_auto_chunking")
+    for name in ("chunk_size", "chunk_overlap"):
+        if getattr(body, name) and not cuts:
+            raise InvalidField("{field} is for `enable_auto_chunking`.", field=name)
     if kind == "query":
         text = TextOptions(truncate_by_default=True, kind="query")
         return _embed(body, _single_texts(body.inputs), text, render_queries)
     documents: Sequence[str]
     chunks: ChunkOptions | None = None
     spans: Sequence[Sequence[Span]] | None = None
-    if read_switch(body.enable_auto_chunking, "enable_auto_chunking"):
+    if cuts:
         documents, chunks = _single_texts(body.inputs), _chunk_options(body)
     else:
         joined = [join_chunks(texts) for texts in body.inputs]

@@ -36,13 +36,16 @@ TOO_MANY_FIELDS = "{field} may have at most {limit} inputs."
 TOO_MANY_ITEMS = "{field} has {given} items; the limit is {limit}."
 
 
+NAMES: Mapping[str, str] = {"truncate_side": "truncation_direction"}
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedMessage:
     """names: canonical field -> the message's field, for errors."""
 
     request: Request
     render: Callable[[Any], Message]  # takes the result of `request`
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
 
     def write(self, result: Result) -> bytes:
         content: bytes = self.render(result).SerializeToString()
@@ -125,7 +128,7 @@ def rerank(message: pb.RerankRequest) -> ParsedMessage:
         query=message.query, passages=texts, text=truncation(message), raw=message.raw_scores
     )
     return ParsedMessage(
-        request, partial(answers.rerank, message.query, texts, message.return_text), {"passages": "texts"}
+        request, partial(answers.rerank, message.query, texts, message.return_text), {**NAMES, "passages": "texts"}
     )
 
 

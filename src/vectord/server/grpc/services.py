@@ -40,7 +40,7 @@ from vectord.server.grpc.call import (
     headers_of,
     trailers_of,
 )
-from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREAM, Method, ParsedMessage
+from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, NAMES, RERANK_STREAM, Method, ParsedMessage
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
@@ -61,7 +61,7 @@ STREAM_GRACE_S = 10.0
 SINGLE_TIMEOUT_S = 60.0
 READ_ON_LOOP_BYTES = 2**14  # larger messages are decoded in a thread
 TOO_MUCH_METADATA = "A call may have at most {limit} metadata entries."
-RANK_NAMES: Mapping[str, str] = {"passages": "text"}
+RANK_NAMES: Mapping[str, str] = {**NAMES, "passages": "text"}
 
 
 class Services:
