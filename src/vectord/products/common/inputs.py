@@ -42,8 +42,8 @@ class TextItem(msgspec.Struct):
     def read(self, field: str, index: int | None = None) -> str:
         """The text. Raises InvalidField if there is none, or another medium."""
         media = (self.image, self.url, self.bytes, self.image_url, self.audio, self.video, self.pdf)
-        is_text = self.text is not None and self.type in (None, "text", "input_text")
-        if not is_text or any(medium is not None for medium in media):
+        others = self.type not in (None, "text", "input_text") or any(medium is not None for medium in media)
+        if self.text is None or others:
             template = "{field} must be a text, or an object with a `text` alone: this model embeds texts only."
             raise InvalidField(template, field=field, index=index)
         return self.text
