@@ -188,7 +188,9 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
     names=_NAMES,
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    kind = agreed(task=read_task(body.task, body.model, incoming.models), input_type=read_kind(body.input_type))
+    kind: InputKind | None = agreed(
+        task=read_task(body.task, body.model, incoming.models), input_type=read_kind(body.input_type)
+    )
     late = read_switch(body.late_chunking, "late_chunking")
     multivector = read_switch(body.return_multivector, "return_multivector")
     if late and multivector:
@@ -285,7 +287,9 @@ def _inputs(body: MultiVectorBody) -> Sequence[Input]:
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:
     """Raises InvalidField for two fields that contradict each other."""
-    types = agreed(embedding_type=body.embedding_type or None, encoding_type=body.encoding_type or None)
+    types: EmbeddingTypes | None = agreed(
+        embedding_type=body.embedding_type or None, encoding_type=body.encoding_type or None
+    )
     match body.encoding_format, types:
         case "base64", None | "float" | "base64":  # the format of OpenAI's SDK
             return "base64"
