@@ -31,6 +31,13 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
             "module_output_name": "token_embeddings",
         },
     ),
+    "texts in a chat template": (
+        "sentence_bert_config.json",
+        {
+            "modality_config": {"text": FORWARD, "message": {**FORWARD, "format": "flat"}},
+            "module_output_name": "token_embeddings",
+        },
+    ),
     "a length of queries": ("sentence_bert_config.json", {"query_length": 4}),
     "an unknown key": ("sentence_bert_config.json", {"made_up": 1}),
     "fewer weights": ("config_sentence_transformers.json", {"max_active_dims": 4}),
@@ -42,7 +49,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "before version 6": {"max_seq_length": 16, "do_lower_case": False},
     "since version 6": {
         "transformer_task": "feature-extraction",
-        "modality_config": {"text": FORWARD, "message": {**FORWARD, "format": "flat"}},
+        "modality_config": {"text": FORWARD},
         "module_output_name": "token_embeddings",
         "processing_kwargs": {"text": {}, "chat_template": {"add_generation_prompt": True}},
         "unpad_inputs": False,

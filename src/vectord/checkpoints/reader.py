@@ -119,8 +119,22 @@ def _read_route(folder: ModelFolder, located: Located, choices: Choices) -> Mode
     _check_class(folder, kind)
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
+    _refuse_chat(folder, spec)
     _check_truncation(folder)
     return spec
+
+
+def _refuse_chat(folder: ModelFolder, spec: ModelSpec) -> None:
+    """Raise ModelUnavailable if sentence-transformers would put every text into the tokenizer's chat template, which is
+    not run here. The words around a yes-or-no reranker's pairs are known."""
+    settings = folder.transformer_module
+    inputs = settings.fields.get("modality_config")  # not counted as read: refuse_unread checks the rest
+    is_chat = isinstance(inputs, dict) and "message" in inputs and spec.yes_no is None
+    if is_chat and "modality_config" not in settings.allowed:
+        raise ModelUnavailable(
+            f"{settings.path}: modality_config with message is not supported: it puts every text into a chat template; "
+            f"{OPTION} modality_config reads texts without it"
+        )
 
 
 def _check_truncation(folder: ModelFolder) -> None:
