@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> Path:
         (None, 512, {"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
         (8192, 8192, {"model_type": "xlm-roberta", "max_position_embeddings": 8194, "pad_token_id": 1}, 8192),
         (None, 1e30, {"max_position_embeddings": -1}, 512),  # T5: no table; the default limit
+        (1024, 512, {"model_type": "t5", "n_positions": 512, "max_position_embeddings": None}, 1024),  # by distance
         (None, None, {"max_position_embeddings": None}, 512),
         (None, 512, {"model_type": "roberta", "max_position_embeddings": 514}, 512),  # pad_token_id: 1
         (None, 512, {"model_type": "roberta", "max_position_embeddings": 513, "pad_token_id": 0}, 512),

@@ -414,6 +414,7 @@ def _default_task(folder: ModelFolder, adapters: Sequence[Adapter]) -> str | Non
 # --- lengths: as sentence-transformers decides ----------------------------------------------------------------
 
 _POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic (takes precedence if both are set); most models
+_BY_DISTANCE = frozenset({"mt5", "t5"})  # no table of positions; n_positions of their files is unread by the class
 _NO_LIMIT = 2**20  # transformers writes 1e30 for "no limit"
 _DEFAULT_MAX_TOKENS = 512
 
@@ -424,7 +425,8 @@ def _max_tokens(folder: ModelFolder) -> int:
 
     Raises ModelUnavailable if the positions leave no room for a token.
     """
-    positions = next((limit for key in _POSITION_KEYS if (limit := _limit(folder.config.get(key)))), None)
+    keys = () if folder.model_type in _BY_DISTANCE else _POSITION_KEYS
+    positions = next((limit for key in keys if (limit := _limit(folder.config.get(key)))), None)
     is_rotary = folder.config.get("position_embedding_type") == "rotary"
     if positions is not None and folder.model_type in POSITIONS_AFTER_PAD and not is_rotary:
         pad = folder.config.get("pad_token_id")
