@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers.base.modules import Transformer
-from tests.text.makers import make_encoder, make_spec, modernbert, prompt_tokens, qwen3, read, wordpiece
+from tests.text.makers import (
+    CHAT_SPECIALS,
+    byte_level,
+    make_encoder,
+    make_spec,
+    modernbert,
+    prompt_tokens,
+    qwen3,
+    read,
+    wordpiece,
+)
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -93,10 +103,14 @@ def leaves_out(folder: Path, tokenizer: Tokenizer, **facts: Any) -> TextEncoder:
     return make_encoder(folder, tokenizer, include_prompt=False, prompts=PROMPTS, **facts)
 
 
-@pytest.mark.parametrize("make", [wordpiece, modernbert, qwen3], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("prompt", ["query: ", "Judge the passage: \n", "", " "])
+def bare() -> Tokenizer:
+    return byte_level(*CHAT_SPECIALS)
+
+
+@pytest.mark.parametrize("make", [wordpiece, modernbert, qwen3, bare], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("prompt", ["query: ", "Judge the passage: \n", "", " ", "Judge it<|endoftext|>"])
 def test_prompt_tokens_are_those_sentence_transformers_leaves_out(make: Any, prompt: str, tmp_path: Path) -> None:
-    """Including the special token before it, not the one after."""
+    """Including the special token before it, not one at its end."""
     tokenizer = make()
     encoder = leaves_out(tmp_path, tokenizer)
     (encoded,) = read(encoder, ["lazy dog"], TextOptions(prompt=prompt))

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
-from tests.text.makers import read
+from tests.text.makers import SENTENCES, make_encoder, read
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Located, ModelSpec
@@ -144,6 +145,30 @@ def test_the_file_s_own_truncation_and_padding_are_off(encoder: TextEncoder) -> 
     short, long = encode(encoder, "word", "word " * 200)
     assert len(short.ids) == 3
     assert len(long.ids) == 202
+
+
+def test_a_file_that_truncates_at_the_start_is_refused(spec: ModelSpec, tmp_path: Path) -> None:
+    """transformers obeys its direction, unless the settings next to it name another."""
+    tokenizer = Tokenizer.from_file(str(spec.tokenizer))
+    tokenizer.enable_truncation(8, direction="left")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    other = replace(spec, tokenizer=tmp_path / "tokenizer.json")
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path).truncation_side == "left"
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json: truncation with the direction left"):
+        TextEncoder(other)
+    config = Settings(spec.folder / "config.json", spec.config, ["truncation_side"])
+    assert len(encode(TextEncoder(replace(other, config=config)), "word " * 200)[0].ids) == 202
+    write_json(tmp_path / "tokenizer_config.json", {"truncation_side": "right"})
+    assert len(encode(TextEncoder(other), "word " * 200)[0].ids) == 202
+
+
+def test_dropout_of_a_file_is_off(tmp_path: Path) -> None:
+    """It would make other tokens of a text each time."""
+    tokenizer, text = byte_level(), " ".join(SENTENCES)
+    (usual,) = read(make_encoder(tmp_path, tokenizer), [text])
+    tokenizer.model.dropout = 0.9
+    (other,) = read(make_encoder(tmp_path, tokenizer), [text])
+    assert other.ids.tolist() == usual.ids.tolist()
 
 
 @settings(max_examples=100, deadline=None)
@@ -515,6 +540,17 @@ def test_decode_is_bounded(encoder: TextEncoder) -> None:
 
 def test_special_ids(encoder: TextEncoder) -> None:
     """Beginnings, ends, padding and unknown; a mask token counts as a word."""
+    assert encoder.special_ids.tolist() == [0, 100, CLS, SEP]
+
+
+@pytest.mark.parametrize("key", ["additional_special_tokens", "extra_special_tokens"])
+def test_a_special_token_that_the_settings_add_is_a_word(key: str, spec: ModelSpec, tmp_path: Path) -> None:
+    """FlagEmbedding leaves out the weights of beginnings, ends, padding and the unknown token only."""
+    tokenizer = Tokenizer.from_file(str(spec.tokenizer))
+    tokenizer.add_special_tokens(["[unused5]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {key: ["[unused5]"]})
+    encoder = TextEncoder(replace(spec, tokenizer=tmp_path / "tokenizer.json"))
     assert encoder.special_ids.tolist() == [0, 100, CLS, SEP]
 
 

@@ -173,6 +173,10 @@ class Adapter:
 # These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
 POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
 PAD_TOKEN_ID = 1  # where their config.json has none; MPNet's class uses it always
+# Their classifiers read the last token that is not padding, even if the text itself ends with that token.
+CLASSIFY_BEFORE_PADDING = frozenset(
+    {"gemma", "gemma2", "gemma3_text", "llama", "ministral3", "mistral", "qwen2", "qwen3"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +238,18 @@ class ModelSpec:
             return None
         pad = self.config.get("pad_token_id")
         return pad if type(pad) is int and pad >= 0 and self.model_type != "mpnet" else PAD_TOKEN_ID
+
+    @property
+    def unscored_id(self) -> int | None:
+        """The token that a classifier skips at the end of a text: a decoder's padding token; None: it skips none.
+
+        Source: GenericForSequenceClassification of transformers. A graph does this itself, and the words around a
+        yes-or-no reranker's pairs end otherwise.
+        """
+        reads_last = self.model_type in CLASSIFY_BEFORE_PADDING and "scores" in self.outputs and self.yes_no is None
+        is_graph = any(path.suffix == ".onnx" for path in self.weights)
+        pad = self.config.get("pad_token_id")
+        return pad if reads_last and not is_graph and type(pad) is int else None
 
     @property
     def kinds(self) -> dict[AnswerKind, Output]:

@@ -81,7 +81,7 @@ class PlainTokenizer:
         )
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
-        self.special_ids = find_special_ids(self.tokenizer)
+        self.special_ids = find_special_ids(self.tokenizer, spec.tokenizer)
         self._skipped_id = spec.skipped_id
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 

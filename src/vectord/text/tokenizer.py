@@ -83,6 +83,8 @@ class TextEncoder:
         """
         adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
         sequences = self._read(request, part)
+        if self._spec.unscored_id is not None:
+            sequences = [_before(sequence, self._spec.unscored_id) for sequence in sequences]
         return [replace(sequence, adapter=adapter) for sequence in sequences] if adapter else sequences
 
     def _read(self, request: ReadRequest, part: range | None) -> list[TokenSequence]:
@@ -184,9 +186,11 @@ class TextEncoder:
         return find_prompt(prompts, options, self._spec.default_prompt_name)
 
     def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
-        """The prompt's tokens as sentence-transformers counts them: as a text, without its last special token."""
+        """The prompt's tokens as sentence-transformers counts them: as a text, without a special token at its end."""
         first, last = specials
-        return first + len(self._plain.content(prompt)) + max(last - 1, 0)
+        content = self._plain.content(prompt)
+        ends_special = last > 0 or bool(np.isin(content[-1:], self.special_ids).any())
+        return first + len(content) + last - ends_special
 
     # --- texts before they are read ---------------------------------------------------------------------------
 
@@ -246,6 +250,13 @@ class TextEncoder:
         checked = [self._plain.check_ids(row, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
+
+
+def _before(sequence: TokenSequence, ends: int) -> TokenSequence:
+    """The sequence, pooled without the tokens `ends` at its end; without any other token, its first one is pooled."""
+    others = np.flatnonzero(sequence.ids != ends)
+    stop = int(others[-1]) + 1 if len(others) else 1
+    return sequence if stop == len(sequence.ids) else replace(sequence, spans=np.array([[0, stop]], np.int32))
 
 
 def _is_pair(value: TextOrPair) -> bool:

@@ -22,11 +22,18 @@ import numpy as np
 from tokenizers import Tokenizer, normalizers
 
 from vectord.checkpoints.files.gguf_file import is_gguf
+from vectord.checkpoints.files.read import unread_settings
 from vectord.checkpoints.gguf.tokenizer import tokenizer_json
-from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, read_token_settings, vocab_txt_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
-from vectord.text.tokenizer_settings import add_ends_of_own_class, find_contradictions, steps_of
+from vectord.text.tokenizer_settings import (
+    add_ends_of_own_class,
+    find_contradictions,
+    further_tokens,
+    refuse_cut_at_start,
+    steps_of,
+)
 
 log = logging.getLogger("vectord.text")
 
@@ -88,7 +95,7 @@ def library_failures_as_unavailable(path: Path) -> Iterator[None]:
 
 
 def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: bool) -> Tokenizer:
-    """The tokenizer of the file, without truncation and padding. Raises ModelUnavailable if it cannot be read.
+    """The tokenizer of the file, without truncation, padding and dropout. Raises ModelUnavailable if it cannot be read.
 
     config: config.json's entries; the log states where the files next to tokenizer.json contradict it. None: nothing
     but the file is read. lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
@@ -96,8 +103,12 @@ def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: b
     try:
         tokenizer: Tokenizer = _read(path)
         check_growth(tokenizer, path)
+        if config is not None:
+            refuse_cut_at_start(tokenizer, path, unread_settings(path, config).allowed)
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None):  # of BPE: random tokens, for training
+            tokenizer.model.dropout = None
         if config is not None:
             add_ends_of_own_class(tokenizer, path)
             if path.suffix == ".json":
@@ -246,10 +257,12 @@ def count_ids(tokenizer: Tokenizer, path: Path) -> int:
     return max(own, added + 1)
 
 
-def find_special_ids(tokenizer: Tokenizer) -> Int32:
+def find_special_ids(tokenizer: Tokenizer, path: Path) -> Int32:
     """The ids (n,) that are not words: beginnings, ends, padding, unknown.
 
-    Mask tokens count as words: BGE-M3 gives one that a text names a weight like any other (source: FlagEmbedding).
+    Mask tokens, and those that the settings add to these, count as words: BGE-M3 gives one that a text names a weight
+    like any other (source: FlagEmbedding).
     """
+    words = {*MASKS, *(() if is_gguf(path) else further_tokens(read_token_settings(path)))}
     added = tokenizer.get_added_tokens_decoder().items()
-    return np.array([id_ for id_, token in added if token.special and token.content not in MASKS], np.int32)
+    return np.array([id_ for id_, token in added if token.special and token.content not in words], np.int32)

@@ -8,12 +8,13 @@ load, without an import of transformers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 
+from vectord.checkpoints.config_keys import OPTION
 from vectord.checkpoints.vocabulary import read_token_settings, token_text
 from vectord.errors import ModelUnavailable
 
@@ -47,6 +48,18 @@ def add_ends_of_own_class(tokenizer: Tokenizer, path: Path) -> None:
         pair = [*single, *(f"{token}:1" for token in begin), "$B:1", *(f"{token}:1" for token in end)]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single, pair=pair, special_tokens=list(ids.items())
+        )
+
+
+def refuse_cut_at_start(tokenizer: Tokenizer, path: Path, allowed: Collection[str]) -> None:
+    """Raise ModelUnavailable if the file truncates texts at their start, which transformers obeys where the settings
+    name no truncation_side (checkpoints/reader.py refuses theirs). allowed: keys that the operator ignores."""
+    own = tokenizer.truncation or {}
+    is_left = own.get("direction", "right") != "right" and read_token_settings(path).get("truncation_side") is None
+    if is_left and "truncation_side" not in allowed:
+        raise ModelUnavailable(
+            f"{path}: truncation with the direction {own['direction']} is not supported and could change the results; "
+            f"{OPTION} truncation_side ignores it"
         )
 
 
@@ -144,9 +157,14 @@ def steps_of(state: Any) -> Iterator[Values]:
 def _declared_tokens(values: Values) -> Iterator[str]:
     """The tokens that transformers adds to those of the file."""
     decoder = values.get("added_tokens_decoder")
-    lists = (values.get("additional_special_tokens"), values.get("extra_special_tokens"))
-    listed = [token for tokens in lists if isinstance(tokens, list) for token in tokens]
     added = list(decoder.values()) if isinstance(decoder, dict) else []
     named = [values.get(key) for key in _NAMED]
-    texts = (token_text(token) for token in (*added, *named, *listed))
+    texts = (token_text(token) for token in (*added, *named, *further_tokens(values)))
     return iter(dict.fromkeys(text for text in texts if text is not None))
+
+
+def further_tokens(values: Values) -> list[str]:
+    """The special tokens that the settings add to those of a class of tokenizers."""
+    lists = (values.get("additional_special_tokens"), values.get("extra_special_tokens"))
+    texts = (token_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
+    return [text for text in texts if text is not None]

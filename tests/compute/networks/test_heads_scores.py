@@ -11,11 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.compute.networks.case import numpy_answer, pad, texts_of
 from tests.compute.networks.plain_jina_bert import WIDTH, jina_states, write_jina_bert
+from tests.compute.networks.tiny_decoders import CONFIGS, load_reference
+from tests.compute.networks.tiny_decoders import write as write_decoder
 from tests.compute.networks.tiny_encoders import CASES, FACTS, change_config, reference_model, write_tiny
+from tests.models import read_tiny_spec
+from tests.text.makers import CHAT_SPECIALS, qwen3, read
 from torch.nn.functional import linear
+from transformers.modeling_layers import GenericForSequenceClassification
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import CLASSIFY_BEFORE_PADDING, ModelSpec
 from vectord.errors import ModelUnavailable
+from vectord.text.tokenizer import TextEncoder
 
 TEXTS = texts_of(9, 1, 40, 2, 17)
 
@@ -90,6 +98,43 @@ def test_logits_of_tokens_equal_transformers(
     wanted = np.concatenate([rows[: len(text)] for rows, text in zip(logits.numpy(), TEXTS, strict=True)])
     assert got.shape == (sum(map(len, TEXTS)), 5)
     np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+DECODERS = sorted(CLASSIFY_BEFORE_PADDING)
+
+
+def test_decoders_that_classify_before_padding_are_known() -> None:
+    """Those of which transformers has a classifier with its shared way to find the end of a text."""
+    classes = {name: CONFIG_MAPPING[name] for name in CONFIGS}
+    found = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    shared = {
+        name
+        for name, one in classes.items()
+        if one in found and issubclass(found[one], GenericForSequenceClassification)
+    }
+    assert shared == CLASSIFY_BEFORE_PADDING
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_decoder_reads_the_last_token_before_padding(tmp_path: Path, model_type: str) -> None:
+    """Also where the tokenizer ends each text with the padding token, as Qwen3-Embedding's does, or a text has it."""
+    tokenizer = qwen3()
+    pad = tokenizer.token_to_id(CHAT_SPECIALS[0])
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad, "num_labels": 2}
+    folder = write_decoder(model_type, tmp_path, head="AutoModelForSequenceClassification", **sizes)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = ("LABEL_0", "LABEL_1")
+    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=names, pooling=None, max_tokens=64)
+    texts = ["the quick fox", f"a dog{CHAT_SPECIALS[0]}", CHAT_SPECIALS[0], f"lazy {CHAT_SPECIALS[0]} dog", ""]
+    sequences = read(TextEncoder(spec), texts)
+    spans = np.cumsum([0, *(len(one.ids) for one in sequences)])[:-1, None] + [
+        (0, len(one.ids)) if one.spans is None else one.spans[0] for one in sequences
+    ]
+    got = numpy_answer(spec, [one.ids.tolist() for one in sequences], "scores", spans=spans.astype(np.int32))
+    model = load_reference(folder, "AutoModelForSequenceClassification")
+    with torch.no_grad():
+        want = [model(input_ids=torch.tensor([tokenizer.encode(text).ids])).logits.numpy()[0] for text in texts]
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_a_jina_reranker_is_read(tmp_path: Path) -> None:
