@@ -63,6 +63,18 @@ def test_cosines_are_of_the_first_row_with_each_other():
     assert scores == pytest.approx([1, -1, 0], abs=1e-6)
 
 
+@pytest.mark.parametrize("width", [3, 100, 384, 1024])
+def test_equal_rows_have_equal_cosines(width):
+    """Whatever their place, and however many others there are: equal passages stay in their order."""
+    query, passage = unit_rows(2, width)
+    scores = {
+        score
+        for count in (1, 2, 3, 4, 7, 16, 33, 200)
+        for score in postprocess.cosines(np.stack([query, *[passage] * count])).tolist()
+    }
+    assert len(scores) == 1
+
+
 def test_a_cosine_is_never_above_one():
     """Rounding would exceed it for some texts, and clients compute the arc cosine."""
     rows = np.random.default_rng(0).normal(size=(500, 1, 384)).astype(np.float32)

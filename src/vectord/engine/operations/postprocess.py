@@ -52,8 +52,12 @@ def in_precision(vectors: Float32, precision: Precision) -> npt.NDArray[np.gener
 
 
 def cosines(rows: Float32) -> Float32:
-    """Cosine of the first row with each other one. rows (N + 1, D), each of length 1 or 0. Returns (N,), in -1 .. 1."""
-    scores: Float32 = np.clip(rows[1:] @ rows[0], -1.0, 1.0)
+    """Cosine of the first row with each other one. rows (N + 1, D), each of length 1 or 0. Returns (N,), in -1 .. 1.
+
+    A matrix product would round equal rows differently by their place, so that equal passages had different scores.
+    """
+    products = np.einsum("nd,d->n", rows[1:], rows[0], dtype=np.float64)
+    scores: Float32 = np.clip(products, -1.0, 1.0).astype(np.float32)
     return scores
 
 
