@@ -139,6 +139,17 @@ def test_a_float16_matrix_has_rounded_numbers():
     assert matrix(render_octets("float16", embed_result(rows)), "<f2").tolist() == rows.astype("<f2").tolist()
 
 
+def test_numbers_too_large_for_float16_are_an_error():
+    """Instead of infinity."""
+    for size in (65519.0, 65520.0):
+        result = embed_result(np.array([[size, 1]], np.float32))
+        if size < 65520:
+            assert matrix(render_octets("float16", result), "<f2").tolist() == [[65504, 1]]
+            continue
+        with pytest.raises(NotAcceptable, match="too large for float16; ask for float32"):
+            render_octets("float16", result)
+
+
 @pytest.mark.parametrize(
     ("dtype", "rows"), [("int8", np.array([[-127, 3]], np.int8)), ("ubinary", np.array([[200]], np.uint8))]
 )

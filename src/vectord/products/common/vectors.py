@@ -190,7 +190,7 @@ def check_octets(request: EmbedRequest | DocumentsRequest, dtype: Dtype) -> None
 
 
 def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Rendered:
-    """The vectors of `result` as one matrix."""
+    """The vectors of `result` as one matrix. Raises NotAcceptable for a number that is too large for the dtype."""
     texts: Sequence[Vector] | None = None  # each (rows, D); None: one row for each text
     if isinstance(result, DocumentsResult):
         texts = [document.vectors[PRECISIONS[dtype]] for document in result.documents]
@@ -209,8 +209,11 @@ def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Render
     if texts is not None:
         headers["x-vectord-rows"] = ",".join(str(len(rows)) for rows in texts)
     little_endian = np.dtype("<f2") if dtype == "float16" else matrix.dtype.newbyteorder("<")
-    body = np.ascontiguousarray(matrix, dtype=little_endian).tobytes()
-    return Rendered(body=body, headers=headers, content_type=OCTETS)
+    with np.errstate(over="ignore"):
+        shown = np.ascontiguousarray(matrix, dtype=little_endian)
+    if not np.isfinite(shown).all():
+        raise NotAcceptable(f"These vectors have numbers too large for {dtype}; ask for float32.", field="accept")
+    return Rendered(body=shown.tobytes(), headers=headers, content_type=OCTETS)
 
 
 # --- Arrow ----------------------------------------------------------------------------------------------------
