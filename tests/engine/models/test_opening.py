@@ -321,6 +321,21 @@ def test_plain_mean_skips_the_dense_modules_of_the_named_models(tmp_path: Path) 
         assert read(folder, **unchanged).dimensions == 4
 
 
+def test_plain_mean_is_not_rounded(tmp_path: Path) -> None:
+    """pplx-embed's own vectors are whole numbers, the mean of its last hidden states is not."""
+    folder = write_sentence_model(tmp_path / "mine", kinds=["Transformer", "Pooling", "FlexibleQuantizer"])
+    assert (read(folder).whole_numbers, read(folder, plain_mean=("mine",)).whole_numbers) == (True, None)
+
+
+def test_a_dense_module_does_not_replace_several(tmp_path: Path) -> None:
+    """The others would be left out without a word."""
+    write_sentence_model(tmp_path, kinds=("Transformer", "Pooling", "Dense", "Dense"))
+    for name in ("2_Dense", "3_Dense", "3_Dense_other"):
+        write_dense(tmp_path / name, 8, 8)
+    with pytest.raises(ConfigError, match=r"dense_path: .* has 2 Dense modules, and one would replace them all"):
+        read(tmp_path, dense_path="3_Dense_other")
+
+
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [

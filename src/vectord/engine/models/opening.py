@@ -345,6 +345,7 @@ def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
         dense_modules=(),
         dimensions=spec.hidden_size,
         truncate_dim=None,
+        whole_numbers=None,
         matryoshka=None,
     )
 
@@ -372,6 +373,10 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
     place = PurePath(dense_path)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
+    if len(spec.dense_modules) > 1:
+        raise ConfigError(
+            f"dense_path: {spec.model_id} has {len(spec.dense_modules)} Dense modules, and one would replace them all"
+        )
     dense = read_dense(Module("Dense", spec.folder / place, allowed), over="sentence_embedding")
     width = chain_width(spec.hidden_size, [dense])
     return changed(spec, dense_modules=(dense,), dimensions=width, matryoshka=None)
