@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.checkpoints.test_two_networks import write_two
 from tests.models import write_bert, write_sentence_bert
 from tests.opening import opened
 from tests.reference.references import run_reference
@@ -131,6 +132,14 @@ def test_a_base_model_that_is_not_found_is_an_error_with_the_way_out(
     """The way out is a command, or a correction of the file."""
     name_base(bare, base)
     with pytest.raises(ModelUnavailable, match=message):
+        opened(str(bare), offline=True)
+
+
+def test_an_adapter_of_two_networks_is_refused(bare: Path, tmp_path: Path) -> None:
+    """Else queries would be read by the network of documents."""
+    write_two(tmp_path, "another network")
+    name_base(bare, str(tmp_path / "saved"))
+    with pytest.raises(ModelUnavailable, match="its base model is a Router"):
         opened(str(bare), offline=True)
 
 

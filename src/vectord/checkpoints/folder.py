@@ -158,6 +158,8 @@ def _open_adapter(
     if (base.folder / ADAPTER).is_file():
         raise ModelUnavailable(f"{adapter / ADAPTER}: its base model has an adapter too, which is not supported")
     model = open_folder(base, allowed)
+    if model.query is not None or model.has_query_network:
+        raise ModelUnavailable(f"{adapter / ADAPTER}: its base model is a Router, of which an adapter is not supported")
     sentence, own_module = located.folder / "config_sentence_transformers.json", _transformer_module(adapter)
     has_tokenizer = any((adapter / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
     tokenizer = adapter if has_tokenizer else model.tokenizer
