@@ -98,7 +98,7 @@ def test_v2_ranks_by_the_named_model(v2, own):
     answer = v2.rerank(
         model=MODEL, query=QUERY, documents=PASSAGES, top_n=2, max_tokens_per_doc=50, request_options=first
     )
-    assert ranking(answer) == own.rank(QUERY, PASSAGES, model=MODEL)[:2]
+    assert ranking(answer) == own.rank(QUERY, PASSAGES, model=MODEL, scores="model")[:2]
     assert answer.meta.billed_units.search_units == 1
 
 
