@@ -1,0 +1,293 @@
+"""A deterministic engine whose results make every field of a response visible, for tests/products/golden.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tests.products.results import VECTORS, model_info, model_list
+
+from vectord import errors
+from vectord.errors import ModelNotFound, VectordError
+from vectord.schema import (
+    ANYONE,
+    Caller,
+    ChunkedDocument,
+    ClassifyRequest,
+    ClassifyResult,
+    DecodeRequest,
+    DecodeResult,
+    DocumentChunk,
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Input,
+    ListModels,
+    LoadModel,
+    ModelInfo,
+    ModelList,
+    MultiRequest,
+    MultiResult,
+    Operation,
+    PullModel,
+    PullResult,
+    RemoveModel,
+    RemoveResult,
+    Request,
+    RerankRequest,
+    RerankResult,
+    Result,
+    ShowStatistics,
+    SimilarityRequest,
+    SimilarityResult,
+    Span,
+    Sparse,
+    Statistics,
+    TextLength,
+    Timings,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
+    UnloadModel,
+    Usage,
+)
+
+T = TypeVar("T")
+
+READ_TOKENS = 4  # of each text; each word is a token
+# The rows of results, in turn.
+DENSE: Mapping[str, npt.NDArray[Any]] = {
+    "float": VECTORS,
+    "int8": np.array([[-127, 0, 5], [1, 2, 3]], np.int8),
+    "uint8": np.array([[0, 128, 255], [1, 2, 3]], np.uint8),
+    "binary": np.array([[-41, 127], [-128, -127]], np.int8),
+    "ubinary": np.array([[87, 255], [0, 1]], np.uint8),
+}
+SPARSE = (Sparse(np.array([7, 3], np.int32), np.array([0.1, 2], np.float32)), Sparse(*np.zeros((2, 0), np.int32)))
+COLBERT = (np.array([[0.6, -0.8], [1, 0]], np.float32), np.array([[0, 1]], np.float32))
+TOKENS = (np.array([[3, -4], [0, 0]], np.float32), np.array([[0, 2]], np.float32))
+LABELS = ("sad", "glad", "mad")
+CLASSES = np.array([[0.25, 0.5, 0.125], [0.75, 0.0, 0.25]], np.float32)
+LOGITS = np.array([[-1, 2, 0.5], [3, -2, 0]], np.float32)
+PROBABILITIES = (0.25, 0.75, 0.5)
+RAW_SCORES = (-1.5, 2.5, 0.5)
+COSINES = (0.5, -1.0, 0.25)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How the engine differs from the usual for one case.
+
+    models: the served ones, by their name or by fields of ModelInfo. raises: a class of errors.py and its arguments.
+    failures: the same by input, of a partial result. scores: of a ranking. vectors: dense, in place of DENSE's floats.
+    starting, truncates: of `model_list`.
+    """
+
+    models: Sequence[ModelInfo] = (model_info("served"),)
+    raises: VectordError | None = None
+    failures: Mapping[int, VectordError] = field(default_factory=dict)
+    scores: Sequence[float] = ()
+    vectors: npt.NDArray[np.float32] | None = None
+    starting: bool = False
+    truncates: bool | None = None
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Behaviour:
+        """From a case."""
+        given = dict(written)
+        if "models" in given:
+            given["models"] = [_model(one) for one in given["models"]]
+        if "raises" in given:
+            given["raises"] = _error(given["raises"])
+        if "failures" in given:
+            given["failures"] = {int(index): _error(one) for index, one in given["failures"].items()}
+        if "vectors" in given:
+            given["vectors"] = np.array(given["vectors"], np.float32)
+        return cls(**given)
+
+
+def _model(written: str | Mapping[str, Any]) -> ModelInfo:
+    if isinstance(written, str):
+        return model_info(written)
+    facts = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
+    return model_info(**{key: frozenset(value) if key == "outputs" else value for key, value in facts.items()})
+
+
+def _error(written: Mapping[str, Any]) -> VectordError:
+    """{"InvalidField": {"template": "...", "field": "inputs"}}. The template is "m" by default."""
+    ((name, facts),) = written.items()
+    error: VectordError = getattr(errors, name)(facts.get("template", "m"), **_without(facts, "template"))
+    return error
+
+
+def _without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
+
+
+class GoldenEngine:
+    """An EngineClient that keeps the requests that it received since `begin`."""
+
+    def __init__(self) -> None:
+        self.received: list[Request] = []
+        self._behaviour = Behaviour()
+
+    def begin(self, behaviour: Behaviour) -> None:
+        self.received = []
+        self._behaviour = behaviour
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        self.received.append(request)
+        if self._behaviour.raises is not None:
+            raise self._behaviour.raises
+        return self._result(request)
+
+    async def check_busy(self, operation: Operation, caller: Caller) -> None:
+        pass
+
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        chosen = self._behaviour
+        return model_list(*chosen.models, truncates=chosen.truncates, starting=chosen.starting)
+
+    def readiness(self) -> dict[str, str]:
+        return {info.name: info.state for info in self._behaviour.models}
+
+    async def drain(self) -> None:
+        pass
+
+    def _result(self, request: Request) -> Any:
+        match request:
+            case EmbedRequest():
+                return self._embedded(request)
+            case DocumentsRequest():
+                return _chunked(request)
+            case RerankRequest():
+                return self._ranked(request)
+            case ClassifyRequest():
+                return _classified(request)
+            case SimilarityRequest():
+                scores = np.array(_turns(COSINES, len(request.sentences)), np.float32)
+                return SimilarityResult(**SERVED, scores=scores, usage=_usage([request.source, *request.sentences]))
+            case TokenizeRequest():
+                texts = request.inputs or ["a conversation"]
+                tokens = [list(_tokens(text, request.add_special_tokens)) for text in texts]
+                return TokenizeResult(model="served", tokens=tokens, usage=_usage(texts), max_input_tokens=256)
+            case DecodeRequest():
+                return DecodeResult(model="served", texts=[" ".join(map(str, ids)) for ids in request.ids])
+            case MultiRequest():
+                results = [self._result(one) for one in request.requests]
+                lengths = [length for result in results for length in result.usage.lengths]
+                used = Usage(lengths=lengths, characters=40, timings=TIMINGS, device="cpu")
+                return MultiResult(results=results, usage=used)
+            case ListModels() | LoadModel() | UnloadModel():
+                return self._listed(request.model)
+            case PullModel():
+                return PullResult(model=request.model, state="pulling", done_bytes=3, total_bytes=9)
+            case RemoveModel():
+                return RemoveResult(model=request.model, freed_bytes=9)
+            case ShowStatistics():
+                return Statistics(
+                    uptime_s=9.5, embed_requests=4, embed_texts=7, batches=3, refused_requests=1, device="cpu"
+                )
+        raise AssertionError(request)
+
+    def _listed(self, model: str | None) -> ModelList:
+        models = self.models()
+        found = [info for info in models.models if model in (None, *info.names)]
+        if model is not None and not found:
+            raise ModelNotFound("No such model.", field="model")
+        return model_list(*found, truncates=models.limits.truncates, starting=models.starting)
+
+    def _embedded(self, request: EmbedRequest) -> EmbedResult:
+        inputs = request.inputs or ["a conversation"]
+        count = len(inputs)
+        rows = {**DENSE, **({} if self._behaviour.vectors is None else {"float": self._behaviour.vectors})}
+        dense = {name: rows[name][_turns(range(len(rows[name])), count)] for name in request.precisions}
+        return EmbedResult(
+            **SERVED,
+            dense=dense if "dense" in request.outputs else {},  # type: ignore[arg-type]
+            sparse=_turns(SPARSE, count) if "sparse" in request.outputs else None,
+            colbert=_turns(COLBERT, count) if "colbert" in request.outputs else None,
+            tokens=_turns(TOKENS, count) if "tokens" in request.outputs else None,
+            failures=self._behaviour.failures,
+            usage=_usage(inputs),
+        )
+
+    def _ranked(self, request: RerankRequest) -> RerankResult:
+        usual = RAW_SCORES if request.raw else PROBABILITIES
+        scores = _turns(self._behaviour.scores or usual, len(request.passages))
+        return RerankResult(
+            **SERVED,
+            scores=np.array(scores, np.float32),
+            kind="logit" if request.raw else "probability",
+            usage=_usage([f"{request.query} {passage}" for passage in request.passages]),
+            query=_length(request.query),
+            passages=[_length(passage) for passage in request.passages],
+            max_tokens=512,
+            spans=[Span(0, 1) for _ in request.passages] if request.chunks else None,
+        )
+
+
+# --- results --------------------------------------------------------------------------------------------------
+
+SERVED: Mapping[str, Any] = {"model": "served", "fingerprint": "f00d"}
+TIMINGS = Timings(tokenize_s=0.0019, queue_s=0.0029999, inference_s=0.0351, total_s=1.2345)
+
+
+def _turns(values: Iterable[T], count: int) -> list[T]:
+    return list(islice(cycle(values), count))
+
+
+def _length(one: Input) -> TextLength:
+    """A text has a token for each word."""
+    seen = len(one.split() if isinstance(one, str) else one)
+    return TextLength(seen, min(seen, READ_TOKENS))
+
+
+def _usage(inputs: Sequence[Input]) -> Usage:
+    characters = sum(len(one) for one in inputs)
+    return Usage(lengths=[_length(one) for one in inputs], characters=characters, timings=TIMINGS, device="cpu")
+
+
+def _chunked(request: DocumentsRequest) -> DocumentsResult:
+    """A chunk for each word, unless the request has the chunks."""
+    spans = request.spans or [[Span(start, stop) for _, start, stop in _words(one)] for one in request.documents]
+    documents = []
+    for own in spans:
+        vectors = {name: DENSE[name][_turns(range(2), len(own))] for name in request.precisions}
+        chunks = [DocumentChunk(span=span, tokens=2) for span in own]
+        mean = np.array([0.5, 0.25], np.float32) if request.mean else None
+        documents.append(ChunkedDocument(chunks=chunks, vectors=vectors, mean=mean))
+    return DocumentsResult(**SERVED, documents=documents, usage=_usage(request.documents))
+
+
+def _classified(request: ClassifyRequest) -> ClassifyResult:
+    texts: Sequence[Any] = request.ids or request.inputs or ["a conversation"]
+    inputs = [" ".join(text) if isinstance(text, tuple) else text for text in texts]
+    used = _usage(inputs)
+    counts = [length.kept for length in used.lengths] if request.each_token else []
+    rows = LOGITS if request.raw else CLASSES
+    scores = rows[_turns(range(2), sum(counts) or len(inputs))]
+    kind = "logit" if request.raw else "probability"
+    return ClassifyResult(**SERVED, labels=LABELS, scores=scores, tokens=counts, kind=kind, usage=used)  # type: ignore[arg-type]
+
+
+def _words(text: str) -> list[tuple[str, int, int]]:
+    """Each word with its place."""
+    found, stop = [], 0
+    for word in text.split():
+        start = text.index(word, stop)
+        stop = start + len(word)
+        found.append((word, start, stop))
+    return found
+
+
+def _tokens(text: str, specials: bool) -> Iterable[Token]:
+    if specials:
+        yield Token(101, "[CLS]", True, None, None)
+    for place, (word, start, stop) in enumerate(_words(text)):
+        yield Token(7 + place, word, False, len(text[:start].encode()), len(text[:stop].encode()))
