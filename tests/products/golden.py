@@ -17,7 +17,7 @@ A file is a list of cases. A case has
 
 and an outcome, which the command writes:
 
-    request     the canonical requests that the engine received, with the fields that differ from their defaults
+    request     what the engine received, with the fields that differ from their defaults; not with an error
     status      of the response, if not 200
     answered    headers of the response that only some have
     response    JSON, text, or the bytes of another content type in hexadecimal digits
@@ -108,7 +108,9 @@ async def asked(product: str, case: Case) -> tuple[Case, list[Route]]:
 
 def _outcome(engine: GoldenEngine, reply: Reply) -> Case:
     requests = [_request(request) for request in engine.received]
-    shown: Case = {} if not requests else {"request": requests[0] if len(requests) == 1 else requests}
+    shown: Case = {}
+    if requests and reply.status < 400:
+        shown["request"] = requests[0] if len(requests) == 1 else requests
     if reply.status != 200:
         shown["status"] = reply.status
     kept = {name: _stable(value) for name, value in reply.headers.items() if not COMMON.fullmatch(name)}
@@ -182,7 +184,7 @@ async def completed(product: str, case: Case) -> tuple[Case, list[Route]]:
 
 def _difference(own: Case, outcome: Case) -> Case:
     if own.get("status") != outcome.get("status"):
-        return {"status": 200, **own}
+        return {**own, "status": own.get("status", 200)}
     differing = {key: own.get(key) for key in OUTCOME if not _same(own.get(key), outcome.get(key))}
     one, other = differing.get("response"), outcome.get("response")
     if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
