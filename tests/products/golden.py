@@ -24,7 +24,7 @@ and an outcome, which the command writes:
     response    JSON, text, or the bytes of another content type in hexadecimal digits
 
 The outcome of a variant with another status is complete. With the same status it has only the keys that differ from the
-case, and of a response with the same keys only those with other values. null stands for a key that it lacks.
+case; headers or a response with the same keys have only those with other values. null stands for a key that it lacks.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from tests.server.live import Reply
 
 from vectord import __version__
 from vectord.config import ServerConfig
+from vectord.errors import UNFORESEEN
 from vectord.products.common.dialect import Route, load_dialects
 from vectord.products.common.errors import render_any
 from vectord.server.http.app import create_app
@@ -104,6 +105,7 @@ async def asked(product: str, case: Case) -> tuple[Case, list[Route]]:
             route = found.choose(content).route
             routes.append(route)
             assert reply.status != 200 or not _is_json(reply) or fits(reply.body, route.answers), (line, reply.body)
+        assert UNFORESEEN.encode() not in reply.body, line
         outcomes.append(_outcome(server.engine, reply))
     assert all(outcome == outcomes[0] for outcome in outcomes), f"{sent} differ"
     return outcomes[0], routes
@@ -146,7 +148,7 @@ def _stable(value: Any) -> Any:
 
 
 def _is_now(key: str, value: Any) -> bool:
-    return key == "created" and isinstance(value, int) and abs(time.time() - value) < 3600
+    return key in ("created", "unix") and abs(time.time() - value) < 3600
 
 
 def _request(request: Any) -> Case:
@@ -190,9 +192,10 @@ def _difference(own: Case, outcome: Case) -> Case:
         whole = {"status": 200, **own}
         return {key: whole[key] for key in OUTCOME if key in whole}
     differing = {key: own.get(key) for key in OUTCOME if not _same(own.get(key), outcome.get(key))}
-    one, other = differing.get("response"), outcome.get("response")
-    if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
-        differing["response"] = {key: value for key, value in one.items() if not _same(value, other[key])}
+    for key in ("answered", "response"):
+        one, other = differing.get(key), outcome.get(key)
+        if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
+            differing[key] = {name: value for name, value in one.items() if not _same(value, other[name])}
     return differing
 
 
