@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.products.golden import Case, completed, products, read_cases, written
 
-from vectord.products.common.dialect import Route, load_dialects
+from vectord.products.common.dialect import Parse, Route, load_dialects
 
 CASES = [
     pytest.param(product, case, id=f"{product}: {case['name']}")
@@ -37,5 +37,5 @@ async def test_every_route_has_a_case(product: str) -> None:
     assert {_key(route) for route in dialect.routes} - answered == set()
 
 
-def _key(route: Route) -> tuple[str, str, frozenset[str]]:
-    return route.method, route.path, route.keys
+def _key(route: Route) -> tuple[str, str, Parse]:
+    return route.method, route.path, route.parse
