@@ -55,11 +55,13 @@ from vectord.schema import (
     TokenizeResult,
     UnloadModel,
     Usage,
+    VectorKind,
 )
 
 T = TypeVar("T")
 
 READ_TOKENS = 4  # of each text; each word is a token
+READ_CHARACTERS = 60
 # The rows of results, in turn.
 DENSE: Mapping[str, npt.NDArray[Any]] = {
     "float": VECTORS,
@@ -191,7 +193,7 @@ class GoldenEngine:
                 return RemoveResult(model=request.model, freed_bytes=9)
             case ShowStatistics():
                 return Statistics(
-                    uptime_s=9.5, embed_requests=4, embed_texts=7, batches=3, refused_requests=1, device="cpu"
+                    uptime_s=90_187.9, embed_requests=4, embed_texts=7, batches=3, refused_requests=1, device="cpu"
                 )
         raise AssertionError(request)
 
@@ -207,15 +209,26 @@ class GoldenEngine:
         count = len(inputs)
         rows = {**DENSE, **({} if self._behaviour.vectors is None else {"float": self._behaviour.vectors})}
         dense = {name: rows[name][_turns(range(len(rows[name])), count)] for name in request.precisions}
+        lengths = [_length(one) for one in inputs]
+        sources = self._sources(request)
         return EmbedResult(
             **SERVED,
             dense=dense if "dense" in request.outputs else {},  # type: ignore[arg-type]
             sparse=_turns(SPARSE, count) if "sparse" in request.outputs else None,
             colbert=_turns(COLBERT, count) if "colbert" in request.outputs else None,
             tokens=_turns(TOKENS, count) if "tokens" in request.outputs else None,
+            sources=sources,
+            lengths=dict.fromkeys(sources.values(), lengths),
+            limits=dict.fromkeys(sources.values(), READ_TOKENS),
             failures=self._behaviour.failures,
             usage=_usage(inputs),
         )
+
+    def _sources(self, request: EmbedRequest) -> dict[VectorKind, str]:
+        """The model of each kind of vectors."""
+        named = [info for info in self._behaviour.models if info.name == request.model]
+        members = named[0].sources if named else {}
+        return {kind: members.get(kind, "served") for kind in sorted(request.outputs)}
 
     def _ranked(self, request: RerankRequest) -> RerankResult:
         usual = RAW_SCORES if request.raw else PROBABILITIES
@@ -245,7 +258,8 @@ def _turns(values: Iterable[T], count: int) -> list[T]:
 def _length(one: Input) -> TextLength:
     """A text has a token for each word."""
     seen = len(one.split() if isinstance(one, str) else one)
-    return TextLength(seen, min(seen, READ_TOKENS))
+    beyond = max(0, len(one) - READ_CHARACTERS)
+    return TextLength(seen, min(seen, READ_TOKENS), characters_cut=beyond)
 
 
 def _usage(inputs: Sequence[Input]) -> Usage:
