@@ -87,28 +87,40 @@ def served(product: str, settings: str) -> Served:
     return Served(app, engine, Table(dialects, [], render_any))
 
 
-async def asked(product: str, case: Case) -> tuple[Case, list[Route]]:
-    """The outcome of one request without variants, and the routes that answered."""
+async def asked(product: str, case: Case) -> Case:
+    """The outcome of one request, which is the same on each of its paths."""
     server = served(product, json.dumps(case.get("settings", {})))
-    content = case["raw"].encode() if "raw" in case else json.dumps(case["body"]).encode() if "body" in case else b""
-    sent = [case["send"]] if isinstance(case["send"], str) else case["send"]
-    outcomes, routes = [], []
-    for line in sent:
-        method, _, target = line.partition(" ")
-        path, _, query = target.partition("?")
+    outcomes = []
+    for line, route in routes_of(product, case):
+        method, path, query = _parts(line)
         server.engine.begin(Behaviour.read(case.get("engine", {})))
-        reply = await call(
-            server.app, method, path, content, headers=case.get("headers"), query_string=query.encode("ascii")
-        )
-        found = server.table.find(method, path).endpoint
-        if found.choices:
-            route = found.choose(content).route
-            routes.append(route)
-            assert reply.status != 200 or not _is_json(reply) or fits(reply.body, route.answers), (line, reply.body)
+        reply = await call(server.app, method, path, _content(case), headers=case.get("headers"), query_string=query)
         assert UNFORESEEN.encode() not in reply.body, line
+        assert reply.status != 200 or not _is_json(reply) or route is None or fits(reply.body, route.answers), line
         outcomes.append(_outcome(server.engine, reply))
-    assert all(outcome == outcomes[0] for outcome in outcomes), f"{sent} differ"
-    return outcomes[0], routes
+    assert all(outcome == outcomes[0] for outcome in outcomes), f"{case['send']} differ"
+    return outcomes[0]
+
+
+def routes_of(product: str, case: Case) -> list[tuple[str, Route | None]]:
+    """Each "METHOD path" of a request, and its route; None for a page of the server."""
+    table = served(product, "{}").table
+    sent = [case["send"]] if isinstance(case["send"], str) else case["send"]
+    endpoints = [(line, table.find(*_parts(line)[:2]).endpoint) for line in sent]
+    return [(line, found.choose(_content(case)).route if found.choices else None) for line, found in endpoints]
+
+
+def _parts(line: str) -> tuple[str, str, bytes]:
+    """Method, path and query."""
+    method, _, target = line.partition(" ")
+    path, _, query = target.partition("?")
+    return method, path, query.encode("ascii")
+
+
+def _content(case: Case) -> bytes:
+    if "raw" in case:
+        return str(case["raw"]).encode()
+    return json.dumps(case["body"]).encode() if "body" in case else b""
 
 
 def _outcome(engine: GoldenEngine, reply: Reply) -> Case:
@@ -124,7 +136,7 @@ def _outcome(engine: GoldenEngine, reply: Reply) -> Case:
     if kept:
         shown["answered"] = kept
     if reply.body:
-        shown["response"] = _stable(_content(reply))
+        shown["response"] = _stable(_shown(reply))
     return shown
 
 
@@ -132,7 +144,7 @@ def _is_json(reply: Reply) -> bool:
     return reply.headers.get("content-type") == "application/json"
 
 
-def _content(reply: Reply) -> Any:
+def _shown(reply: Reply) -> Any:
     if _is_json(reply):
         return reply.json
     return reply.body.decode() if reply.headers["content-type"].startswith("text/") else reply.body.hex()
@@ -174,17 +186,25 @@ def _changed(value: Any) -> Any:
 # --- cases ----------------------------------------------------------------------------------------------------
 
 
-async def completed(product: str, case: Case) -> tuple[Case, list[Route]]:
-    """The case with its outcomes as they are now, and the routes that answered."""
-    asks = {key: value for key, value in case.items() if key not in (*OUTCOME, "variants")}
-    outcome, routes = await asked(product, asks)
-    whole = {**asks, **outcome}
-    for variant in case.get("variants", ()):
-        changes = {key: value for key, value in variant.items() if key not in OUTCOME}
-        own, answering = await asked(product, _merged(asks, changes))
-        whole.setdefault("variants", []).append({**changes, **_difference(own, outcome)})
-        routes += answering
-    return whole, routes
+async def completed(product: str, case: Case) -> Case:
+    """The case with its outcomes as they are now."""
+    first, *others = requests_of(case)
+    outcome = await asked(product, first)
+    whole = {**first, **outcome}
+    for variant, request in zip(case.get("variants", ()), others, strict=True):
+        differing = _difference(await asked(product, request), outcome)
+        whole.setdefault("variants", []).append({**_without(variant, *OUTCOME), **differing})
+    return whole
+
+
+def requests_of(case: Case) -> list[Case]:
+    """The request of the case and those of its variants, without outcomes."""
+    first = _without(case, *OUTCOME, "variants")
+    return [first, *(_merged(first, _without(variant, *OUTCOME)) for variant in case.get("variants", ()))]
+
+
+def _without(case: Case, *keys: str) -> Case:
+    return {key: value for key, value in case.items() if key not in keys}
 
 
 def _difference(own: Case, outcome: Case) -> Case:
@@ -236,7 +256,7 @@ def written(value: Any, indent: int = 0, before: int = 0) -> str:
 
 
 async def rewrite(product: str) -> None:
-    cases = [(await completed(product, case))[0] for case in read_cases(product)]
+    cases = [await completed(product, case) for case in read_cases(product)]
     (CASES / f"{product}.json").write_text(written(cases) + "\n", "utf-8")
 
 
