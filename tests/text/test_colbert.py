@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers.base.modules import Transformer
+from tests.refusals import refuses
 from tests.text.makers import attended, byte_level, make_encoder, modernbert, read, unigram, varied_texts, wordpiece
 from tokenizers import AddedToken, Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -99,7 +100,7 @@ def test_a_query_may_be_chosen_by_the_name_of_its_prompt(tmp_path: Path) -> None
     np.testing.assert_array_equal(named.ids, query(encoder, "a dog").ids)
     (named,) = read(encoder, ["a dog"], TextOptions(prompt_name="document"))
     np.testing.assert_array_equal(named.ids, document(encoder, "a dog").ids)
-    with pytest.raises(InvalidField, match="no prompts"):
+    with refuses(InvalidField, field="prompt_name"):
         read(encoder, ["a dog"], TextOptions(prompt_name="passage"))
 
 
@@ -162,9 +163,9 @@ def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int
     marker = "[Q] " if kind == "query" else "[D] "
     assert names(encoder, one.ids) == ["[CLS]", marker, "lazy", *["dog"] * (limit - 4), "[SEP]"]
     assert (one.length.seen, one.length.kept, attended(one)) == (34, limit, limit)
-    with pytest.raises(InputTooLong, match=rf"input 1 must have at most {limit} tokens; got 34"):
+    with refuses(InputTooLong, index=1, limit=limit, given=34):
         read(encoder, ["a", "lazy " + "dog " * 30], options, truncate=False)
-    with pytest.raises(InvalidField, match="only cut at their end"):
+    with refuses(InvalidField, field="truncate_side"):
         read(encoder, ["a"], TextOptions(kind=kind, truncate_side="left"))
 
 
@@ -225,7 +226,7 @@ def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
     one = document(encoder, "lazy dog dog dog dog dog dog")
     assert names(encoder, one.ids)[1] == "[D] "
     assert len(one.ids) == 6
-    with pytest.raises(Untokenizable, match=r"input 1 has no tokens"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["a", ""], PLAIN)
 
 
@@ -234,7 +235,7 @@ def test_a_part_of_the_inputs_keeps_its_indexes(encoder: TextEncoder) -> None:
     texts = ["zero", "one", "two", "dog " * 40]
     part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
     assert [one.ids.tolist() for one in part] == [document(encoder, text).ids.tolist() for text in texts[1:3]]
-    with pytest.raises(InputTooLong, match=r"input 3"):
+    with refuses(InputTooLong, index=3, limit=20, given=43):
         read(encoder, texts, PLAIN, truncate=False, part=range(2, 4))
 
 

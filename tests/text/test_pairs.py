@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.refusals import refuses
 from tests.text.makers import PAIRING, make_encoder, modernbert, read, varied_texts, wordpiece
 from tokenizers import Tokenizer, processors
 
@@ -134,16 +135,16 @@ def test_a_query_of_bge_s_rerankers_gets_three_quarters(options: TextOptions, tm
 
 def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index if the query leaves room, else by the query."""
-    with pytest.raises(InputTooLong, match=r"input 1 must have at most 32 tokens, as a pair; got 44") as caught:
+    with refuses(InputTooLong, index=1, limit=32, given=44) as caught:
         read(encoder, ["dog", "dog " * 40], PLAIN, query="fox", truncate=False)
     assert (caught.value.field, caught.value.index) == (None, 1)
     assert (caught.value.limit, caught.value.given) == (32, 44)
-    with pytest.raises(InputTooLong, match=r"`query` must have at most 32 tokens; got 43") as caught:
+    with refuses(InputTooLong, field="query", limit=32, given=43) as caught:
         read(encoder, ["dog"], PLAIN, query="fox " * 40, truncate=False)
     assert caught.value.field == "query"
     (exact,) = read(encoder, ["dog " * 28], PLAIN, query="fox", truncate=False)
     assert len(exact.ids) == 32
-    with pytest.raises(InputTooLong, match=r"input 0 .* got 33"):
+    with refuses(InputTooLong, index=0, limit=32, given=33):
         read(encoder, [("fox", "dog " * 29), ("a", "b")], PLAIN, truncate=False)
 
 
@@ -162,18 +163,18 @@ def test_a_part_of_the_passages_keeps_its_indexes(encoder: TextEncoder) -> None:
     part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
     whole = read(encoder, passages, PLAIN, query="fox")
     assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with pytest.raises(InputTooLong, match=r"input 3"):
+    with refuses(InputTooLong, index=3, limit=32, given=44):
         read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
     pairs = [("fox", passage) for passage in passages]
-    with pytest.raises(InputTooLong, match=r"input 3"):
+    with refuses(InputTooLong, index=3, limit=32, given=44):
         read(encoder, pairs, PLAIN, truncate=False, part=range(2, 4))
 
 
 def test_half_a_surrogate_pair_is_rejected_in_either_text(encoder: TextEncoder) -> None:
     """With the field or the index."""
-    with pytest.raises(Untokenizable, match="`query` is not Unicode"):
+    with refuses(Untokenizable, field="query"):
         read(encoder, ["a", "b"], PLAIN, query="\ud800")
-    with pytest.raises(Untokenizable, match=r"input 1 is not Unicode"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["a", "\ud800"], PLAIN, query="a")
 
 

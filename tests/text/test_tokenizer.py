@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
+from tests.refusals import refuses
 from tests.text.makers import SENTENCES, make_encoder, read
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -76,7 +77,7 @@ def test_joined_texts_are_bounded(encoder: TextEncoder) -> None:
     with pytest.raises(InputTooLong, match="token ids and characters") as refused:
         encode(encoder, "a", [1, *["b"] * 100_000])
     assert (refused.value.index, encoder.max_tokens) == (1, 256)
-    with pytest.raises(Untokenizable, match="half of a surrogate pair"):
+    with refuses(Untokenizable, index=0):
         encode(encoder, [1, "\ud800"])
 
 
@@ -268,7 +269,7 @@ def test_long_token_ids_are_cut_or_rejected_like_texts(encoder: TextEncoder, sid
     assert taken.ids.tolist() == framed.ids.tolist()
     assert taken.length == framed.length
     assert bare.ids.tolist() == (whole[1:257] if side == "right" else whole[-256:])
-    with pytest.raises(InputTooLong, match=f"at most 256 tokens; got {len(whole)}"):
+    with refuses(InputTooLong, index=0, limit=256, given=len(whole)):
         encode(encoder, whole, truncate=False)
 
 
@@ -288,7 +289,7 @@ def test_ids_outside_the_vocabulary_are_rejected(encoder: TextEncoder, ids: list
 
 def test_an_empty_list_of_ids_is_rejected(encoder: TextEncoder) -> None:
     """It has not even special tokens."""
-    with pytest.raises(EmptyInput, match=r"input 1 has no token ids"):
+    with refuses(EmptyInput, index=1):
         encode(encoder, [7], [])
     with pytest.raises(EmptyInput):
         encoder.decode([[]], skip_special_tokens=True)
@@ -301,7 +302,7 @@ def test_a_prompt_goes_before_the_text_and_counts(prompted: TextEncoder, encoder
     assert with_prompt.ids.tolist() == written.ids.tolist()
     assert with_prompt.length == written.length
     assert ids_of(prompted, "cat") == ids_of(encoder, "cat")  # its default prompt is empty
-    with pytest.raises(InvalidField, match="query, document"):
+    with refuses(InvalidField, field="prompt_name", values={"prompts": "query, document"}):
         read(prompted, ["cat"], TextOptions(prompt_name="nope"), truncate=False)
 
 
@@ -473,7 +474,7 @@ def test_other_kinds_of_tokenizer_are_cut_as_they_cut_themselves(
 def test_a_text_without_tokens_is_rejected(tmp_path: Path) -> None:
     """A tokenizer without special tokens has none for an empty text."""
     encoder = tiny(tmp_path, prefix="", suffix="")
-    with pytest.raises(Untokenizable, match=r"input 1 has no tokens"):
+    with refuses(Untokenizable, index=1):
         encode(encoder, "a", "  ")
 
 
@@ -482,7 +483,7 @@ def test_a_tokenizer_larger_than_the_model_s_table_cannot_read_beyond_it(tmp_pat
     encoder = tiny(tmp_path, vocab_size=len(WORDS) - 2)
     assert encoder.vocab_size == len(WORDS) - 2
     assert ids_of(encoder, "a b") == [[2, 4, 5, 3]]
-    with pytest.raises(Untokenizable, match="0 to 11"):
+    with refuses(Untokenizable, index=0, values={"last": 11}):
         encode(encoder, "a j")
 
 

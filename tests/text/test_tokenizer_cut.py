@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.refusals import refuses
 from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder, unigram, varied_texts, wordpiece
 
 from vectord.errors import Untokenizable
@@ -84,5 +85,5 @@ def test_a_part_of_the_passages_keeps_its_indexes(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece())
     texts = [*varied_texts(10), "\ud800"]
     assert encoder.cut(texts, 5, part=range(2, 4)) == encoder.cut(texts[2:4], 5)
-    with pytest.raises(Untokenizable, match=r"input 10"):
+    with refuses(Untokenizable, index=10):
         encoder.cut(texts, 5, part=range(9, 11))

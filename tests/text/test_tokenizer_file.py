@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.models import read_minilm_spec
+from tests.refusals import refuses
 from tests.text.makers import read
 
 from vectord.checkpoints.spec import ModelSpec
@@ -144,7 +145,7 @@ def test_ids_with_gaps_never_reach_beyond_the_models_table(spec: ModelSpec, tmp_
 
     encoder = TextEncoder(spoilt(spec, tmp_path, spoil))
     read(encoder, ["good morning"], TextOptions())
-    with pytest.raises(Untokenizable, match=r"input 1 has token ids outside this model's vocabulary"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["good morning", "hello"], TextOptions())
 
 
@@ -159,14 +160,14 @@ def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Pa
             fields["post_processor"]["special_tokens"][token]["ids"] = [i]
 
     encoder = TextEncoder(spoilt(spec, tmp_path, spoil))
-    with pytest.raises(Untokenizable, match=r"input 1 makes this model's tokenizer fail"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["hello", "goodbye"], TextOptions())
 
 
 def test_a_pattern_that_gives_up_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
     """The library panics with a BaseException, which would end the tokenizing thread."""
     encoder = TextEncoder(spoilt(spec, tmp_path, set_(pre_tokenizer=split("(a+)+$"))))
-    with pytest.raises(Untokenizable, match=r"input 1 makes this model's tokenizer fail"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["good", "a" * 30 + "!"], TextOptions())
     assert len(read(encoder, ["good"], TextOptions())) == 1
 

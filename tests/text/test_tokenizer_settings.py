@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.models import read_minilm_spec
+from tests.refusals import refuses
 from tests.text.makers import make_spec, read
 from tests.text.tokenizer_folders import FAMILIES, FURTHER, change, put_around, save, write_roberta
 from tokenizers import Tokenizer
@@ -252,6 +253,6 @@ def test_a_padding_token_in_a_text_is_refused_where_positions_skip_it(value: Any
     assert 1 in read(encoder("bert"), [value])[0].ids
     for model_type in ("roberta", "mpnet"):
         assert 1 not in read(encoder(model_type), ["old tree"])[0].ids
-        with pytest.raises(Untokenizable, match="contains <pad>, this model's padding token") as caught:
+        with refuses(Untokenizable, index=1) as caught:
             read(encoder(model_type), ["old tree", value])
         assert caught.value.index == 1

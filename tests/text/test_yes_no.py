@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import refuses
 from tests.text.makers import CHAT_SPECIALS, byte_level, make_encoder, read, varied_texts
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -137,7 +138,7 @@ def test_special_tokens_between_the_parts_are_special_and_those_of_a_text_are_no
 
 def test_a_cut_at_the_beginning_is_refused(encoder: TextEncoder) -> None:
     """The template's question stands after the passage, and the query before it."""
-    with pytest.raises(InvalidField, match="only cut at their end") as refused:
+    with refuses(InvalidField, field="truncate_side") as refused:
         read(encoder, ["dog"], TextOptions(truncate_side="left"), query="fox")
     assert refused.value.field == "truncate_side"
 
@@ -187,10 +188,10 @@ def test_braces_in_texts_are_braces(encoder: TextEncoder, reference: PreTrainedT
 
 def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index, or by the query if that is too long."""
-    with pytest.raises(InputTooLong, match=r"input 1 must have at most 300 tokens") as caught:
+    with refuses(InputTooLong, index=1, limit=300, given=410) as caught:
         read(encoder, ["dog", "dog " * 300], PLAIN, query="fox", truncate=False)
     assert (caught.value.index, caught.value.limit) == (1, 300)
-    with pytest.raises(InputTooLong, match="`query` must have at most 300 tokens"):
+    with refuses(InputTooLong, field="query", limit=300, given=410):
         read(encoder, ["dog"], PLAIN, query="fox " * 300, truncate=False)
     with pytest.raises(InputTooLong, match="`instruction` must have at most 2000 characters"):
         read(encoder, ["dog"], PLAIN, query="fox", instruction="x" * 2_001)
@@ -202,17 +203,17 @@ def test_a_part_of_the_passages_keeps_its_indexes(encoder: TextEncoder) -> None:
     part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
     whole = read(encoder, passages, PLAIN, query="fox")
     assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with pytest.raises(InputTooLong, match=r"input 3"):
+    with refuses(InputTooLong, index=3, limit=300, given=410):
         read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
 
 
 def test_half_a_surrogate_pair_is_rejected_in_any_text(encoder: TextEncoder) -> None:
     """With the field or the index."""
-    with pytest.raises(Untokenizable, match="`query` is not Unicode"):
+    with refuses(Untokenizable, field="query"):
         read(encoder, ["a"], PLAIN, query="\ud800")
-    with pytest.raises(Untokenizable, match=r"input 1 is not Unicode"):
+    with refuses(Untokenizable, index=1):
         read(encoder, ["a", "\ud800"], PLAIN, query="a")
-    with pytest.raises(Untokenizable, match="`instruction` is not Unicode"):
+    with refuses(Untokenizable, field="instruction"):
         read(encoder, ["b"], PLAIN, query="a", instruction="\ud800")
 
 
@@ -265,5 +266,5 @@ def test_a_template_that_cannot_be_filled_in_stops_the_start(
 
 def test_prompts_are_rejected(encoder: TextEncoder) -> None:
     """The instruction is this model's prompt."""
-    with pytest.raises(InvalidField, match="`prompt_name` does not apply"):
+    with refuses(InvalidField, field="prompt_name"):
         read(encoder, ["b"], TextOptions(prompt_name="query"), query="a")
