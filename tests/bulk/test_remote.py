@@ -1,4 +1,4 @@
-"""remote.py: replies in Arrow and in JSON contain the same vectors; a real server answers in both formats."""
+"""remote.py: replies are read bit by bit, and a real server answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from vectord.bulk.embedder import precision_of
 from vectord.bulk.job import BulkFailed, NumberType, RetryLater
 from vectord.bulk.remote import RemoteEmbedder, read_reply
 from vectord.bulk.rows import TextVectors
-from vectord.client.reading import ARROW
-from vectord.client.requests import JSON, HttpReply
+from vectord.client.requests import HttpReply
 from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
 from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedResult, Sparse, TextLength, Usage
-from vectord.server.http.negotiation import negotiated
 from vectord.server.results import result_headers
 
 TEXTS = ["a happy person", "", "word " * 400]
@@ -37,19 +35,16 @@ BODY = (
 RANGES = {"float": (np.float32, -1, 1), "int8": (np.int8, -127, 127), "uint8": (np.uint8, 0, 255)}
 
 
-def reply_in(accept: str, result: EmbedResult, precision: str) -> HttpReply:
+def reply_to(result: EmbedResult, precision: str) -> HttpReply:
     """`result` as the server renders it for a bulk client."""
     body = BODY % precision.encode() + b', "partial_results": true}'
-    rendered = negotiated(route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)), {"accept": accept}).render(
-        result
-    )
-    headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
-    return HttpReply(rendered.status, httpx.Headers(headers), rendered.body)
+    rendered = route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)).render(result)
+    return HttpReply(rendered.status, httpx.Headers({**rendered.headers, **result_headers(result)}), rendered.body)
 
 
 @pytest.mark.parametrize("numbers", ["float32", "float16", "int8", "uint8", "ubinary"])
-def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: NumberType) -> None:
-    """Vectors of every kind, counts and failures of one result, bit by bit."""
+def test_a_reply_contains_the_vectors_of_the_result(tmp_path: Path, numbers: NumberType) -> None:
+    """Vectors of every kind, counts and failures, bit by bit."""
     job = job_of("-", tmp_path / "out.parquet", numbers=numbers, outputs=KINDS)
     precision = precision_of(job)
     random = np.random.default_rng(0)
@@ -65,23 +60,20 @@ def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: Number
         lengths={"m": lengths},
         failures={2: InputTooLong("{field} has {given} tokens.", field="inputs", index=2, limit=5, given=9)},
     )
-    arrow, json = (read_reply(reply_in(accept, result, precision), job, 3) for accept in (ARROW, JSON))
+    found = read_reply(reply_to(result, precision), job, 3)
     valid = slice(0, 2)  # the rows of failed texts have no meaning
-    assert arrow.dense is not None and json.dense is not None
-    np.testing.assert_array_equal(arrow.dense[valid], json.dense[valid])
-    np.testing.assert_array_equal(arrow.dense[valid], result.dense[precision][valid])
-    for one, other in zip((arrow.sparse or ())[valid], (json.sparse or ())[valid], strict=True):
+    assert found.dense is not None
+    np.testing.assert_array_equal(found.dense[valid], result.dense[precision][valid])
+    for one, other in zip((found.sparse or ())[valid], (result.sparse or ())[valid], strict=True):
         np.testing.assert_array_equal(one.indices, other.indices)
         np.testing.assert_array_equal(one.values, other.values)
-    for rows, others in zip((arrow.colbert or ())[valid], (json.colbert or ())[valid], strict=True):
+    for rows, others in zip((found.colbert or ())[valid], (result.colbert or ())[valid], strict=True):
         np.testing.assert_array_equal(rows, others)
-    counts = [(one.tokens, one.cut, one.space, one.failures) for one in (arrow, json)]
-    assert counts[0] == counts[1]
-    assert arrow.failures == {2: "the input has 9 tokens."}
+    assert (found.tokens, found.cut, found.space) == (9, 1, "f00d")
+    assert found.failures == {2: "the input has 9 tokens."}
 
 
-@pytest.mark.parametrize("accept", [ARROW, JSON], ids=["arrow", "json"])
-def test_a_reply_without_any_vector_has_its_reasons(tmp_path: Path, accept: str) -> None:
+def test_a_reply_without_any_vector_has_its_reasons(tmp_path: Path) -> None:
     """No dense vectors: their width is not known from it."""
     result = EmbedResult(
         model="m",
@@ -91,7 +83,7 @@ def test_a_reply_without_any_vector_has_its_reasons(tmp_path: Path, accept: str)
         lengths={"m": [TextLength(9, 9)]},
         failures={0: InputTooLong("{field} has {given} tokens.", field="inputs", index=0, limit=5, given=9)},
     )
-    found = read_reply(reply_in(accept, result, "float"), job_of("-", tmp_path / "out.parquet"), 1)
+    found = read_reply(reply_to(result, "float"), job_of("-", tmp_path / "out.parquet"), 1)
     assert (found.dense, found.failures) == (None, {0: "the input has 9 tokens."})
 
 
@@ -106,12 +98,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
-async def test_a_server_answers_with_all_kinds_of_vectors(url: str, tmp_path: Path, arrow: bool) -> None:
+async def test_a_server_answers_with_all_kinds_of_vectors(url: str, tmp_path: Path) -> None:
     """Every text has vectors of the model's width, and one text is truncated."""
     job = job_of("-", tmp_path / "out.parquet", outputs=KINDS)
     async with RemoteEmbedder(url, KEY, job) as remote:
-        remote._arrow = arrow
         facts, found = await remote.facts(), await remote.embed(TEXTS)
     assert facts.model == "tiny-bge-m3"
     assert facts.max_inputs == MAX_INPUTS
@@ -122,11 +112,9 @@ async def test_a_server_answers_with_all_kinds_of_vectors(url: str, tmp_path: Pa
     assert (found.cut, found.tokens > 200) == (1, True)
 
 
-@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
-async def test_a_text_that_is_too_long_fails_alone(url: str, tmp_path: Path, arrow: bool) -> None:
+async def test_a_text_that_is_too_long_fails_alone(url: str, tmp_path: Path) -> None:
     """Without truncation. The reason does not name the place in the request."""
     async with RemoteEmbedder(url, KEY, job_of("-", tmp_path / "out.parquet", truncate=False)) as remote:
-        remote._arrow = arrow
         found: TextVectors = await remote.embed(["short", "word " * 20_000])
     assert list(found.failures) == [1]
     assert "inputs" not in found.failures[1]

@@ -19,10 +19,7 @@ CallOf = Callable[..., Any]
 
 def call(server: FakeServer | str, name: str, *args: Any, client: dict[str, Any] | None = None, **options: Any) -> Any:
     """By vectord.Client. client: its settings."""
-    with (
-        httpx.Client(transport=None if isinstance(server, str) else httpx.MockTransport(server)) as http,
-        vectord.Client(server if isinstance(server, str) else URL, http=http, **(client or {})) as caller,
-    ):
+    with vectord.Client(**_settings(server), **(client or {})) as caller:
         answer = getattr(caller, name)(*args, **options)
         return list(answer) if name == "embed_iter" else answer
 
@@ -33,11 +30,14 @@ def call_async(
     """By vectord.AsyncClient."""
 
     async def main() -> Any:
-        async with (
-            httpx.AsyncClient(transport=None if isinstance(server, str) else httpx.MockTransport(server)) as http,
-            vectord.AsyncClient(server if isinstance(server, str) else URL, http=http, **(client or {})) as caller,
-        ):
+        async with vectord.AsyncClient(**_settings(server), **(client or {})) as caller:
             answer = getattr(caller, name)(*args, **options)
             return [batch async for batch in answer] if name == "embed_iter" else await answer
 
     return asyncio.run(main())
+
+
+def _settings(server: FakeServer | str) -> dict[str, Any]:
+    if isinstance(server, str):
+        return {"base_url": server}
+    return {"base_url": URL, "http": httpx.AsyncClient(transport=httpx.MockTransport(server))}

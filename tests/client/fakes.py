@@ -17,7 +17,6 @@ from tests.products.results import model_list
 
 from vectord.errors import InputTooLong, ModelCannot, VectordError
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.vectors import ARROW
 from vectord.products.vectord import DIALECT
 from vectord.schema import (
     ChunkedDocument,
@@ -64,13 +63,10 @@ class FakeServer:
     last one repeats.
     """
 
-    def __init__(
-        self, faults: Sequence[Fault] = (), spaces: Sequence[str] = (FINGERPRINT,), *, arrow: bool = True
-    ) -> None:
+    def __init__(self, faults: Sequence[Fault] = (), spaces: Sequence[str] = (FINGERPRINT,)) -> None:
         self.requests: list[httpx.Request] = []
         self._faults = list(faults)
         self._spaces = list(spaces)
-        self._arrow = arrow
         self._lock = threading.Lock()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -85,8 +81,6 @@ class FakeServer:
         return self._answer(request, space)
 
     def _answer(self, request: httpx.Request, space: str) -> httpx.Response:
-        if request.headers["accept"] == ARROW and not self._arrow:
-            return httpx.Response(406, json={"error": {"type": "not_acceptable", "message": "no pyarrow"}})
         try:
             call = negotiated(call_of(request), request.headers)
             result = answer(call.request, space)

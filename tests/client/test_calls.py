@@ -26,7 +26,7 @@ from tests.client.fakes import (
 )
 
 import vectord
-from vectord.client import BadRequest, FingerprintChanged, NotAcceptable, ServerFailed, Span, Token
+from vectord.client import BadRequest, FingerprintChanged, ServerFailed, Span, Token
 from vectord.client.calls import BULK_REQUESTS
 from vectord.client.reading import LEAST_WIDTH
 from vectord.schema import ChunkOptions, EmbedRequest, RerankRequest, TextOptions
@@ -61,12 +61,11 @@ def test_row_i_is_the_vector_of_text_i_under_asyncio(texts, client):
     assert np.array_equal(call_async(FakeServer(), "embed", texts, client=client), vectors_of(texts))
 
 
-@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
 @given(TEXTS, SPLITS)
 @LAW
-def test_row_i_has_all_kinds_of_vectors_of_text_i(arrow, texts, client):
-    """From columns or from JSON."""
-    made = call_sync(FakeServer(arrow=arrow), "embed_all", texts, client=client)
+def test_row_i_has_all_kinds_of_vectors_of_text_i(texts, client):
+    """From one pass of the model."""
+    made = call_sync(FakeServer(), "embed_all", texts, client=client)
     assert np.array_equal(made.dense, vectors_of(texts))
     assert _weights(made.sparse) == [sparse_of(text) for text in texts]
     assert all(
@@ -201,26 +200,6 @@ def test_sparse_matrices_of_two_calls_can_be_multiplied(call):
     assert one.shape == (1, LEAST_WIDTH)
     assert (one @ other.T).toarray() == pytest.approx(np.array([[1 / 9, 2 / 9, 0]]), abs=1e-6)
     assert one.indices.tolist() == [97, 98]
-
-
-def test_a_server_without_arrow_gets_json_requests_from_then_on(call):
-    """The client learns it once."""
-    server = FakeServer(arrow=False)
-    made = call(server, "embed_all", SOME[:3])
-    assert np.array_equal(made.dense, vectors_of(SOME[:3]))
-    assert [request.headers["accept"] for request in server.requests] == [
-        "application/vnd.apache.arrow.stream",
-        "application/json",
-    ]
-
-
-def test_a_refusal_of_json_is_not_retried(call, monkeypatch):
-    """Neither by a server without both formats nor by a client without pyarrow."""
-    monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
-    server = FakeServer([_response(406)])
-    with pytest.raises(NotAcceptable):
-        call(server, "embed_all", ["a"])
-    assert len(server.requests) == 1
 
 
 def test_documents_have_chunks(call):

@@ -60,11 +60,8 @@ def test_an_iterator_is_embedded_batch_by_batch(call, server, reference):
     assert cosines(np.concatenate([batch.vectors for batch in batches]), reference).min() > CLOSE
 
 
-@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
-def test_three_kinds_of_vectors_from_one_pass(call, server, arrow, monkeypatch):
-    """Of a model like BGE-M3; Arrow and JSON contain the same vectors."""
-    if not arrow:
-        monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
+def test_three_kinds_of_vectors_from_one_pass(call, server):
+    """Of a model like BGE-M3."""
     made = call(server, "embed_all", TEXTS, model="tiny-bge-m3", client=CLIENT)
     assert made.dense.shape == (30, 32)
     assert made.sparse.shape[0] == 30
@@ -203,19 +200,36 @@ async def test_tasks_can_share_a_client(server, reference):
     assert all(cosines(vectors, reference[n * 6 :]).min() > CLOSE for n, vectors in enumerate(made))
 
 
-def test_a_given_httpx_client_stays_open(server):
-    """The caller closes it."""
-    with httpx.Client() as http:
-        with vectord.Client(server, http=http, **CLIENT) as client:
-            client.embed("a")
-        assert not http.is_closed
-
-
-async def test_the_own_httpx_client_is_closed():
+@pytest.mark.parametrize("given", [False, True], ids=["its own", "the caller's"])
+async def test_the_httpx_client_is_closed(server, given):
     """At the end of the `with` block."""
-    with vectord.Client("http://host") as client:
-        pass
-    async with vectord.AsyncClient("http://host") as other:
-        pass
-    assert client._http.is_closed
-    assert other._http.is_closed
+    for kind in (vectord.Client, vectord.AsyncClient):
+        http = httpx.AsyncClient() if given else None
+        if kind is vectord.Client:
+            with vectord.Client(server, http=http, **CLIENT) as client:
+                assert client.embed("a").shape == (384,)
+        else:
+            async with vectord.AsyncClient(server, http=http, **CLIENT) as client:
+                assert (await client.embed("a")).shape == (384,)
+        assert http is None or http.is_closed
+        with pytest.raises(RuntimeError, match="closed"):
+            await asyncio.to_thread(client.models) if kind is vectord.Client else await client.models()
+
+
+def test_another_kind_of_http_is_a_type_error():
+    """Such as httpx.Client, which cannot be awaited."""
+    with httpx.Client() as http, pytest.raises(TypeError, match=r"http must be an httpx\.AsyncClient, not Client"):
+        vectord.Client(http=http)
+
+
+async def test_threads_use_the_client_beside_a_running_event_loop(server, reference):
+    """As in a notebook, whose cells run on a loop."""
+    with vectord.Client(server, **CLIENT) as client:
+        assert cosines(client.embed(TEXTS[:3]), reference[:3]).min() > CLOSE
+
+
+def test_the_texts_of_an_iterator_may_use_the_client(server):
+    """The caller's thread reads them."""
+    with vectord.Client(server, **CLIENT) as client:
+        texts = (f"text {len(client.models())}" for _ in range(9))
+        assert sum(len(batch.texts) for batch in client.embed_iter(texts)) == 9

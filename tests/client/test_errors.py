@@ -69,7 +69,7 @@ COUNTERPARTS = {
     domain.MalformedHead: errors.BadRequest,
     domain.MalformedBody: errors.BadRequest,
     domain.UnsupportedMediaType: errors.BadRequest,
-    domain.NotAcceptable: errors.NotAcceptable,
+    domain.NotAcceptable: errors.BadRequest,
     domain.PayloadTooLarge: errors.BadRequest,
     domain.InvalidField: errors.BadRequest,
     domain.WrongType: errors.BadRequest,

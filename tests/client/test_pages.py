@@ -40,7 +40,7 @@ def test_the_programs_of_the_page_run(server):
 def test_the_page_lists_every_error_and_setting():
     """With the default."""
     errors = [name for name in client.__all__ if name in vars(client.errors)]
-    assert len(errors) == 12
+    assert len(errors) == 11
     assert [name for name in errors if f"`{name}`" not in PAGE and f"`vectord.client.{name}`" not in PAGE] == []
     for name, parameter in signature(vectord.Client).parameters.items():
         default = {None: "none", 300.0: "300", 100_000: "100,000", 2**30: "1,073,741,824"}.get(

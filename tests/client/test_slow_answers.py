@@ -76,10 +76,7 @@ def test_a_response_that_is_too_large_is_an_error(ask, told):
             assert piece is not AssertionError, "read beyond the limit"
             yield piece
 
-    class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            return endless()
-
+    class Pieces(httpx.AsyncByteStream):
         async def __aiter__(self):
             for piece in endless():
                 yield piece

@@ -1,9 +1,13 @@
-"""transport.py: settings, retries and timeouts, in threads and with asyncio alike."""
+"""transport.py: settings, retries and timeouts, and results in the order of the requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import aclosing, closing
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +25,13 @@ from vectord.client.transport import (
     FIRST_WAIT_S,
     JITTER,
     LONGEST_WAIT_S,
-    AsyncSender,
+    WINDOW,
     Attempts,
     ClientSettings,
     Sender,
+    in_order,
+    in_order_blocking,
+    run_blocking,
 )
 
 ASKED = HttpRequest(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
@@ -67,16 +74,8 @@ class Script:
         return again(step)
 
 
-Send = Callable[..., tuple[HttpReply, Sequence[float]]]
-
-
-def _send(script: Script, request: HttpRequest = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
-    waits: list[float] = []
-    with httpx.Client(transport=httpx.MockTransport(script)) as http:
-        return Sender(http, settings_of(**changed)).send(request, waits.append), waits
-
-
-def _send_async(script: Script, request: HttpRequest = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
+def send(script: Script, request: HttpRequest = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
+    """The reply, and the waits between the attempts."""
     waits: list[float] = []
 
     async def sleep(wait_s: float) -> None:
@@ -84,17 +83,12 @@ def _send_async(script: Script, request: HttpRequest = ASKED, **changed: Any) ->
 
     async def main() -> HttpReply:
         async with httpx.AsyncClient(transport=httpx.MockTransport(script)) as http:
-            return await AsyncSender(http, settings_of(**changed), sleep).send(request)
+            return await Sender(http, settings_of(**changed), sleep).send(request)
 
     return asyncio.run(main()), waits
 
 
-@pytest.fixture(params=[_send, _send_async], ids=["threads", "asyncio"])
-def send(request: pytest.FixtureRequest) -> Send:
-    return request.param
-
-
-def test_the_request_is_sent_unchanged(send):
+def test_the_request_is_sent_unchanged():
     """To its path under the base URL, with the key."""
     script = Script(DONE)
     reply, waits = send(script, api_key="secret")
@@ -104,14 +98,14 @@ def test_the_request_is_sent_unchanged(send):
     assert (reply.status, reply.body, waits) == (200, b"done", [])
 
 
-def test_a_client_without_a_key_sends_no_header(send):
+def test_a_client_without_a_key_sends_no_header():
     """Not even an empty one."""
     script = Script(DONE)
     send(script)
     assert "authorization" not in script.requests[0].headers
 
 
-def test_the_timeouts_are_those_of_the_settings(send):
+def test_the_timeouts_are_those_of_the_settings():
     """At most five seconds for connecting."""
     script = Script(DONE)
     send(script, timeout_s=20.0)
@@ -132,28 +126,28 @@ def test_the_timeouts_are_those_of_the_settings(send):
     ],
     ids=["429", "503", "502", "refused", "connection timed out", "reset", "cut off"],
 )
-def test_a_temporary_failure_is_retried(send, fault):
+def test_a_temporary_failure_is_retried(fault):
     """The caller notices only the delay."""
     script = Script(fault, fault, DONE)
     reply, waits = send(script)
     assert (reply.body, len(waits)) == (b"done", 2)
 
 
-def test_every_attempt_is_the_same_request(send):
+def test_every_attempt_is_the_same_request():
     """With the same id and the same bytes."""
     script = Script(FULL, httpx.ReadError("reset"), DONE)
     send(script)
     assert len({(sent.headers["x-request-id"], sent.content) for sent in script.requests}) == 1
 
 
-def test_the_wait_follows_retry_after(send):
+def test_the_wait_follows_retry_after():
     """With some jitter."""
     _, waits = send(Script(FULL, DONE))
     assert 3.0 <= waits[0] <= 3.75
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 412, 413, 422, 500, 504])
-def test_a_permanent_failure_is_not_retried(send, status):
+def test_a_permanent_failure_is_not_retried(status):
     """Other 4xx statuses, and failures of the server."""
     script = Script(httpx.Response(status))
     with pytest.raises(errors.ClientError) as failed:
@@ -161,7 +155,7 @@ def test_a_permanent_failure_is_not_retried(send, status):
     assert (failed.value.status, len(script.requests)) == (status, 1)
 
 
-def test_a_timeout_is_not_retried(send):
+def test_a_timeout_is_not_retried():
     """The server would compute it twice."""
     script = Script(httpx.ReadTimeout("late"))
     with pytest.raises(errors.Timeout) as failed:
@@ -169,7 +163,7 @@ def test_a_timeout_is_not_retried(send):
     assert (failed.value.request_id, len(script.requests)) == ("id-1", 1)
 
 
-def test_after_the_last_retry_the_error_is_that_of_the_server(send):
+def test_after_the_last_retry_the_error_is_that_of_the_server():
     """With its Retry-After."""
     script = Script(*[FULL] * 3)
     with pytest.raises(errors.Overloaded, match="full") as failed:
@@ -177,7 +171,7 @@ def test_after_the_last_retry_the_error_is_that_of_the_server(send):
     assert (failed.value.retry_after_s, len(script.requests)) == (3.0, 3)
 
 
-def test_a_wait_beyond_the_time_limit_fails_at_once(send):
+def test_a_wait_beyond_the_time_limit_fails_at_once():
     """Without waiting."""
     script = Script(httpx.Response(429, headers={"retry-after": "3600"}))
     with pytest.raises(errors.Overloaded):
@@ -185,14 +179,14 @@ def test_a_wait_beyond_the_time_limit_fails_at_once(send):
     assert len(script.requests) == 1
 
 
-def test_an_expected_status_is_a_reply(send):
+def test_an_expected_status_is_a_reply():
     """Such as 503 of /health."""
     asked = HttpRequest(method="GET", path="/health", headers={"x-request-id": "id-1"}, statuses=OK | {503})
     reply, waits = send(Script(httpx.Response(503, content=b"not ready")), asked)
     assert (reply.status, reply.body, waits) == (503, b"not ready", [])
 
 
-def test_a_request_without_retries_is_sent_once(send):
+def test_a_request_without_retries_is_sent_once():
     """Health is reported at once."""
     script = Script(httpx.ConnectError("refused"))
     with pytest.raises(errors.ConnectionFailed):
@@ -200,19 +194,11 @@ def test_a_request_without_retries_is_sent_once(send):
     assert len(script.requests) == 1
 
 
-def test_a_redirect_is_not_followed(send):
+def test_a_redirect_is_not_followed():
     """The key belongs to this server."""
     script = Script(httpx.Response(307, headers={"location": "http://elsewhere/"}))
     with pytest.raises(errors.ServerFailed, match="status 307"):
         send(script, api_key="secret")
-    assert len(script.requests) == 1
-
-
-def test_an_abandoned_pause_ends_the_retries():
-    """In threads, if the call has failed elsewhere."""
-    script = Script(FULL)
-    with httpx.Client(transport=httpx.MockTransport(script)) as http, pytest.raises(errors.Overloaded):
-        Sender(http, settings_of()).send(ASKED, lambda wait_s: True)
     assert len(script.requests) == 1
 
 
@@ -322,3 +308,124 @@ def test_the_key_is_not_shown():
     with vectord.Client("http://host", api_key="secret") as client:
         assert repr(client) == "Client('http://host')"
         assert "secret" not in repr(vars(client))
+
+
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+def ordered_blocking(work, requests, concurrency):
+    return list(in_order_blocking(work, requests, concurrency))
+
+
+def ordered(work, requests, concurrency):
+    async def main():
+        return [result async for result in in_order(work, requests, concurrency)]
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=[ordered_blocking, ordered], ids=["threads", "asyncio"])
+def results_of(request):
+    return request.param
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+def test_results_are_in_order(results_of, concurrency):
+    """Regardless of how long each request takes, and with limited concurrency."""
+    now, most = 0, 0
+
+    async def work(turns):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        now -= 1
+        return turns * 2
+
+    numbers = [3, 0, 5, 1, 0, 0, 4, 2, 5, 0]
+    assert results_of(work, numbers, concurrency) == [n * 2 for n in numbers]
+    assert most <= concurrency
+
+
+def test_a_slow_request_does_not_delay_others(results_of):
+    """The second and third finish while the first is running."""
+    done = []
+
+    async def work(n):
+        while n == 0 and len(done) < 2:
+            await asyncio.sleep(0)
+        done.append(n)
+        return n
+
+    assert results_of(work, range(3), 2) == [0, 1, 2]
+    assert done == [1, 2, 0]
+
+
+async def doubled(n):
+    return n * 2
+
+
+async def test_an_endless_list_is_read_in_a_window():
+    """It is read only while results are consumed."""
+    read = itertools.count()
+    async with aclosing(in_order(doubled, read, 3)) as results:
+        assert await anext(results) == 0
+        assert next(read) == WINDOW * 3
+    read = itertools.count()
+    with closing(in_order_blocking(doubled, read, 3)) as results:
+        assert next(results) == 0
+        assert next(read) == WINDOW * 3
+
+
+def test_the_error_is_that_of_the_first_request_in_order(results_of):
+    """Although the second one failed earlier. The running requests are cancelled."""
+    failed, cancelled = [], threading.Event()
+
+    async def work(n):
+        if n == 2:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+        while n == 0 and not failed:
+            await asyncio.sleep(0)
+        failed.append(n)
+        raise ValueError(f"request {n}")
+
+    with pytest.raises(ValueError, match="request 0"):
+        results_of(work, range(3), 3)
+    assert cancelled.wait(10)
+
+
+def test_an_interrupt_of_the_wait_cancels_the_work():
+    """The connection is closed, and the server drops the texts."""
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def work():
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_):
+        assert begun.wait(10)
+        raise Interrupted
+
+    with patch("concurrent.futures.Future.result", interrupt), pytest.raises(Interrupted):
+        run_blocking(work())
+    assert cancelled.wait(10)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_an_event_loop_of_its_own():
+    """The parent's thread does not exist there."""
+    assert run_blocking(doubled(1)) == 2
+    child = os.fork()
+    if child == 0:
+        os._exit(run_blocking(doubled(21)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42

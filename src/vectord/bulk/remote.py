@@ -1,4 +1,4 @@
-"""The model of a server, over HTTP: vectors in Arrow if both sides support it, else in JSON with base64.
+"""The model of a server, over HTTP: vectors in JSON with base64.
 
 Uses the transport of `vectord.client`. Order and retries belong to the pipeline.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import starmap
 from ssl import SSLContext
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import msgspec
-import numpy as np
 
 from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_description, precision_of
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
-from vectord.client.errors import ClientError, NotAcceptable, ServerFailed, TryLater
-from vectord.client.reading import ARROW, SparseRows, has_arrow, read_vectors
-from vectord.client.requests import JSON, HttpReply, RequestPart, RequestTemplate, get, post
-from vectord.client.transport import AsyncSender, ClientSettings
+from vectord.client.errors import ClientError, ServerFailed, TryLater
+from vectord.client.reading import read_vectors
+from vectord.client.requests import HttpReply, HttpRequest, RequestPart, RequestTemplate, get, post
+from vectord.client.transport import ClientSettings, Sender
 from vectord.errors import ConfigError
 from vectord.schema import Sparse
 
@@ -41,19 +41,13 @@ class RemoteEmbedder:
                 api_key=api_key,
                 timeout_s=TIMEOUT_S,
                 max_answer_bytes=MAX_ANSWER_BYTES,
-                max_retries=0,
-                concurrency=CONCURRENCY,
-                texts_per_request=1,
-                characters_per_request=1,
-                lane="bulk",
             )
         except ValueError as problem:
             raise ConfigError(f"--url: {problem}") from None
         self._job = job
         self._precision = precision_of(job)
         self._http = httpx.AsyncClient(verify=tls or True)
-        self._sender = AsyncSender(self._http, settings)
-        self._arrow = has_arrow()
+        self._sender = Sender(self._http, settings)
         self._model: str | None = job.model
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
@@ -75,21 +69,6 @@ class RemoteEmbedder:
         raise BulkFailed(f"--model: the server has no {model_description(self._job)}")
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:
-        try:
-            reply = await self._request(texts, ARROW if self._arrow else JSON)
-        except NotAcceptable:
-            if not self._arrow:
-                raise BulkFailed("the server supports no response format of this client") from None
-            self._arrow = False
-            return await self.embed(texts)
-        try:
-            return read_reply(reply, self._job, len(texts))
-        except (ServerFailed, ValueError) as cause:
-            raise BulkFailed(
-                "the server's response is invalid; check that --url is a vectord server of this version"
-            ) from cause
-
-    async def _request(self, texts: Sequence[str], accept: str) -> HttpReply:
         job = self._job
         body = {
             "model": self._model,
@@ -105,37 +84,36 @@ class RemoteEmbedder:
             "encoding": "base64",
             "partial_results": True,
         }
-        template = RequestTemplate(path="/vectord/embed", key="inputs", body=body, accept=accept)
-        return await self._send(post(RequestPart(template, 0, texts), "bulk"))
+        template = RequestTemplate(path="/vectord/embed", key="inputs", body=body)
+        reply = await self._send(post(RequestPart(template, 0, texts), "bulk"))
+        try:
+            return read_reply(reply, self._job, len(texts))
+        except (ServerFailed, ValueError) as cause:
+            raise BulkFailed(
+                "the server's response is invalid; check that --url is a vectord server of this version"
+            ) from cause
 
-    async def _send(self, request: Any) -> HttpReply:
-        """Raises RetryLater, NotAcceptable, BulkFailed."""
+    async def _send(self, request: HttpRequest) -> HttpReply:
+        """Raises RetryLater or BulkFailed."""
         try:
             async with self._slots:
                 return await self._sender.send(request)
         except TryLater as refused:
             raise RetryLater(str(refused), refused.retry_after_s) from refused
-        except NotAcceptable:
-            raise
         except ClientError as cause:
             raise BulkFailed(str(cause)) from cause
 
 
 def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:
-    """The vectors of a reply in Arrow or JSON. Raises ServerFailed or ValueError if it is invalid."""
+    """The vectors of a reply. Raises ServerFailed or ValueError if it is invalid."""
     found = read_vectors(reply, job.kinds, texts, layout=LAYOUTS[precision_of(job)], partial=True)
     return TextVectors(
         space=reply.fingerprint,
         dense=found.dense if "dense" in job.outputs and len(found.failures) < texts else None,
-        sparse=_separate(found.sparse) if "sparse" in job.outputs and found.sparse is not None else None,
+        sparse=list(starmap(Sparse, found.sparse)) if "sparse" in job.outputs and found.sparse is not None else None,
         colbert=found.colbert if "colbert" in job.outputs else None,
         tokens=reply.tokens_read,
         cut=int(reply.headers.get("x-vectord-truncated", "0")),
         # The job names the row: the message does not need the text's index in its request.
         failures={i: message.replace(f"`inputs[{i}]`", "the input") for i, message in found.failures.items()},
     )
-
-
-def _separate(rows: SparseRows) -> list[Sparse]:
-    bounds = np.cumsum(rows.lengths)[:-1]
-    return [Sparse(*pair) for pair in zip(np.split(rows.ids, bounds), np.split(rows.weights, bounds), strict=True)]

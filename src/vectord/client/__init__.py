@@ -1,10 +1,10 @@
 """The Python client of vectord's own API: `vectord.Client`, and `vectord.AsyncClient` for asyncio.
 
-Imports nothing of the server. Needs the extra `client`: httpx, and scipy for sparse vectors. Read client.py first.
+Imports nothing of the server. Needs the extra `client`: httpx, and scipy for sparse vectors. Read calls.py first.
 
-    client ── a call's items ──▶ calls ── requests ──▶ in_order ── a few at a time ──▶ transport ──▶ server
-                                   ▲                                                      │
-                                   └────────── replies, in the order of the items ────────┘
+    client ── a list of items ──▶ calls ── requests, a few at a time ──▶ transport ──▶ server
+                                    ▲                                        │
+                                    └─ reading ── replies, in order ─────────┘
 """
 
 from vectord.client.answers import (
@@ -25,7 +25,6 @@ from vectord.client.errors import (
     ClientError,
     ConnectionFailed,
     FingerprintChanged,
-    NotAcceptable,
     NotFound,
     Overloaded,
     ServerFailed,
@@ -47,7 +46,6 @@ __all__ = [
     "Health",
     "Label",
     "Model",
-    "NotAcceptable",
     "NotFound",
     "Overloaded",
     "Ranked",

@@ -1,28 +1,43 @@
-"""The calls of both clients: the requests that each one sends, and how their replies are joined. No I/O."""
+"""The calls of both clients: each splits its list into requests at once, and returns a coroutine that sends them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Generic, Protocol, TypeVar, Unpack
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, Unpack
 
 import numpy as np
 
 from vectord.client import options as known
-from vectord.client.answers import Array, Document, Embeddings, Float32, Label, Ranked, Ranking, Token, VectorBatch
+from vectord.client.answers import (
+    Array,
+    Document,
+    Embeddings,
+    Float32,
+    Health,
+    Label,
+    Model,
+    Ranked,
+    Ranking,
+    Token,
+    VectorBatch,
+)
 from vectord.client.errors import FingerprintChanged
-from vectord.client.options import ChunkOptions, Dtype, Lane, VectorKind, check_names
+from vectord.client.options import ChunkOptions, Dtype, VectorKind, check_names
+from vectord.client.progress import progress_of
 from vectord.client.reading import (
-    ARROW,
-    LAYOUTS,
-    OCTETS,
-    SparseRows,
+    FLOATS,
+    RankedPassages,
+    ReplyVectors,
     csr_of,
-    has_arrow,
     read_documents,
+    read_health,
     read_labels,
-    read_matrix,
+    read_models,
     read_ranked,
     read_scores,
     read_texts,
@@ -31,101 +46,51 @@ from vectord.client.reading import (
     reading,
 )
 from vectord.client.requests import (
-    JSON,
+    OK,
     HttpReply,
-    PartLimits,
     RequestPart,
     RequestTemplate,
+    get,
     ids_size,
     pair_size,
+    post,
     split,
     text_size,
 )
+from vectord.client.transport import ClientSettings, Sender, in_order
 
 A = TypeVar("A")
 T = TypeVar("T")
-Result_co = TypeVar("Result_co", covariant=True)
 Options = Mapping[str, Any]
 
 BULK_REQUESTS = 8  # a call of more requests uses the bulk lane and shows a progress bar
 
-
-class Join(Protocol[Result_co]):
-    """Joins the replies of a call, which are added in the order of its parts."""
-
-    def add(self, part: RequestPart, reply: HttpReply) -> None: ...
-
-    def result(self) -> Result_co: ...
-
-
-@dataclass(slots=True)
-class VectorSpace:
-    """The vector space of a call's first reply: a server may restart with another model between two of them."""
-
-    fingerprint: str = ""
-
-    def check(self, reply: HttpReply) -> None:
-        """Raises FingerprintChanged for a reply of another space."""
-        self.fingerprint = self.fingerprint or reply.fingerprint
-        if reply.fingerprint != self.fingerprint:
-            raise FingerprintChanged(
-                "The server changed its model during this call: some of its vectors belong to another space.",
-                status=reply.status,
-                request_id=reply.headers.get("x-request-id"),
-            )
+# Of each dtype: the server's name, numpy's in the reply and in the result. A byte of ubinary has eight bits, the first
+# one highest.
+PRECISIONS: Mapping[Dtype, tuple[str, str, type[np.generic]]] = MappingProxyType(
+    {
+        "float32": ("float", FLOATS, np.float32),
+        "float16": ("float", FLOATS, np.float16),
+        "int8": ("int8", "i1", np.int8),
+        "ubinary": ("ubinary", "u1", np.uint8),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
-class ClientCall(Generic[A]):
-    """The requests of one call, and the code that joins their replies. `take` each reply in the order of the parts."""
+class Piece(Generic[T]):
+    """One part of a call and the value that was read from its reply."""
 
-    parts: Sequence[RequestPart]
-    join: Join[A]
-    progress: bool | None = None  # whether to show the bar; None: by size
-    in_json: Callable[[], ClientCall[A]] | None = None  # the same call for a server that cannot reply in Arrow
-    space: VectorSpace = field(default_factory=VectorSpace)
-
-    @property
-    def is_large(self) -> bool:
-        return len(self.parts) > BULK_REQUESTS
-
-    @property
-    def lane(self) -> Lane | None:
-        """bulk for a large call: the server sees only small requests."""
-        return "bulk" if self.is_large else None
-
-    def concurrency(self, most: int) -> int:
-        return max(1, min(most, len(self.parts)))
-
-    def take(self, part: RequestPart, reply: HttpReply) -> None:
-        """Raises FingerprintChanged, or ServerFailed for an invalid reply."""
-        self.space.check(reply)
-        self.join.add(part, reply)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """As ClientCall, for a list that need not end or fit into memory: no reply is kept."""
-
-    parts: Iterator[RequestPart]
-    dtype: Dtype
-    lane: Lane = "bulk"
-    space: VectorSpace = field(default_factory=VectorSpace)
-
-    def concurrency(self, most: int) -> int:
-        return most
-
-    def take(self, part: RequestPart, reply: HttpReply) -> VectorBatch:
-        self.space.check(reply)
-        return VectorBatch(part.items, read_matrix(reply, self.dtype, len(part.items)).copy())
+    part: RequestPart
+    value: T
+    fingerprint: str
+    tokens_read: int
 
 
 class Calls:
-    """A method for each call. client.py turns them into the methods of Client and AsyncClient, docstrings included."""
-
-    def __init__(self, limits: PartLimits) -> None:
-        self.limits = limits
-        self.arrow = has_arrow()  # cleared when the server cannot reply in Arrow
+    def __init__(self, settings: ClientSettings, sender: Sender) -> None:
+        self._settings = settings
+        self._sender = sender
 
     def embed(
         self,
@@ -134,22 +99,36 @@ class Calls:
         dtype: Dtype = "float32",
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
-    ) -> ClientCall[Array]:
+    ) -> Coroutine[Any, Any, Array]:
         """The dense vectors: (N, D) of `dtype`, or (D,) for a single string; (0, 0) without texts.
 
-        dtype: float32; float16, half the bytes on the wire; int8 and ubinary as docs/api.md defines them. ubinary gives
+        dtype: float32; float16, rounded by this client; int8 and ubinary as docs/api.md defines them. ubinary gives
         (N, D / 8) uint8, one bit for each number.
         """
-        items = as_list(texts)
-        parts = split(_matrix_template(dtype, options), items, text_size, self.limits)
-        return ClientCall(list(parts), _JoinMatrix(len(items), dtype, single=isinstance(texts, str)), progress)
+        template, read = _dense(dtype, options)
+        single = isinstance(texts, str)
 
-    def embed_iter(
-        self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[known.EmbedOptions]
-    ) -> Stream:
+        def join(pieces: Sequence[Piece[Array]]) -> Array:
+            matrix = np.concatenate([piece.value for piece in pieces] or [np.empty((0, 0), PRECISIONS[dtype][2])])
+            return matrix[0] if single else matrix
+
+        return self._call(template, texts, text_size, read, join, progress)
+
+    def batches(
+        self, texts: Iterable[str], dtype: Dtype, options: Options
+    ) -> tuple[Iterator[RequestPart], Callable[[RequestPart], Coroutine[Any, Any, VectorBatch]]]:
+        """The requests for `texts`, made lazily, and the function that sends one."""
         if isinstance(texts, str):
             raise TypeError("texts must be several strings, not one")
-        return Stream(split(_matrix_template(dtype, options), texts, text_size, self.limits), dtype)
+        template, read = _dense(dtype, options)
+        space = _VectorSpace()
+
+        async def batch_of(part: RequestPart) -> VectorBatch:
+            reply = await self._sender.send(post(part, self._settings.lane or "bulk"))
+            space.check(reply)
+            return VectorBatch(part.items, read(reply, len(part.items)))
+
+        return split(template, texts, text_size, self._settings.part_limits), batch_of
 
     def embed_all(
         self,
@@ -158,23 +137,34 @@ class Calls:
         outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
-    ) -> ClientCall[Embeddings]:
+    ) -> Coroutine[Any, Any, Embeddings]:
         """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated."""
-        items = as_list(texts)
+        if "sparse" in outputs:  # scipy is an extra: fail before the first request if it is missing
+            import_module("scipy.sparse")
+        body = {"outputs": sorted(outputs), "encoding": "base64"}
+        template = _template("embed", "inputs", known.EmbedOptions, options, body)
 
-        # Reading base64 in JSON takes ten times as long as reading Arrow.
-        def call(*, arrow: bool) -> ClientCall[Embeddings]:
-            body = {"outputs": sorted(outputs), "encoding": "base64"}
-            accept = ARROW if arrow else JSON
-            template = _template("embed", "inputs", known.EmbedOptions, options, body, accept=accept)
-            parts = list(split(template, items, text_size, self.limits))
-            return ClientCall(parts, _JoinKinds(len(items), outputs), progress, in_json if arrow else None)
+        def join(pieces: Sequence[Piece[ReplyVectors]]) -> Embeddings:
+            def all_of(kind: VectorKind) -> list[Any] | None:
+                found = [getattr(piece.value, kind) for piece in pieces]
+                return [*chain.from_iterable(found)] if kind in outputs else None
 
-        def in_json() -> ClientCall[Embeddings]:
-            self.arrow = False
-            return call(arrow=False)
+            dense = [piece.value.dense for piece in pieces if piece.value.dense is not None]
+            sparse = all_of("sparse")
+            return Embeddings(
+                model=pieces[0].value.model if pieces else "",
+                fingerprint=pieces[0].fingerprint if pieces else "",
+                dense=np.concatenate(dense or [np.empty((0, 0), np.float32)]) if "dense" in outputs else None,
+                sparse=None if sparse is None else csr_of(sparse),
+                colbert=all_of("colbert"),
+                tokens=all_of("tokens"),
+                truncated=[piece.part.start + index for piece in pieces for index in piece.value.truncated],
+                tokens_read=sum(piece.tokens_read for piece in pieces),
+            )
 
-        return call(arrow=self.arrow)
+        return self._call(
+            template, texts, text_size, lambda reply, count: read_vectors(reply, outputs, count), join, progress
+        )
 
     def documents(
         self,
@@ -183,11 +173,11 @@ class Calls:
         chunk: ChunkOptions,
         progress: bool | None = None,
         **options: Unpack[known.DocumentsOptions],
-    ) -> ClientCall[list[Document]]:
+    ) -> Coroutine[Any, Any, list[Document]]:
         """Each text in chunks, with a dense vector for each chunk."""
         body = {"chunk": chunk, "encoding": "base64"}
         template = _template("documents", "documents", known.DocumentsOptions, options, body)
-        return self._call(template, texts, text_size, _JoinItems(read_documents, list), progress)
+        return self._call(template, texts, text_size, _one_each(read_documents), _joined, progress)
 
     def rerank(
         self,
@@ -197,10 +187,37 @@ class Calls:
         top_n: int | None = None,
         progress: bool | None = None,
         **options: Unpack[known.RerankOptions],
-    ) -> ClientCall[Ranking]:
+    ) -> Coroutine[Any, Any, Ranking]:
         """The passages, best first, with their scores for the query; only the best `top_n` if it is set."""
-        template = _template("rerank", "passages", known.RerankOptions, options, {"query": query, "top_n": top_n or 0})
-        return self._call(template, passages, text_size, _JoinRanking(top_n), progress)
+        body = {"query": query, "top_n": top_n or 0}
+        template = _template("rerank", "passages", known.RerankOptions, options, body)
+
+        def join(pieces: Sequence[Piece[RankedPassages]]) -> Ranking:
+            ranked = [
+                (
+                    one.score,
+                    one.logit,
+                    Ranked(piece.part.start + one.index, one.score, piece.part.items[one.index], one.span),
+                )
+                for piece in pieces
+                for one in piece.value.results
+            ]
+            # Equal scores by their logits, then in order.
+            ranked.sort(key=lambda one: one[:2], reverse=True)
+            warnings = [(piece.part.start, warning) for piece in pieces for warning in piece.value.warnings]
+            return Ranking(
+                ranked=[one for *_, one in ranked[: top_n or None]],
+                score_kind=pieces[0].value.score_kind if pieces else "",
+                model=pieces[0].value.model if pieces else "",
+                fingerprint=pieces[0].fingerprint if pieces else "",
+                truncated=[start + warning.index for start, warning in warnings if warning.index is not None],
+                query_truncated=any(warning.type == "query_truncated" for _, warning in warnings),
+                tokens_read=sum(piece.tokens_read for piece in pieces),
+            )
+
+        return self._call(
+            template, passages, text_size, lambda reply, count: read_ranked(reply, count, top_n), join, progress
+        )
 
     def classify(
         self,
@@ -208,10 +225,10 @@ class Calls:
         *,
         progress: bool | None = None,
         **options: Unpack[known.ClassifyOptions],
-    ) -> ClientCall[list[list[Label]]]:
+    ) -> Coroutine[Any, Any, list[list[Label]]]:
         """The labels of each text or pair of texts, best first."""
         template = _template("classify", "inputs", known.ClassifyOptions, options)
-        return self._call(template, inputs, pair_size, _JoinItems(read_labels, list), progress)
+        return self._call(template, inputs, pair_size, _one_each(read_labels), _joined, progress)
 
     def similarity(
         self,
@@ -220,187 +237,128 @@ class Calls:
         *,
         progress: bool | None = None,
         **options: Unpack[known.PromptedOptions],
-    ) -> ClientCall[Float32]:
+    ) -> Coroutine[Any, Any, Float32]:
         """The cosine of `source` and each sentence: (N,)."""
         template = _template("similarity", "sentences", known.PromptedOptions, options, {"source": source})
-        join = _JoinItems(read_scores, lambda scores: np.array(scores, np.float32))
-        return self._call(template, sentences, text_size, join, progress)
+
+        def join(pieces: Sequence[Piece[list[float]]]) -> Float32:
+            return np.array(_joined(pieces), np.float32)
+
+        return self._call(template, sentences, text_size, _one_each(read_scores), join, progress)
 
     def tokenize(
         self, texts: str | Iterable[str], *, progress: bool | None = None, **options: Unpack[known.TokenizeOptions]
-    ) -> ClientCall[list[list[Token]]]:
+    ) -> Coroutine[Any, Any, list[list[Token]]]:
         """The tokens of each text."""
         template = _template("tokenize", "inputs", known.TokenizeOptions, options)
-        return self._call(template, texts, text_size, _JoinItems(read_tokens, list), progress)
+        return self._call(template, texts, text_size, _one_each(read_tokens), _joined, progress)
 
     def decode(
         self, ids: Iterable[Sequence[int]], *, progress: bool | None = None, **options: Unpack[known.DecodeOptions]
-    ) -> ClientCall[list[str]]:
+    ) -> Coroutine[Any, Any, list[str]]:
         """The text of each list of token ids."""
         template = _template("decode", "ids", known.DecodeOptions, options)
-        return self._call(template, ids, ids_size, _JoinItems(read_texts, list), progress)
+        return self._call(template, ids, ids_size, _one_each(read_texts), _joined, progress)
+
+    async def models(self) -> list[Model]:
+        """The served models, the default first."""
+        return read_models(await self._sender.send(get("/vectord/models")))
+
+    async def health(self) -> Health:
+        """Whether the server answers requests. Sends one request, without retries."""
+        return read_health(await self._sender.send(get("/health", statuses=OK | {503}, retries=False)))
 
     def _call(
         self,
         template: RequestTemplate,
-        items: Any,
+        items: str | Iterable[Any],
         size: Callable[[Any, int], int],
-        join: Join[A],
+        read: Callable[[HttpReply, int], T],
+        join: Callable[[Sequence[Piece[T]]], A],
         progress: bool | None,
-    ) -> ClientCall[A]:
-        return ClientCall(list(split(template, as_list(items), size, self.limits)), join, progress)
+    ) -> Coroutine[Any, Any, A]:
+        """read: a reply to so many items. progress: whether to show the bar; None: by size."""
+        items = [items] if isinstance(items, str) else items
+        parts = list(split(template, items, size, self._settings.part_limits))
+        is_large = len(parts) > BULK_REQUESTS
+        # The server sees only small requests, which would delay those of other clients.
+        lane = self._settings.lane or ("bulk" if is_large else None)
+
+        async def run() -> A:
+            pieces: list[Piece[T]] = []
+            space = _VectorSpace()
+            reply = HttpReply(200, {}, b"")
+
+            async def send(part: RequestPart) -> tuple[RequestPart, HttpReply]:
+                return part, await self._sender.send(post(part, lane))
+
+            with progress_of(parts, progress, is_large=is_large) as advance:
+                async with aclosing(in_order(send, parts, self._settings.concurrency)) as replies:
+                    async for part, reply in replies:
+                        space.check(reply)
+                        value = read(reply, len(part.items))
+                        pieces.append(Piece(part, value, reply.fingerprint, reply.tokens_read))
+                        advance(len(part.items), reply.tokens_read)
+            with reading(reply):  # matrices of different widths
+                return join(pieces)
+
+        return run()
 
 
-def _matrix_template(dtype: Dtype, options: Options) -> RequestTemplate:
-    if dtype not in LAYOUTS:
-        raise ValueError(f"dtype must be one of {', '.join(LAYOUTS)}")
-    return _template("embed", "inputs", known.EmbedOptions, options, accept=f"{OCTETS};dtype={dtype}")
+class _VectorSpace:
+    """The vector space of a call's first reply: a server may restart with another model between two of them."""
+
+    def __init__(self) -> None:
+        self._fingerprint = ""
+
+    def check(self, reply: HttpReply) -> None:
+        """Raises FingerprintChanged for a reply of another space."""
+        self._fingerprint = self._fingerprint or reply.fingerprint
+        if reply.fingerprint != self._fingerprint:
+            raise FingerprintChanged(
+                "The server changed its model during this call: some of its vectors belong to another space.",
+                status=reply.status,
+                request_id=reply.headers.get("x-request-id"),
+            )
+
+
+def _dense(dtype: Dtype, options: Options) -> tuple[RequestTemplate, Callable[[HttpReply, int], Array]]:
+    """The requests for dense vectors, and the function that reads (n, D) from a reply."""
+    if dtype not in PRECISIONS:
+        raise ValueError(f"dtype must be one of {', '.join(PRECISIONS)}")
+    precision, layout, result = PRECISIONS[dtype]
+    body = {"precisions": [precision], "encoding": "base64"}
+
+    def read(reply: HttpReply, texts: int) -> Array:
+        matrix = read_vectors(reply, ["dense"], texts, layout=layout).dense
+        assert matrix is not None
+        return matrix.astype(result, copy=False)
+
+    return _template("embed", "inputs", known.EmbedOptions, options, body), read
 
 
 def _template(
-    name: str, key: str, names: type, options: Options, body: Mapping[str, object] | None = None, accept: str = JSON
+    name: str, key: str, names: type, options: Options, body: Mapping[str, object] | None = None
 ) -> RequestTemplate:
     """key: of the list in the body. Raises TypeError for an option that `names` lacks."""
     check_names(options, names)
     fields = {**options, **(body or {})}
     expected = fields.pop("expect_fingerprint", None)
-    return RequestTemplate(path=f"/vectord/{name}", key=key, body=fields, accept=accept, expect_fingerprint=expected)
+    return RequestTemplate(path=f"/vectord/{name}", key=key, body=fields, expect_fingerprint=expected)
 
 
-def as_list(items: str | Iterable[T]) -> Sequence[str | T]:
-    """A single string becomes a list of one."""
-    if isinstance(items, str):
-        return [items]
-    return items if isinstance(items, list | tuple) else list(items)
+def _one_each(read: Callable[[HttpReply], list[T]]) -> Callable[[HttpReply, int], list[T]]:
+    """Reads a reply with one value for each item."""
 
-
-# --- joining --------------------------------------------------------------------------------------------------
-
-
-class _VectorRows:
-    """(total, D), allocated when the first rows are known; (0, 0) until then."""
-
-    def __init__(self, total: int, dtype: Dtype) -> None:
-        self._total = total
-        self._dtype = np.dtype(LAYOUTS[dtype]).newbyteorder("=")
-        self.matrix: Array = np.empty((0, 0), self._dtype)
-
-    def put(self, start: int, rows: Array) -> None:
-        """Write rows (n, D) from index `start`. Raises ValueError for a D that differs from the first one."""
-        if not self.matrix.size:
-            self.matrix = np.empty((self._total, rows.shape[1]), self._dtype)
-        if rows.shape[1] != self.matrix.shape[1]:
-            raise ValueError("the width differs from the first reply")
-        self.matrix[start : start + len(rows)] = rows
-
-
-class _JoinMatrix:
-    """One kind of dense vectors: (N, D), or (D,) for a single text."""
-
-    def __init__(self, total: int, dtype: Dtype, *, single: bool) -> None:
-        self._rows = _VectorRows(total, dtype)
-        self._dtype = dtype
-        self._single = single
-
-    def add(self, part: RequestPart, reply: HttpReply) -> None:
+    def read_all(reply: HttpReply, items: int) -> list[T]:
         with reading(reply):
-            self._rows.put(part.start, read_matrix(reply, self._dtype, len(part.items)))
-
-    def result(self) -> Array:
-        return self._rows.matrix[0] if self._single else self._rows.matrix
-
-
-class _JoinKinds:
-    """Several kinds of vectors at once."""
-
-    def __init__(self, total: int, outputs: Collection[VectorKind]) -> None:
-        if "sparse" in outputs:  # scipy is an extra: fail before the first request if it is missing
-            import_module("scipy.sparse")
-        self._outputs = outputs
-        self._model = self._fingerprint = ""
-        self._dense = _VectorRows(total, "float32")
-        self._sparse: list[SparseRows] = []
-        self._colbert: list[Float32] = []
-        self._tokens: list[Float32] = []
-        self._truncated: list[int] = []
-        self._tokens_read = 0
-
-    def add(self, part: RequestPart, reply: HttpReply) -> None:
-        found = read_vectors(reply, self._outputs, len(part.items))
-        self._model, self._fingerprint = found.model, reply.fingerprint
-        self._truncated += [part.start + index for index in found.truncated]
-        self._tokens_read += reply.tokens_read
-        if found.dense is not None:
-            with reading(reply):
-                self._dense.put(part.start, found.dense)
-        if found.sparse is not None:
-            self._sparse.append(found.sparse)
-        self._colbert += found.colbert or ()
-        self._tokens += found.tokens or ()
-
-    def result(self) -> Embeddings:
-        return Embeddings(
-            model=self._model,
-            fingerprint=self._fingerprint,
-            dense=self._dense.matrix if "dense" in self._outputs else None,
-            sparse=csr_of(self._sparse) if "sparse" in self._outputs else None,
-            colbert=self._colbert if "colbert" in self._outputs else None,
-            tokens=self._tokens if "tokens" in self._outputs else None,
-            truncated=self._truncated,
-            tokens_read=self._tokens_read,
-        )
-
-
-class _JoinRanking:
-    """The best passages of all parts. Each part returns its own best `top_n`."""
-
-    def __init__(self, top_n: int | None) -> None:
-        self._top_n = top_n
-        self._ranked: list[tuple[Ranked, float]] = []  # with the logit
-        self._model = self._fingerprint = self._score_kind = ""
-        self._query_truncated = False
-        self._truncated: list[int] = []
-        self._tokens_read = 0
-
-    def add(self, part: RequestPart, reply: HttpReply) -> None:
-        answer = read_ranked(reply, len(part.items), self._top_n)
-        self._model, self._fingerprint, self._score_kind = answer.model, reply.fingerprint, answer.score_kind
-        self._query_truncated = answer.query_truncated
-        self._ranked += [
-            (Ranked(part.start + one.index, one.score, part.items[one.index], one.span), one.logit)
-            for one in answer.results
-        ]
-        self._truncated += [part.start + index for index in answer.truncated]
-        self._tokens_read += reply.tokens_read
-
-    def result(self) -> Ranking:
-        # Equal scores by their logits, then in order.
-        best = sorted(self._ranked, key=lambda ranked: (ranked[0].score, ranked[1]), reverse=True)
-        return Ranking(
-            ranked=[ranked for ranked, _ in best[: self._top_n or None]],
-            score_kind=self._score_kind,
-            model=self._model,
-            fingerprint=self._fingerprint,
-            truncated=self._truncated,
-            query_truncated=self._query_truncated,
-            tokens_read=self._tokens_read,
-        )
-
-
-class _JoinItems(Generic[T, A]):
-    """One value for each item. read: the values of a reply. whole: makes the result of all values."""
-
-    def __init__(self, read: Callable[[HttpReply], list[T]], whole: Callable[[list[T]], A]) -> None:
-        self._read = read
-        self._whole = whole
-        self._items: list[T] = []
-
-    def add(self, part: RequestPart, reply: HttpReply) -> None:
-        with reading(reply):
-            items = self._read(reply)
-            if len(items) != len(part.items):
+            values = read(reply)
+            if len(values) != items:
                 raise ValueError("the number of values differs from the number of items")
-        self._items += items
+            return values
 
-    def result(self) -> A:
-        return self._whole(self._items)
+    return read_all
+
+
+def _joined(pieces: Sequence[Piece[list[T]]]) -> list[T]:
+    return [value for piece in pieces for value in piece.value]

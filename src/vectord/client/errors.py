@@ -2,7 +2,6 @@
 
     ClientError
     ├── BadRequest            the request cannot be answered, now or later
-    │   └── NotAcceptable         the server lacks the requested response format
     ├── Unauthorized          the key is missing, wrong, or lacks the permission
     ├── NotFound              the model or the route does not exist
     ├── FingerprintChanged    vectors of another space than expected, or than the first ones of this call
@@ -58,10 +57,6 @@ class BadRequest(ClientError):
     given: int | None = None
 
 
-class NotAcceptable(BadRequest):
-    pass
-
-
 class Unauthorized(ClientError):
     pass
 
@@ -107,7 +102,6 @@ STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
         403: Unauthorized,
         404: NotFound,
         405: NotFound,
-        406: NotAcceptable,
         408: Timeout,
         412: FingerprintChanged,
         429: Overloaded,

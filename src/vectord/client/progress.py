@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
-from vectord.client.calls import ClientCall
+from vectord.client.requests import RequestPart
 
 Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 
 
 @contextmanager
-def progress_of(call: ClientCall[Any]) -> Iterator[Advance]:
-    """Shows the bar if the call requests it; by default, if the call is large and stderr is a terminal."""
-    shown = call.is_large and sys.stderr.isatty() if call.progress is None else call.progress
-    if not shown:
+def progress_of(parts: Sequence[RequestPart], shown: bool | None, *, is_large: bool) -> Iterator[Advance]:
+    """shown: whether there is a bar; None: for a large call, if stderr is a terminal."""
+    if not (is_large and sys.stderr.isatty() if shown is None else shown):
         yield lambda texts, tokens: None
         return
     columns = (BarColumn(bar_width=None), Done(), TimeRemainingColumn())
     progress = Progress(*columns, console=Console(stderr=True), expand=True)
-    task = progress.add_task("", total=sum(len(part.items) for part in call.parts), tokens=0)
+    task = progress.add_task("", total=sum(len(part.items) for part in parts), tokens=0)
     gone = suppress(OSError, ValueError)  # what rich raises without its terminal, which ends no call
 
     def advance(texts: int, tokens: int) -> None:

@@ -6,10 +6,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import chain
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +14,7 @@ import numpy.typing as npt
 
 from vectord.client.answers import Array, Document, Float32, Health, Label, Model, Span, Token
 from vectord.client.errors import ServerFailed
-from vectord.client.options import Dtype, VectorKind
+from vectord.client.options import VectorKind
 from vectord.client.requests import HttpReply
 
 if TYPE_CHECKING:
@@ -26,11 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ReplyReader: TypeAlias = Callable[[HttpReply], T]
 
-OCTETS = "application/octet-stream"
-ARROW = "application/vnd.apache.arrow.stream"
-
-# Little-endian on the wire; a byte of ubinary has eight bits, the first one highest.
-LAYOUTS: Mapping[Dtype, str] = MappingProxyType({"float32": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"})
+FLOATS = "<f4"  # of vectors in base64
 
 # No reply states the size of the vocabulary, and matrices of two calls must be equally wide to be multiplied. So all
 # are as wide as Gemma's vocabulary, the largest in docs/models.md, or a power of two beyond it.
@@ -61,7 +54,7 @@ def reading(reply: HttpReply) -> Iterator[None]:
         ) from cause
 
 
-# --- JSON -----------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------------------
 
 
 class _RankedPassage(msgspec.Struct):
@@ -82,21 +75,13 @@ class RankedPassages(msgspec.Struct):
     results: list[_RankedPassage]
     warnings: list[_Warning]
 
-    @property
-    def truncated(self) -> list[int]:
-        return [warning.index for warning in self.warnings if warning.index is not None]
 
-    @property
-    def query_truncated(self) -> bool:
-        return any(warning.type == "query_truncated" for warning in self.warnings)
+class _Data(msgspec.Struct, Generic[T]):
+    data: list[T]
 
 
 class _Labels(msgspec.Struct):
     labels: list[Label]
-
-
-class _Classified(msgspec.Struct):
-    data: list[_Labels]
 
 
 class _Scores(msgspec.Struct):
@@ -107,16 +92,8 @@ class _TokenizedText(msgspec.Struct):
     tokens: list[Token]
 
 
-class _Tokenized(msgspec.Struct):
-    data: list[_TokenizedText]
-
-
 class _Text(msgspec.Struct):
     text: str
-
-
-class _Decoded(msgspec.Struct):
-    data: list[_Text]
 
 
 class _Models(msgspec.Struct):
@@ -135,10 +112,6 @@ class _Document(msgspec.Struct):
     mean: str | None = None
 
 
-class _Documents(msgspec.Struct):
-    data: list[_Document]
-
-
 def read_ranked(reply: HttpReply, passages: int, top_n: int | None) -> RankedPassages:
     with reading(reply):
         answer = msgspec.json.decode(reply.body, type=RankedPassages)
@@ -150,7 +123,7 @@ def read_ranked(reply: HttpReply, passages: int, top_n: int | None) -> RankedPas
         return answer
 
 
-def _reader(kind: type[Any], values: Callable[[Any], T]) -> ReplyReader[T]:
+def _reader(kind: Any, values: Callable[[Any], T]) -> ReplyReader[T]:
     """A function that reads a reply as JSON of the type `kind` and returns `values` of it."""
     decoder = msgspec.json.Decoder(kind)
 
@@ -170,11 +143,13 @@ def _document(found: _Document) -> Document:
     )
 
 
-read_labels: ReplyReader[list[list[Label]]] = _reader(_Classified, lambda found: [one.labels for one in found.data])
+read_labels: ReplyReader[list[list[Label]]] = _reader(_Data[_Labels], lambda found: [one.labels for one in found.data])
 read_scores: ReplyReader[list[float]] = _reader(_Scores, lambda found: found.scores)
-read_tokens: ReplyReader[list[list[Token]]] = _reader(_Tokenized, lambda found: [one.tokens for one in found.data])
-read_texts: ReplyReader[list[str]] = _reader(_Decoded, lambda found: [one.text for one in found.data])
-read_documents: ReplyReader[list[Document]] = _reader(_Documents, lambda found: list(map(_document, found.data)))
+read_tokens: ReplyReader[list[list[Token]]] = _reader(
+    _Data[_TokenizedText], lambda found: [one.tokens for one in found.data]
+)
+read_texts: ReplyReader[list[str]] = _reader(_Data[_Text], lambda found: [one.text for one in found.data])
+read_documents: ReplyReader[list[Document]] = _reader(_Data[_Document], lambda found: list(map(_document, found.data)))
 read_models: ReplyReader[list[Model]] = _reader(_Models, lambda found: found.models)
 read_health: ReplyReader[Health] = _reader(Health, lambda found: found)
 
@@ -182,34 +157,11 @@ read_health: ReplyReader[Health] = _reader(Health, lambda found: found)
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def read_matrix(reply: HttpReply, dtype: Dtype, rows: int) -> Array:
-    """(rows, D), a read-only view of the reply's bytes."""
-    with reading(reply):
-        if reply.headers["x-vectord-dtype"] != dtype:
-            raise ValueError("the dtype differs from the request")
-        matrix = np.frombuffer(reply.body, LAYOUTS[dtype]).reshape(rows, -1)
-        if reply.headers["x-vectord-shape"] != f"{rows},{matrix.shape[1]}":
-            raise ValueError("the shape does not fit the number of bytes")
-        return matrix
+class SparseVector(NamedTuple):
+    """One text's weights: ids (m,) and weights (m,)."""
 
-
-@dataclass(frozen=True, slots=True)
-class SparseRows:
-    """The sparse vectors of n texts, one after another. ids and weights (m,); lengths (n,) how many each text has.
-
-    Raises ValueError for negative ids and for arrays of different lengths.
-    """
-
-    lengths: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int32]
     weights: Float32
-
-    def __post_init__(self) -> None:
-        if not self.lengths.sum() == len(self.ids) == len(self.weights) or self.ids.min(initial=0) < 0:
-            raise ValueError("invalid sparse vectors")
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,51 +170,11 @@ class ReplyVectors:
 
     model: str
     dense: Array | None
-    sparse: SparseRows | None
+    sparse: Sequence[SparseVector] | None
     colbert: Sequence[Float32] | None
     tokens: Sequence[Float32] | None
     truncated: Sequence[int]
     failures: Mapping[int, str]
-
-
-def has_arrow() -> bool:
-    return find_spec("pyarrow") is not None
-
-
-def read_vectors(
-    reply: HttpReply,
-    outputs: Collection[VectorKind],
-    texts: int,
-    *,
-    layout: str = LAYOUTS["float32"],
-    partial: bool = False,
-) -> ReplyVectors:
-    """From Arrow or JSON, as the reply's content type says; all of `outputs`, for each of the texts.
-
-    layout: of dense vectors in JSON. partial: the request accepts failures of single texts.
-    """
-    with reading(reply):
-        found = _read_arrow(reply) if reply.headers.get("content-type") == ARROW else _read_json(reply, layout)
-        if found.failures and not partial:
-            raise ValueError("a text has no vectors")
-        for kind in outputs:
-            vectors: Any = getattr(found, kind)
-            if (0 if vectors is None else len(vectors)) != texts:
-                raise ValueError("the number of vectors differs from the number of texts")
-        return found
-
-
-def csr_of(pieces: Sequence[SparseRows]) -> csr_array:
-    """(N, LEAST_WIDTH or more) float32; the token ids of a row ascend."""
-    from scipy.sparse import csr_array  # noqa: PLC0415 - an extra, which takes 0.3 s to import
-
-    lengths = np.concatenate([np.zeros(1, np.int64), *(piece.lengths for piece in pieces)])  # (N + 1,)
-    ids = np.concatenate([np.empty(0, np.int32), *(piece.ids for piece in pieces)])
-    weights = np.concatenate([np.empty(0, np.float32), *(piece.weights for piece in pieces)])
-    width = max(LEAST_WIDTH, 1 << int(ids.max(initial=0)).bit_length())
-    matrix = csr_array((weights, ids, np.cumsum(lengths)), shape=(len(lengths) - 1, width))
-    matrix.sort_indices()
-    return matrix
 
 
 class _Sparse(msgspec.Struct):
@@ -288,88 +200,65 @@ class _EmbedBody(msgspec.Struct):
     data: list[_Embedded]
 
 
-def _read_json(reply: HttpReply, layout: str) -> ReplyVectors:
-    answer = msgspec.json.decode(reply.body, type=_EmbedBody)
+def read_vectors(
+    reply: HttpReply, outputs: Collection[VectorKind], texts: int, *, layout: str = FLOATS, partial: bool = False
+) -> ReplyVectors:
+    """All of `outputs`, for each of the texts.
 
-    def given(kind: str) -> list[Any]:
-        """The vectors of the texts that have some; None for a text that failed."""
-        return [value for one in answer.data if (value := getattr(one, kind)) is not None or one.error is not None]
+    layout: numpy's name of the dense numbers. partial: the request accepts failures of single texts.
+    """
+    with reading(reply):
+        answer = msgspec.json.decode(reply.body, type=_EmbedBody)
+        failures = {index: one.error.message for index, one in enumerate(answer.data) if one.error is not None}
+        if failures and not partial:
+            raise ValueError("a text has no vectors")
 
-    dense, sparse = given("dense"), given("sparse")
-    return ReplyVectors(
-        model=answer.model,
-        dense=_decode_rows(dense, layout) if dense else None,
-        sparse=_sparse(sparse) if sparse else None,
-        colbert=[_decode_rows(rows or ()) for rows in given("colbert")] or None,
-        tokens=[_decode_rows(rows or ()) for rows in given("tokens")] or None,
-        truncated=[index for index, one in enumerate(answer.data) if one.truncated],
-        failures={index: one.error.message for index, one in enumerate(answer.data) if one.error is not None},
-    )
+        def given(kind: VectorKind) -> list[Any]:
+            """The vectors of the texts that have some; None for a text that failed."""
+            return [value for one in answer.data if (value := getattr(one, kind)) is not None or one.error is not None]
+
+        for kind in outputs:
+            if len(given(kind)) != texts:
+                raise ValueError("the number of vectors differs from the number of texts")
+        dense = given("dense")
+        return ReplyVectors(
+            model=answer.model,
+            dense=_decode_rows(dense, layout) if dense else None,
+            sparse=list(map(_sparse, given("sparse"))) or None,
+            colbert=[_decode_rows(rows or ()) for rows in given("colbert")] or None,
+            tokens=[_decode_rows(rows or ()) for rows in given("tokens")] or None,
+            truncated=[index for index, one in enumerate(answer.data) if one.truncated],
+            failures=failures,
+        )
 
 
-def _decode_rows(encoded: Sequence[str | None], layout: str = LAYOUTS["float32"]) -> Array:
-    """Vectors in base64, all of one width: (n, D); zeros for None."""
+def _decode_rows(encoded: Sequence[str | None], layout: str = FLOATS) -> Array:
+    """Vectors in base64, all of one width: (n, D), a writable copy; zeros for None."""
     rows = [None if one is None else a2b_base64(one) for one in encoded]
     zeros = bytes(len(next(filter(None, rows), b"")))
     numbers = np.frombuffer(b"".join(zeros if row is None else row for row in rows), layout)
-    numbers = numbers.astype(numbers.dtype.newbyteorder("="))  # a writable copy
+    numbers = numbers.astype(numbers.dtype.newbyteorder("="))
     return numbers.reshape(len(encoded), -1) if encoded else numbers.reshape(0, 0)
 
 
-def _sparse(vectors: Sequence[_Sparse | None]) -> SparseRows:
-    some = [vector for vector in vectors if vector is not None]
-    return SparseRows(
-        np.array([0 if vector is None else len(vector.indices) for vector in vectors], np.int64),
-        np.fromiter(chain.from_iterable(vector.indices for vector in some), np.int32),
-        np.fromiter(chain.from_iterable(vector.values for vector in some), np.float32),
-    )
+def _sparse(vector: _Sparse | None) -> SparseVector:
+    """Raises ValueError for negative ids and for arrays of different lengths."""
+    if vector is None:
+        return SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
+    found = SparseVector(np.array(vector.indices, np.int32), np.array(vector.values, np.float32))
+    if len(found.ids) != len(found.weights) or found.ids.min(initial=0) < 0:
+        raise ValueError("invalid sparse vector")
+    return found
 
 
-def _read_arrow(reply: HttpReply) -> ReplyVectors:
-    batch = _read_batch(reply.body)
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    truncated = _numbers(columns["tokens_kept"]) < _numbers(columns["tokens_seen"])
-    # Only the header names texts that were cut before tokenization, and those that a second model truncated.
-    header = reply.headers.get("x-vectord-truncated-inputs", "")
-    errors = columns["error"].to_pylist() if "error" in columns else ()
-    return ReplyVectors(
-        model=(batch.schema.metadata or {})[b"model"].decode(),
-        dense=_matrix(columns["dense"]) if "dense" in columns else None,
-        sparse=_sparse_rows(columns["sparse"]) if "sparse" in columns else None,
-        colbert=_matrices(columns["colbert"]) if "colbert" in columns else None,
-        tokens=_matrices(columns["tokens"]) if "tokens" in columns else None,
-        truncated=sorted({*np.flatnonzero(truncated).tolist(), *map(int, filter(None, header.split(",")))}),
-        failures={index: str(message) for index, message in enumerate(errors) if message is not None},
-    )
+def csr_of(rows: Sequence[SparseVector]) -> csr_array:
+    """(N, LEAST_WIDTH or more) float32; the token ids of a row ascend."""
+    from scipy.sparse import csr_array  # noqa: PLC0415 - an extra, which takes 0.3 s to import
 
-
-def _read_batch(stream: bytes) -> Any:
-    """The pyarrow.RecordBatch of an Arrow stream. Raises ValueError if it is invalid."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
-    try:
-        batch = pa.ipc.open_stream(stream).read_next_batch()
-        batch.validate(full=True)  # or invalid offsets would be followed
-    except (pa.ArrowException, OSError, StopIteration) as cause:
-        raise ValueError("no Arrow stream") from cause
-    return batch
-
-
-def _numbers(column: Any) -> Array:
-    """A writable copy of a column, whose own memory is the read-only reply."""
-    return np.array(column.to_numpy(zero_copy_only=False))
-
-
-def _matrix(column: Any) -> Array:
-    """Lists of one length: (n, D)."""
-    return _numbers(column.flatten()).reshape(len(column), column.type.list_size)
-
-
-def _matrices(column: Any) -> list[Float32]:
-    """Lists of lists of one length: (n_i, C) for each text."""
-    return np.split(_matrix(column.values), _numbers(column.offsets)[1:-1])
-
-
-def _sparse_rows(column: Any) -> SparseRows:
-    indices, values = column.field("indices"), column.field("values")
-    return SparseRows(np.diff(_numbers(indices.offsets)), _numbers(indices.values), _numbers(values.values))
+    ends = np.cumsum([0, *(len(row.ids) for row in rows)])  # (N + 1,)
+    ids = np.concatenate([np.empty(0, np.int32), *(row.ids for row in rows)])
+    weights = np.concatenate([np.empty(0, np.float32), *(row.weights for row in rows)])
+    width = max(LEAST_WIDTH, 1 << int(ids.max(initial=0)).bit_length())
+    matrix = csr_array((weights, ids, ends), shape=(len(rows), width))
+    matrix.sort_indices()
+    return matrix

@@ -1,20 +1,20 @@
-"""Sends requests over HTTP until they succeed or fail for good, in threads (`Sender`) or with asyncio (`AsyncSender`).
+"""Sends requests over HTTP until they succeed or fail for good, on an event loop.
 
-All requests may be retried: none changes anything on the server.
+All requests may be retried: none changes anything on the server. `run_blocking` lets threads without an event loop use
+this module: one thread runs a loop for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeVar, get_args
 
 import httpx
 
@@ -31,17 +31,19 @@ from vectord.client.errors import (
 from vectord.client.options import Lane
 from vectord.client.requests import HttpReply, HttpRequest, PartLimits
 
+A = TypeVar("A")
+In = TypeVar("In")
+
 CONNECT_S = 5.0
 MAX_TIMEOUT_S = 86_400
 MAX_ANSWER_BYTES = 2**30  # the default
 MAX_CONCURRENCY = 100  # httpx's default number of connections
+WINDOW = 2  # maximum requests without a consumed result, running or finished, as a multiple of the concurrency
 
 RETRY_WITHIN_S = 120.0  # of the first attempt; no attempt starts later
 FIRST_WAIT_S = 0.5  # doubles with each attempt
 LONGEST_WAIT_S = 8.0
 JITTER = 0.25  # of a wait: clients that were refused together should not return together
-
-Pause: TypeAlias = Callable[[float], object]  # sleeps for the seconds; returns true if the call was abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +53,11 @@ class ClientSettings:
     base_url: str
     api_key: str | None = field(repr=False)
     timeout_s: float
-    max_retries: int
-    concurrency: int
-    texts_per_request: int
-    characters_per_request: int
-    lane: Lane | None
+    max_retries: int = 0
+    concurrency: int = 1
+    texts_per_request: int = 1
+    characters_per_request: int = 1
+    lane: Lane | None = None
     max_answer_bytes: int = MAX_ANSWER_BYTES
 
     def __post_init__(self) -> None:
@@ -77,20 +79,6 @@ class ClientSettings:
     @property
     def part_limits(self) -> PartLimits:
         return PartLimits(texts=self.texts_per_request, characters=self.characters_per_request)
-
-    def attempts(self, request: HttpRequest) -> Attempts:
-        return Attempts(self.max_retries if request.retries else 0)
-
-    def arguments(self, request: HttpRequest) -> dict[str, Any]:
-        """The arguments of httpx's `stream`."""
-        key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
-        return {
-            "method": request.method,
-            "url": self.base_url.rstrip("/") + request.path,
-            "headers": {**request.headers, **key},
-            "content": request.content,
-            "timeout": httpx.Timeout(self.timeout_s, connect=min(CONNECT_S, self.timeout_s)),
-        }
 
 
 def _check_range(name: str, value: int, least: int, most: int | None) -> None:
@@ -119,50 +107,6 @@ class Attempts:
 
 
 class Sender:
-    """Safe to use from several threads."""
-
-    def __init__(self, http: httpx.Client, settings: ClientSettings) -> None:
-        self._http = http
-        self._settings = settings
-
-    def send(self, request: HttpRequest, pause: Pause = time.sleep) -> HttpReply:
-        """The reply, after retries if necessary. Raises ClientError."""
-        attempts = self._settings.attempts(request)
-        while True:
-            try:
-                return self._once(request)
-            except ClientError as error:
-                wait_s = attempts.wait_s(error)
-                if wait_s is None or pause(wait_s):
-                    raise
-
-    def _once(self, request: HttpRequest) -> HttpReply:
-        # A thread of its own: httpx bounds each read alone, and a read that gets byte after byte of the headers cannot
-        # be stopped, only abandoned.
-        deadline_s = time.monotonic() + self._settings.timeout_s
-        replied: Future[HttpReply] = Future()
-        exchange = partial(contextvars.copy_context().run, self._exchange, request, deadline_s)
-        threading.Thread(target=_settle, args=(replied, exchange), name="vectord-request", daemon=True).start()
-        try:
-            return replied.result(self._settings.timeout_s)
-        except TimeoutError:
-            raise _timed_out(request) from None
-
-    def _exchange(self, request: HttpRequest, deadline_s: float) -> HttpReply:
-        body = _ReplyBody(request, self._settings.max_answer_bytes)
-        try:
-            with self._http.stream(**self._settings.arguments(request)) as response:
-                body.begin(response)
-                for chunk in response.iter_bytes():
-                    body.add(chunk)
-                    if time.monotonic() > deadline_s:
-                        raise _timed_out(request)
-        except httpx.RequestError as cause:
-            raise from_exception(cause, request.headers["x-request-id"]) from cause
-        return body.reply(response)
-
-
-class AsyncSender:
     def __init__(
         self,
         http: httpx.AsyncClient,
@@ -174,8 +118,8 @@ class AsyncSender:
         self._sleep = sleep
 
     async def send(self, request: HttpRequest) -> HttpReply:
-        """The reply, after retries if necessary. Raises ClientError."""
-        attempts = self._settings.attempts(request)
+        """The reply, after retries if necessary. Raises ClientError, with the exception of httpx as its cause."""
+        attempts = Attempts(self._settings.max_retries if request.retries else 0)
         while True:
             try:
                 return await self._once(request)
@@ -186,68 +130,126 @@ class AsyncSender:
             await self._sleep(wait_s)
 
     async def _once(self, request: HttpRequest) -> HttpReply:
-        body = _ReplyBody(request, self._settings.max_answer_bytes)
+        settings, request_id = self._settings, request.headers["x-request-id"]
+        key = {} if settings.api_key is None else {"authorization": f"Bearer {settings.api_key}"}
+        arguments: dict[str, Any] = {
+            "url": settings.base_url.rstrip("/") + request.path,
+            "headers": {**request.headers, **key},
+            "content": request.content,
+            "timeout": httpx.Timeout(settings.timeout_s, connect=min(CONNECT_S, settings.timeout_s)),
+        }
+        content = bytearray()
         try:
             async with (
-                asyncio.timeout(self._settings.timeout_s),
-                self._http.stream(**self._settings.arguments(request)) as response,
+                asyncio.timeout(settings.timeout_s),
+                self._http.stream(request.method, **arguments) as response,
             ):
-                body.begin(response)
+                length = response.headers.get("content-length", "")
+                if length.isdecimal() and len(length) < 20:
+                    self._check_size(int(length), request_id)
                 async for chunk in response.aiter_bytes():
-                    body.add(chunk)
+                    content += chunk
+                    self._check_size(len(content), request_id)
         except httpx.RequestError as cause:
-            raise from_exception(cause, request.headers["x-request-id"]) from cause
+            raise from_exception(cause, request_id) from cause
         except TimeoutError:
-            raise _timed_out(request) from None
-        return body.reply(response)
+            raise Timeout(TIMED_OUT, request_id=request_id) from None
+        if request.statuses is None or response.status_code in request.statuses:
+            return HttpReply(response.status_code, response.headers, bytes(content))
+        error = from_response(response.status_code, response.headers, bytes(content))
+        if request.part is not None and isinstance(error, BadRequest):
+            request.part.place(error)
+        raise error
 
-
-class _ReplyBody:
-    """Collects the body of a response, up to a limit."""
-
-    def __init__(self, request: HttpRequest, limit_bytes: int) -> None:
-        self._request = request
-        self._limit_bytes = limit_bytes
-        self._chunks: list[bytes] = []
-        self._size_bytes = 0
-
-    def begin(self, response: httpx.Response) -> None:
-        """Raises ServerFailed if the announced length exceeds the limit."""
-        length = response.headers.get("content-length", "")
-        if length.isdecimal() and len(length) < 20:
-            self._check(int(length))
-
-    def add(self, chunk: bytes) -> None:
-        """Raises ServerFailed beyond the limit."""
-        self._size_bytes += len(chunk)
-        self._check(self._size_bytes)
-        self._chunks.append(chunk)
-
-    def reply(self, response: httpx.Response) -> HttpReply:
-        """Raises ClientError for an error response."""
-        content = b"".join(self._chunks)
-        if response.status_code not in self._request.statuses:
-            error = from_response(response.status_code, response.headers, content)
-            if self._request.part is not None and isinstance(error, BadRequest):
-                self._request.part.place(error)
-            raise error
-        return HttpReply(response.status_code, response.headers, content)
-
-    def _check(self, size_bytes: int) -> None:
-        if size_bytes > self._limit_bytes:
+    def _check_size(self, size_bytes: int, request_id: str) -> None:
+        if size_bytes > self._settings.max_answer_bytes:
             raise ServerFailed(
-                f"The response has more than max_answer_bytes, {self._limit_bytes}: send fewer texts in a request, or "
-                "raise the limit.",
-                request_id=self._request.headers["x-request-id"],
+                f"The response has more than max_answer_bytes, {self._settings.max_answer_bytes}: send fewer texts in "
+                "a request, or raise the limit.",
+                request_id=request_id,
             )
 
 
-def _timed_out(request: HttpRequest) -> ClientError:
-    return Timeout(TIMED_OUT, request_id=request.headers["x-request-id"])
+def limited(work: Callable[[In], Coroutine[Any, Any, A]], concurrency: int) -> Callable[[In], Coroutine[Any, Any, A]]:
+    """`work`, of which so many run at once."""
+    slots = asyncio.Semaphore(concurrency)
+
+    async def run(request: In) -> A:
+        async with slots:
+            return await work(request)
+
+    return run
 
 
-def _settle(replied: Future[HttpReply], exchange: Callable[[], HttpReply]) -> None:
+async def in_order(
+    work: Callable[[In], Coroutine[Any, Any, A]], requests: Iterable[In], concurrency: int
+) -> AsyncGenerator[A]:
+    """The result of each request, in the order of the requests, which are read a few in advance.
+
+    So a call fails with the error of its first bad text, no matter which request failed first, and a list need not fit
+    into memory. Closing the generator cancels the running tasks, and with them the server's work.
+    """
+    run = limited(work, concurrency)
+    window: deque[asyncio.Task[A]] = deque()
     try:
-        replied.set_result(exchange())
-    except BaseException as problem:
-        replied.set_exception(problem)
+        for request in requests:
+            window.append(asyncio.create_task(run(request)))
+            if len(window) == WINDOW * concurrency:
+                yield await window[0]
+                window.popleft()
+        for result in window:
+            yield await result
+    finally:
+        for result in window:
+            result.cancel()
+        await asyncio.gather(*window, return_exceptions=True)
+
+
+# --- threads without an event loop ----------------------------------------------------------------------------
+
+
+class _LoopThread:
+    """An event loop in a daemon thread, which begins with the first call; a forked process begins another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop = asyncio.AbstractEventLoop()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Coroutine[Any, Any, A]) -> Future[A]:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-client", daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+_loop_thread = _LoopThread()
+
+
+def run_blocking(work: Coroutine[Any, Any, A]) -> A:
+    """The result of `work`, from a thread that waits for it. An interrupt of the wait cancels the work."""
+    running = _loop_thread.submit(work)
+    try:
+        return running.result()
+    finally:
+        running.cancel()
+
+
+def in_order_blocking(
+    work: Callable[[In], Coroutine[Any, Any, A]], requests: Iterable[In], concurrency: int
+) -> Generator[A]:
+    """As `in_order`, for a caller's thread, which also reads the requests."""
+    run = limited(work, concurrency)
+    window: deque[Future[A]] = deque()
+    try:
+        for request in requests:
+            window.append(_loop_thread.submit(run(request)))
+            if len(window) == WINDOW * concurrency:
+                yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+    finally:
+        for result in window:
+            result.cancel()
