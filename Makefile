@@ -68,7 +68,7 @@ test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes mi
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
 
 # They start the server with the real default model, and use each extra that is small.
-LOWEST_TESTS := tests/cli/commands/test_check.py tests/observability/test_tracing.py tests/server/grpc/test_server.py \
+LOWEST_TESTS := tests/cli/commands/test_doctor_server.py tests/observability/test_tracing.py tests/server/grpc/test_server.py \
   tests/server/http/test_negotiation.py tests/server/admission/test_redis_buckets.py tests/engine/cache/test_redis_store.py
 
 test-lowest: $(LOWEST_ENV) programs ## Serve, and run some tests, with the lowest versions that pyproject.toml allows

@@ -46,6 +46,8 @@ never a value that the client sent. No code reads a message: `products` render e
 from __future__ import annotations
 
 import enum
+import errno
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -348,6 +350,10 @@ def plain_reason(error: BaseException | None) -> str:
     while error is not None:
         if (untrusted := getattr(error, "verify_message", None)) is not None:  # ssl.SSLCertVerificationError
             return f"its certificate is not trusted: {untrusted}"
+        if isinstance(error, BaseExceptionGroup):  # an attempt for each address of the host
+            error = error.exceptions[0]
+        if isinstance(error, ConnectionRefusedError):  # asyncio writes the address into the message
+            return os.strerror(errno.ECONNREFUSED)
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:

@@ -194,6 +194,7 @@ def test_models_searches_the_folders_of_the_settings(
     [
         (["srve"], "vectord: unknown command 'srve'; did you mean serve?"),
         (["run", "all-minilm"], "vectord: unknown command 'run'; did you mean serve?"),
+        (["check"], "vectord: unknown command 'check'; did you mean doctor?"),
         (["--verison"], "vectord: unknown option '--verison'; did you mean --version?"),
         (
             ["--model-id", "x"],

@@ -1,4 +1,4 @@
-"""`python -m tests.real.golden`: writes the stored vectors of `vectord verify`, by sentence-transformers in float32."""
+"""`python -m tests.real.golden`: writes the stored vectors of `vectord doctor`, by sentence-transformers in float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 from tests.real import weights
 
-from vectord.tools.verify import GOLDEN, GOLDEN_TEXTS
+from vectord.tools.doctor.references import GOLDEN, GOLDEN_TEXTS
 
 FOLDERS = {
     "sentence-transformers/all-MiniLM-L6-v2": weights.minilm,

@@ -26,7 +26,14 @@ from vectord.observability.progress import terminal_handler
 
 PROGRAM = "vectord"
 STANDARD_ERROR = 2  # the last descriptor of the standard streams
-OTHER_COMMANDS = {"run": "serve", "start": "serve", "v2": "serve", "download": "pull"}  # of other servers
+OTHER_COMMANDS = {  # of other servers, and removed ones
+    "run": "serve",
+    "start": "serve",
+    "v2": "serve",
+    "download": "pull",
+    "check": "doctor",
+    "verify": "doctor",
+}
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota, or the limit of a file's size
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 

@@ -213,16 +213,17 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loop = asyncio.AbstractEventLoop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, A]) -> Future[A]:
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-client", daemon=True)
+            loop = self._loop
+            if loop is None or self._thread is None or not self._thread.is_alive():
+                loop = self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="vectord-client", daemon=True)
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 _loop_thread = _LoopThread()

@@ -1,4 +1,4 @@
-"""Requests to a running server of any product. Any thread.
+"""Requests to a running server of any product, by the client's transport. Any thread.
 
 `ProbedServer` sends a request and returns a ProbeReply, also for a failure. A `Form` is one API's path, body and
 response format; the first form that a server answers with vectors or scores becomes its `ProbedRoute`.
@@ -10,7 +10,6 @@ import base64
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,9 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from vectord.client.errors import untrusted_certificate
+from vectord.client.errors import ClientError, untrusted_certificate
+from vectord.client.requests import HttpRequest, request_headers
+from vectord.client.transport import ClientSettings, Sender, run_blocking
 from vectord.errors import ConfigError, plain_reason
 
 MAX_RESPONSE_BYTES = 256 * 2**20
@@ -113,18 +114,17 @@ class ProbedServer:
         self.url = url
         self.tls = tls or trusted_authorities()
         self.token = token
-        self._timeout_s = timeout_s
-        limits = httpx.Limits(max_connections=512)
-        # No proxies from the environment: the caller names the server itself.
-        self._http = httpx.Client(
-            timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False, verify=self.tls
+        self._settings = ClientSettings(
+            base_url=url, api_key=token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES
         )
+        # No proxies from the environment: the caller names the server itself.
+        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=512), trust_env=False, verify=self.tls)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._http.close()
+        run_blocking(self._http.aclose())
 
     def check_reachable(self, option: str) -> None:
         """Raises ConfigError if no server answers. option: the command's option with the URL."""
@@ -173,23 +173,15 @@ class ProbedServer:
         return self.send("POST", path, json.dumps(body).encode())
 
     def send(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> ProbeReply:
-        headers = {} if body is None else {"content-type": "application/json"}
-        if self.token is not None and with_token:
-            headers["authorization"] = f"Bearer {self.token}"
-        deadline_s = time.perf_counter() + self._timeout_s
-        content = bytearray()
+        headers = request_headers() | ({} if body is None else {"content-type": "application/json"})
+        settings = self._settings if with_token else replace(self._settings, api_key=None)
+        request = HttpRequest(method=method, path=path, headers=headers, content=body, statuses=None)
         try:
-            with self._http.stream(method, self.url + path, content=body, headers=headers) as answer:
-                for chunk in answer.iter_bytes():
-                    content += chunk
-                    if len(content) > MAX_RESPONSE_BYTES:
-                        return ProbeReply(0, problem=f"a response of more than {MAX_RESPONSE_BYTES // 2**20} MiB")
-                    if time.perf_counter() > deadline_s:
-                        return ProbeReply(0, problem=f"no complete response within {self._timeout_s:g} s")
-        except httpx.HTTPError as cause:
-            return ProbeReply(0, problem=plain_reason(cause), is_untrusted=untrusted_certificate(cause) is not None)
-        names = {name.lower(): value for name, value in answer.headers.items()}
-        return ProbeReply(answer.status_code, bytes(content), names)
+            reply = run_blocking(Sender(self._http, settings).send(request))
+        except ClientError as problem:
+            reason = plain_reason(problem.__cause__) if problem.__cause__ else str(problem)
+            return ProbeReply(0, problem=reason, is_untrusted=untrusted_certificate(problem) is not None)
+        return ProbeReply(reply.status, reply.body, reply.headers)
 
 
 def row_cosines(ours: FloatArray, theirs: FloatArray) -> FloatArray:

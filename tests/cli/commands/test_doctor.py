@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.cli.commands.stand_in import stand_in
 
 from vectord.cli.main import run
+from vectord.tools.doctor import references
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +35,28 @@ def test_the_default_model_is_tested(capsys: pytest.CaptureFixture[str]) -> None
     (model,) = found["models"]
     assert (model["state"], model["problem"], model["dtype"]) == ("ready", None, "float32")
     assert model["lone_ms"] > 0 and model["texts_per_s"] > 0
+    assert [one["verdict"] for one in model["references"]] == ["passed"]
     assert {"setting": "device.dtype", "value": "float32", "source": "--dtype (command line)"} in found["settings"]
     assert found["libraries"]["openvino"] and found["machine"]["threads"] >= 1
+
+
+def test_the_library_is_a_further_reference(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is installed. Other vectors than a reference's are a problem."""
+    words = ["doctor", "--json", "--dtype", "float32", "--port", "0", "--reference"]
+    assert run(words) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert {one["name"]: one["verdict"] for one in model["references"]} == {
+        "the stored vectors of sentence-transformers": "passed",
+        "sentence-transformers": "passed",
+    }
+    monkeypatch.setitem(references.LEAST_COSINES, "float32", 1.1)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    assert run(words) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [one["verdict"] for one in found["models"][0]["references"]] == ["failed", "not offered"]
+    assert "other vectors than the stored vectors" in found["advice"][0]["reason"]
 
 
 def test_a_model_that_cannot_load_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +183,9 @@ def test_a_server_without_results_is_not_interchangeable(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--url", "http://h"], "--url: requires --against"),
+        (["--token", "k"], "--token: requires --url"),
+        (["--against-model", "m"], "--against-model: requires --against"),
+        (["--cacert", "f"], "--cacert: belongs to --url"),
         (["--against", "h"], "--against: expected http://HOST:PORT"),
         (["--against", "http://127.0.0.1:1"], "--against: no server answers"),
         (["--sparkle"], "unknown option '--sparkle'"),

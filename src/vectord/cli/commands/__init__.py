@@ -65,42 +65,6 @@ def require_url() -> None:
         raise ConfigError("--cacert: belongs to --url")
 
 
-def server_options(least_timeout_s: float, token: str) -> list[click.Parameter]:
-    """The options of a command that sends requests to a running server."""
-    seconds = click.FloatRange(least_timeout_s, 3600)
-    limit = "" if least_timeout_s else "; 0: no limit"
-    return [
-        value("--url", "URL", "The server.", default="http://localhost:8000"),
-        value("--token", "KEY", token, env=["API_TOKEN", "VECTORD_API_KEY"]),
-        CACERT,
-        value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
-        value("--timeout", "S", f"Seconds for a request{limit}.", kind=seconds, default=60.0),
-    ]
-
-
-@contextmanager
-def server_here(
-    line: CommandLine, url: str | None, token: str | None, timeout_s: float, *, further: Sequence[str] = ()
-) -> Iterator[ProbedServer]:
-    """The server at `url`, or one of this machine with the settings and models of the command line, until the end.
-
-    further: options of that server.
-    """
-    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
-
-    if url is not None:
-        if line.words:
-            raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
-        with ProbedServer(check_url(url, "--url"), token, timeout_s, cacert()) as server:
-            yield server
-        return
-    from vectord.tools.doctor.against import own_server  # noqa: PLC0415
-
-    config = load_settings(line).config  # reports a bad setting before a process starts
-    with own_server([*line.words, *further], config.server.api_key, timeout_s) as server:
-        yield server
-
-
 JSON = flag("--json", "as_json", help="Print JSON.")
 URL = value("--url", "URL", "The server.  [default: this machine, at the port of the settings]")
 TOKEN = value("--token", "KEY", "Bearer token of the server.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vectord.cli.commands import JSON, cacert, server_options
+from vectord.cli.commands import CACERT, JSON, cacert
 from vectord.cli.printing import console, print_json, print_table
 from vectord.config.command_line import Command, flag, value
 from vectord.errors import ConfigError, ExitCode
@@ -61,7 +61,11 @@ Examples:
     help=HELP,
     short_help="Measure a running server.",
     params=[
-        *server_options(0, "Bearer token."),
+        value("--url", "URL", "The server.", default="http://localhost:8000"),
+        value("--token", "KEY", "Bearer token.", env=["API_TOKEN", "VECTORD_API_KEY"]),
+        CACERT,
+        value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
+        value("--timeout", "S", "Seconds for a request; 0: no limit.", kind=click.FloatRange(0, 3600), default=60.0),
         value("--scenarios", "LIST", f"Some of {','.join(_SCENARIOS)}; all: all supported ones.", default="all"),
         value("--concurrency", "N", "Concurrent requests.", kind=click.IntRange(1, 10_000), default=8),
         value("--requests", "N", "Requests for a scenario.", kind=click.IntRange(1, 10_000_000), default=100),

@@ -1,41 +1,54 @@
-"""`vectord doctor`: examine this machine, this installation and these models, or compare two servers."""
+"""`vectord doctor`: examine this machine and its models, test a running server, or compare two servers."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import CACERT, JSON, cacert, command_with_settings, load_settings, server_here
-from vectord.cli.printing import print_json, print_table, print_text, printable
+from vectord.cli.commands import (
+    CACERT,
+    JSON,
+    cacert,
+    command_with_settings,
+    load_settings,
+    names_for_server,
+    require_url,
+)
+from vectord.cli.printing import console, print_json, print_table, print_text, printable
 from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.tools.doctor.against import Comparison
+    from vectord.tools.doctor.references import Finding
     from vectord.tools.doctor.self_test import SelfTest
+    from vectord.tools.probe import ProbedServer
 
 HELP = """\
 Show what vectord finds on this machine: the CPU and its instructions, threads, memory, GPUs, libraries, the model
 cache, settings that differ from their defaults, and ports. Then load the models as `vectord serve` would, run their
-self-test, time them, and print advice, each with its reason and the setting to change.
+self-test, time them, embed long texts on all streams at once, compare their vectors with references, and print advice,
+each with its reason and the setting to change. Accepts MODELs and the options of `vectord serve`.
+
+With --url, test a running server of any product and one of its models, its first one unless MODEL names another:
+health, the token, vectors, scores, concurrent clients and long texts. A feature that it lacks is "not offered".
 
 With --against, send the same requests to two servers and print the results side by side: cosines of vectors, scores and
 rankings, limits, error statuses and speed. The server "here" is started on a free port with the given MODELs and
 settings, or is the running one at --url.
 
-Accepts MODELs and the options of `vectord serve`.
-
 \b
 Exit codes:
   0    no problem; with --against: vectors and rankings are interchangeable
-  1    a problem; with --against: vectors with a cosine below 0.99, or another ranking
+  1    a problem, or a failed test; with --against: vectors with a cosine below 0.99, or another ranking
   2    a bad option, a missing model, or no server at the URL; with --against: nothing could be compared
   130  Ctrl-C
 
@@ -43,20 +56,23 @@ Exit codes:
 Examples:
   vectord doctor
   vectord doctor BAAI/bge-m3 --no-self-test --json
+  vectord doctor ./all-mpnet-base-v2 --dtype float32 --reference
+  vectord doctor --url http://gpu-box:8000 --token "$TOKEN"
   vectord doctor --against http://old-tei:8080 BAAI/bge-small-en-v1.5 --profile tei
   vectord doctor --against http://old:8000 --url http://new:8000"""
 
 
 @command_with_settings(
     help=HELP,
-    short_help="Examine this machine, or compare two servers.",
+    short_help="Examine this machine, test a server, or compare two.",
     params=[
         flag("--no-self-test", help="Load no model."),
+        flag("--reference", help="Also compare vectors with the package sentence-transformers, in float32."),
+        value("--url", "URL", "Test this running server."),
+        value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
         value("--against", "URL", "Compare with the server at this URL."),
         value("--against-token", "KEY", "Bearer token of that server.", env=["DOCTOR_TOKEN"]),
         value("--against-model", "NAME", "That server's name of the model.  [default: its first]"),
-        value("--url", "URL", "The server here.  [default: one that is started now]"),
-        value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
         value("--timeout", "S", "Seconds for a request.", kind=click.FloatRange(0.1, 3600), default=120.0),
         CACERT,
         JSON,
@@ -66,28 +82,40 @@ Examples:
 def command(
     line: CommandLine,
     no_self_test: bool,
+    reference: bool,
+    url: str | None,
+    token: str | None,
     against: str | None,
     against_token: str | None,
     against_model: str | None,
-    url: str | None,
-    token: str | None,
     timeout: float,
     as_json: bool,
 ) -> int:
+    context = click.get_current_context()
+    for option, needed, given in (
+        ("token", "--url", url),
+        ("against_token", "--against", against),
+        ("against_model", "--against", against),
+    ):
+        if given is None and context.get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE:
+            raise ConfigError(f"--{option.replace('_', '-')}: requires {needed}")
+    if url is None and against is None:
+        require_url()
+        loaded = load_settings(line)
+        return _examine(loaded, self_test=not no_self_test, with_library=reference, as_json=as_json)
+    for option, given in (("--no-self-test", no_self_test), ("--reference", reference)):
+        if given:
+            raise ConfigError(f"{option}: loads models on this machine; leave it out with --url and --against")
     if against is None:
-        context = click.get_current_context()
-        for name in ("url", "token", "against_token", "against_model"):
-            if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-                raise ConfigError(f"--{name.replace('_', '-')}: requires --against")
-        return _examine(load_settings(line), self_test=not no_self_test, as_json=as_json)
+        with _server_here(line, url, token, timeout) as (server, model):
+            return _test_server(server, model, as_json=as_json)
     from vectord.tools.doctor.against import compare  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     with ProbedServer(check_url(against, "--against"), against_token, timeout, cacert()) as there:
         there.check_reachable("--against")
-        with server_here(line, url, token, timeout) as here:
-            here.check_reachable("--url")
-            found = compare(here, there, model_there=against_model)
+        with _server_here(line, url, token, timeout) as (here, model):
+            found = compare(here, there, model_here=model, model_there=against_model)
             here.check_reachable("--url")  # results of a server that stopped meanwhile mean nothing
             there.check_reachable("--against")
     if as_json:
@@ -100,10 +128,64 @@ def command(
     return 0 if found.interchangeable else ExitCode.FAILED
 
 
+@contextmanager
+def _server_here(
+    line: CommandLine, url: str | None, token: str | None, timeout_s: float
+) -> Iterator[tuple[ProbedServer, str | None]]:
+    """The server at `url`, or one of this machine with the settings and models of the command line, until the end;
+    and its model to test, None for the first one."""
+    if url is not None:
+        from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
+
+        names = names_for_server(line, url, token) or [None]
+        if len(names) > 1:
+            raise ConfigError("--url: name one model of the server")
+        with ProbedServer(check_url(url, "--url"), token, timeout_s, cacert()) as server:
+            server.check_reachable("--url")
+            yield server, names[0]
+        return
+    from vectord.tools.doctor.against import own_server  # noqa: PLC0415
+
+    config = load_settings(line).config  # reports a bad setting before a process starts
+    with own_server(line.words, config.server.api_key, timeout_s) as server:
+        yield server, None
+
+
+# --- a running server -----------------------------------------------------------------------------------------
+
+
+def _test_server(server: ProbedServer, model: str | None, *, as_json: bool) -> int:
+    from vectord.tools.doctor.server import test_server  # noqa: PLC0415
+
+    found = test_server(server, model)
+    findings = list(found if as_json else _print_each(found))
+    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in _STYLES}
+    if as_json:
+        print_json({"url": server.url, **counts, "tests": findings})
+    else:
+        print_text("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return ExitCode.FAILED if counts["failed"] or not counts["passed"] else 0
+
+
+_STYLES = {"passed": "green", "failed": "bold red", "not offered": "dim"}
+
+
+def _print_each(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings, and print each as soon as its test ends."""
+    from rich.text import Text  # noqa: PLC0415
+
+    terminal = console()
+    for finding in findings:
+        yield finding
+        why = f"  {printable(finding.why)}" if finding.why else ""
+        verdict = (f"{finding.verdict:11}", _STYLES[finding.verdict])
+        terminal.print(Text.assemble(verdict, f"  {printable(finding.name)}{why}"), soft_wrap=True)
+
+
 # --- this machine ---------------------------------------------------------------------------------------------
 
 
-def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
+def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bool) -> int:
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.config.sources import export_hub  # noqa: PLC0415
     from vectord.tools.doctor import facts  # noqa: PLC0415
@@ -118,7 +200,7 @@ def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
         profile=loaded.profile,
         settings=facts.read_settings(loaded),
         ports=facts.read_ports(config.server),
-        models=_self_tests(loaded) if self_test else [],
+        models=_self_tests(loaded, with_library) if self_test else [],
     )
     found.advice = advice(found.machine, found.cache, found.ports, found.models, config, list(found.libraries))
     if as_json:
@@ -128,7 +210,7 @@ def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
     return ExitCode.FAILED if any(one.level == "problem" for one in found.advice) else 0
 
 
-def _self_tests(loaded: Loaded) -> list[SelfTest]:
+def _self_tests(loaded: Loaded, with_library: bool) -> list[SelfTest]:
     from vectord.observability import logs  # noqa: PLC0415
     from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
 
@@ -136,7 +218,7 @@ def _self_tests(loaded: Loaded) -> list[SelfTest]:
     if loaded.origins["log_level"].source == "default":
         telemetry = dataclasses.replace(telemetry, log_level="warning")
     logs.configure(telemetry)
-    return asyncio.run(self_tests(loaded.config))
+    return asyncio.run(self_tests(loaded.config, with_library=with_library))
 
 
 def _print_findings(found: SimpleNamespace) -> None:
@@ -177,6 +259,9 @@ def _sections(found: SimpleNamespace) -> Iterator[tuple[str, list[tuple[str, str
     yield "ports", [(one.setting, f"{one.host}:{one.port} {one.problem or 'free'}") for one in found.ports]
     if found.models:
         yield "models", [(one.model, _model(one)) for one in found.models]
+        compared = [(one.verdict, f"{one.name}: {one.why}") for model in found.models for one in model.references]
+        if compared:
+            yield "references", compared
     yield "advice", [(one.level, f"{one.reason}: {one.setting}") for one in found.advice] or [("none", "")]
 
 

@@ -39,6 +39,7 @@ TESTED = SelfTest(
     max_input_tokens=256,
     lone_ms=1.0,
     texts_per_s=100.0,
+    references=(),
     problem=None,
 )
 

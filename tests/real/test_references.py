@@ -1,6 +1,8 @@
-"""`vectord verify` with published weights, and its stored vectors."""
+"""`vectord doctor` with published weights, and its stored vectors."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
@@ -8,15 +10,16 @@ from tests.real import weights
 from tests.real.golden import FOLDERS, encode
 
 from vectord.cli.main import run
-from vectord.tools.verify import GOLDEN
+from vectord.tools.doctor.references import GOLDEN
 
 pytestmark = pytest.mark.real
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto", "int8"])
 def test_published_weights_pass(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", str(weights.mpnet()), "--dtype", dtype, "--tasks", "none"]) == 0
-    assert "2 passed, 1 skipped." in capsys.readouterr().out  # FastEmbed does not serve this model
+    assert run(["doctor", str(weights.mpnet()), "--dtype", dtype, "--port", "0", "--reference", "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert [one["verdict"] for one in model["references"]] == ["passed", "passed"]
 
 
 @pytest.mark.parametrize("hub_id", FOLDERS)
