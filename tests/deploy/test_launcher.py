@@ -306,7 +306,7 @@ def test_local_mode_serves(launcher: Launcher, tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(timeout=60) == 0, log.read_text()
-    lines = ("INFO - Reranker ready.", "INFO - Server ready to accept requests")
+    lines = ("Reranker ready.", "Server ready to accept requests")
     assert log.read_text().index(lines[0]) < log.read_text().index(lines[1])
     assert embedded.json()["dense_model_name"] == "BAAI/bge-m3"
     assert ranked.json()["model_name"] == "BAAI/bge-reranker-v2-m3"

@@ -37,7 +37,7 @@ def pipe() -> Iterator[tuple[TextIO, TextIO]]:
         yield reader, writer
 
 
-@pytest.mark.parametrize("log_format", ["console", "text", "json", "dashed", "json-message"])
+@pytest.mark.parametrize("log_format", ["console", "text", "json"])
 def test_a_full_pipe_stops_no_thread_that_logs(pipe: tuple[TextIO, TextIO], log_format: str) -> None:
     """It had stopped the event loop, SIGTERM included. The lines that fit arrive, then the number of the others."""
     reader, writer = pipe

@@ -136,16 +136,6 @@ def test_a_line_for_collectors() -> None:
     }
 
 
-def test_a_line_under_the_names_of_pythons_logging() -> None:
-    """As Simple Inference Server writes it: timestamp, level in capitals, message."""
-    stream = written(log_format="json-message")
-    answered(model=None, tokens=None)
-    line = json.loads(stream.getvalue())
-    assert line.pop("timestamp").endswith("Z")
-    assert [line[key] for key in ("level", "logger", "message")] == ["INFO", "vectord.requests", "answered"]
-    assert "event" not in line and "time" not in line
-
-
 def test_an_embedding_request_has_simple_inference_servers_event() -> None:
     """Dashboards count these events with model, latency_ms, batch_size and status."""
     stream = written(log_format="json")

@@ -579,11 +579,10 @@ class TelemetryConfig:
         choices=("debug", "info", "warning", "error"),
         synonyms={"trace": "debug", "warn": "warning", "critical": "error", "fatal": "error"},
     )
-    log_format: Literal["auto", "console", "text", "dashed", "json", "json-message"] = setting(
+    log_format: Literal["auto", "console", "text", "json"] = setting(
         "auto",
         "auto: console on a terminal, else text. console: short lines for people; text: lines of NAME=VALUE; json: for "
-        "collectors; json-message: its keys `timestamp`, `level` in capitals and `message`, as Simple Inference Server "
-        "writes; dashed: `TIME - LEVEL - ...` as Smart Embedder writes.",
+        "collectors.",
         synonyms={"pretty": "console", "plain": "text", "compact": "text"},
     )
     access_log: bool = setting(True, "Log a line for each request.")

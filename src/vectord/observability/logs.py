@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 import orjson
 
@@ -48,9 +48,14 @@ def configure(config: TelemetryConfig, output: TextIO | None = None, process: st
     if not isinstance(handler, TerminalHandler):
         handler.addFilter(lambda record: not hasattr(record, "progress"))
     colored = is_terminal and not os.environ.get("NO_COLOR")  # https://no-color.org
-    handler.setFormatter(ConsoleLines(process, colored=colored) if form == "console" else FORMS[form](process))
-    if form == "console":
-        handler.addFilter(lambda record: record.name != FACTS.name)
+    match form:
+        case "console":
+            handler.setFormatter(ConsoleLines(process, colored=colored))
+            handler.addFilter(lambda record: record.name != FACTS.name)
+        case "text":
+            handler.setFormatter(TextLines(process))
+        case "json":
+            handler.setFormatter(JsonLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
@@ -159,13 +164,6 @@ class TextLines(Lines):
         return f"{_time(record)} {record.levelname.lower():<7} "
 
 
-class DashedLines(TextLines):
-    """2026-11-05 12:00:00.123 - INFO - answered method=POST ..."""
-
-    def head(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} - {record.levelname} - "
-
-
 class ConsoleLines(TextLines):
     """12:00:00 200 POST /v1/embeddings all-MiniLM-L6-v2 2 texts 14 tokens 5.2 ms"""
 
@@ -208,18 +206,13 @@ class ConsoleLines(TextLines):
 class JsonLines(Lines):
     """One JSON object a line: time (UTC, RFC 3339), level, logger, event, the fields, exception."""
 
-    names: ClassVar[Mapping[str, str]] = {"time": "time", "event": "event"}
-
-    def level(self, record: logging.LogRecord) -> str:
-        return record.levelname.lower()
-
     def format(self, record: logging.LogRecord) -> str:
         utc = _utc(int(record.created))
         line: dict[str, Any] = {
-            self.names["time"]: f"{utc}.{int(record.msecs):03d}Z",
-            "level": self.level(record),
+            "time": f"{utc}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
             "logger": record.name,
-            self.names["event"]: record.getMessage(),
+            "event": record.getMessage(),
             **self.fields(record),
         }
         if record.exc_info:
@@ -227,22 +220,7 @@ class JsonLines(Lines):
         return orjson.dumps(line, default=str).decode()
 
 
-class MessageLines(JsonLines):
-    """JsonLines under the names of Python's logging: timestamp, level in capitals, message."""
-
-    names: ClassVar[Mapping[str, str]] = {"time": "timestamp", "event": "message"}
-
-    def level(self, record: logging.LogRecord) -> str:
-        return record.levelname
-
-
 GREEN, YELLOW, RED, PLAIN = "\033[32m", "\033[33m", "\033[31m", "\033[0m"
-FORMS: Mapping[str, type[Lines]] = {
-    "text": TextLines,
-    "dashed": DashedLines,
-    "json": JsonLines,
-    "json-message": MessageLines,
-}
 
 
 def _quoted(value: object) -> object:
