@@ -108,7 +108,6 @@ def test_two_servers_of_one_model_are_interchangeable(vectord_url: str, capsys: 
     lines = {line["what"]: line for line in found["lines"]}
     assert lines["dimensions"] == {"what": "dimensions", "here": "384", "there": "384", "verdict": "same"}
     assert lines["33 texts in a request"]["verdict"] == "differs"  # TEI accepts 32, the default profile 2,048
-    assert (lines["vector cache"]["here"], lines["vector cache"]["there"]) == ("64.0 MiB", "64.0 MiB")
 
 
 def test_other_vectors_are_not_interchangeable(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,21 +136,6 @@ def test_the_last_line_has_the_reason(capsys: pytest.CaptureFixture[str]) -> Non
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith("NOT interchangeable: least cosine 0.")
     assert last.endswith("; the least cosine is below 0.99.")
-
-
-def test_the_speed_is_measured_with_new_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    """No server answers from its cache, or from a cache that both share."""
-    with stand_in() as here, stand_in() as there:
-        compared(capsys, "--against", there.url, "--url", here.url)
-        sent = [
-            text
-            for server in (here, there)
-            for body in server.bodies
-            for text in body.get("input", ())
-            if "report number" in text
-        ]
-    assert len(sent) > 400
-    assert len(set(sent)) == len(sent)
 
 
 def test_embedding_servers_route_is_compared(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from vectord.config.command_line import Command, flag, value
 from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from vectord.tools.load import Figures
+    from vectord.tools.bench import Figures
 
 _SCENARIOS = ("embed_dense", "embed_full", "rerank")
 _BUSY = 0.8  # of a core: above it, the load generator may be the bottleneck
@@ -106,8 +106,7 @@ def command(
         raise ConfigError(f"--scenarios: expected some of {','.join(_SCENARIOS)}, got {scenarios!r}")
     if max_batch_size and batch_size > max_batch_size:
         raise ConfigError(f"--batch-size: {batch_size} is more than --max-batch-size {max_batch_size}")
-    from vectord.tools.bench import Unsupported, scenario  # noqa: PLC0415
-    from vectord.tools.load import LoadTarget, put_load  # noqa: PLC0415
+    from vectord.tools.bench import LoadTarget, Unsupported, put_load, scenario  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     found: list[tuple[Figures, str]] = []  # with the API of the requests

@@ -42,8 +42,8 @@ With --url, test a running server of any product and one of its models, its firs
 health, the token, vectors, scores, concurrent clients and long texts. A feature that it lacks is "not offered".
 
 With --against, send the same requests to two servers and print the results side by side: cosines of vectors, scores and
-rankings, limits, error statuses and speed. The server "here" is started on a free port with the given MODELs and
-settings, or is the running one at --url.
+rankings, limits and error statuses. The server "here" is started on a free port with the given MODELs and settings, or
+is the running one at --url.
 
 \b
 Exit codes:

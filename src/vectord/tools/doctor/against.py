@@ -1,4 +1,4 @@
-"""Compare two servers: vectors, scores, limits, errors and speed. Requests go out one at a time, except for speed."""
+"""Compare two servers: vectors, scores, limits and errors. Requests go out one at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from vectord.errors import ConfigError
-from vectord.tools.bench import unseen_batches
-from vectord.tools.load import Figures, LoadTarget, put_load
 from vectord.tools.probe import (
     SAME_COSINE,
     ProbedRoute,
@@ -57,9 +55,6 @@ QUERIES = {
 }
 LENGTHS_WORDS = (100, 400, 1_000, 4_000, 16_000)
 BATCHES_TEXTS = (1, 8, 32, 33, 64, 128, 129, 256, 512, 1_024)
-SPEED_REQUESTS = 48
-SPEED_CONCURRENCY = 8
-SPEED_TEXTS = 4
 START_TIMEOUT_S = 600.0  # a large model has to be read and compiled
 STOP_TIMEOUT_S = 30.0
 BAD_BODIES: Mapping[str, Callable[[ProbedRoute], bytes]] = {
@@ -132,7 +127,7 @@ def compare(
     if own_reranks is not None and other_reranks is not None:
         lines += _rankings(own_reranks, other_reranks)
     if own_embeds is not None and other_embeds is not None:
-        for compared in (_limits, _errors, _speed):
+        for compared in (_limits, _errors):
             lines += compared(own_embeds, other_embeds)
     return Comparison(
         here=here.url,
@@ -200,7 +195,7 @@ def _rankings(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
         yield _line(f"scores, at most {difference:.4f} apart", here, there, same=difference < 0.005)
 
 
-# --- limits, errors, speed ------------------------------------------------------------------------------------
+# --- limits and errors ----------------------------------------------------------------------------------------
 
 
 def _limits(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
@@ -225,35 +220,6 @@ def _errors(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     yield _same_if_equal("an unknown path", *(route.server.get("/nothing").status for route in (own, other)))
 
 
-def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
-    """Measure the same load of new texts on both servers, one after the other. Other load on their machines counts."""
-
-    def load(route: ProbedRoute, texts: int, requests: int, concurrency: int) -> Figures:
-        batches = unseen_batches(texts)  # no server has them in its cache, nor in one that both share
-        return put_load(
-            "doctor",
-            LoadTarget(route.server.url, route.form.path, route.server.token, route.server.tls),
-            map(route.body, batches),
-            requests=requests,
-            concurrency=concurrency,
-            warmup=2,
-            timeout_s=60.0,
-            units_per_request=texts,
-        )
-
-    def ms(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
-
-    texts = min(SPEED_TEXTS, own.texts_at_once, other.texts_at_once)
-    busy = [load(route, texts, SPEED_REQUESTS, SPEED_CONCURRENCY) for route in (own, other)]
-    single = [load(route, 1, 10, 1) for route in (own, other)]
-    yield _line(f"texts/s, {SPEED_CONCURRENCY} clients", *(f"{one.units_per_s:.1f}" for one in busy), same=None)
-    yield _line("p50 of them, ms", *(ms(one.p50_ms) for one in busy), same=None)
-    yield _line("p50 of a single text, ms", *(ms(one.p50_ms) for one in single), same=None)
-    caches = [route.server.read_cache() for route in (own, other)]
-    yield _line("vector cache", *("unknown" if cache is None else cache.summary() for cache in caches), same=None)
-
-
 # --- a server of this machine ---------------------------------------------------------------------------------
 
 
@@ -267,7 +233,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
     with socket.socket() as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
-    # A rate limit would distort the measured speed. The last line of the log has the reason of a failed start.
+    # The comparison would exceed a rate limit. The last line of the log has the reason of a failed start.
     own = ("--host", host, "--port", str(port), "--rate-limit-requests-per-minute", "0", "--log-level", "warning")
     command = [sys.executable, "-m", "vectord", "serve", *words, *own]
     with TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603

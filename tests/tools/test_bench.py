@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vectord.tools.load import Figures, Tally
+from vectord.tools.bench import Figures, Tally
 
 
 def figures(latencies_ms: list[float], failures: dict[str, int]) -> Figures:
