@@ -1,26 +1,19 @@
-"""`vectord bench`: the requests of its scenarios, in the form that the server accepts, and the load generator.
-
-`put_load` sends concurrent requests on an event loop of its own. It writes bytes to raw sockets and reads only the
-status and the end of each response, since the server may need the cores that a client library would use.
-"""
+"""`vectord bench`: the requests of its scenarios, in the form that the server accepts, and the load of them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-import ssl
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, repeat
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Any
 
-import httptools
 import numpy as np
 
+from vectord.client.transport import run_blocking
 from vectord.tools.probe import EMBED_FORMS, ProbedServer, find_embed_route, find_rerank_route
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
@@ -76,26 +69,6 @@ def _sentence(number: int) -> str:
 
 
 # --- load -----------------------------------------------------------------------------------------------------
-
-
-class LoadTarget:
-    """A route of a server, and the headers of its requests. url: from probe.check_url."""
-
-    def __init__(self, url: str, path: str, token: str | None, tls: ssl.SSLContext) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        self.host = parts.hostname
-        self.tls = tls if parts.scheme == "https" else None
-        self.port = parts.port or (443 if self.tls else 80)
-        key = "" if token is None else f"Authorization: Bearer {token}\r\n"
-        self._head = (
-            f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: vectord-bench\r\n"
-            f"{key}Content-Type: application/json\r\n"
-        )
-
-    def request(self, body: object) -> bytes:
-        content = json.dumps(body).encode()
-        return f"{self._head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,140 +138,41 @@ class Tally:
 
 def put_load(
     scenario: str,
-    at: LoadTarget,
+    server: ProbedServer,
+    path: str,
     bodies: Iterator[object],
     *,
     requests: int,
     concurrency: int,
     warmup: int,
-    timeout_s: float,
     units_per_request: int,
     report: Callable[[int], None] = lambda done: None,
 ) -> Figures:
     """Send `requests` requests, each with the next body, after `warmup` uncounted ones.
 
-    bodies: at least warmup + requests. timeout_s: for one request; 0: none. report: receives the number of finished
-    requests, five times a second.
+    bodies: at least warmup + requests. report: receives the number of finished requests.
     """
-    payloads = map(at.request, bodies)
-    factory = None
-    if sys.platform != "win32":
-        import uvloop  # noqa: PLC0415 - does not exist for Windows
 
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        if warmup:
-            runner.run(_run(at, payloads, Tally(warmup), concurrency, timeout_s, lambda done: None))
-        tally = Tally(requests)
-        began_s, cpu_began_s = time.perf_counter(), time.process_time()
-        runner.run(_run(at, payloads, tally, concurrency, timeout_s, report))
-        wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
+    async def run(tally: Tally, report: Callable[[int], None]) -> None:
+        async def work() -> None:
+            while tally.take():
+                body = json.dumps(next(bodies)).encode()
+                began_s = time.perf_counter()
+                reply = await server.exchange("POST", path, body)
+                if reply.status == 200:
+                    tally.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
+                else:
+                    tally.fail(f"status {reply.status}" if reply.status else reply.summary())
+                report(len(tally.latencies_ms) + sum(tally.failures.values()))
+
+        await asyncio.gather(*(work() for _ in range(min(concurrency, tally.remaining))))
+
+    if warmup:
+        run_blocking(run(Tally(warmup), lambda done: None))
+    tally = Tally(requests)
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
+    run_blocking(run(tally, report))
+    wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
     return tally.figures(
-        scenario,
-        concurrency=concurrency,
-        units_per_request=units_per_request,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
+        scenario, concurrency=concurrency, units_per_request=units_per_request, wall_s=wall_s, cpu_s=cpu_s
     )
-
-
-async def _run(
-    at: LoadTarget,
-    payloads: Iterator[bytes],
-    tally: Tally,
-    concurrency: int,
-    timeout_s: float,
-    report: Callable[[int], None],
-) -> None:
-    async def watch() -> None:
-        while True:
-            await asyncio.sleep(0.2)
-            report(len(tally.latencies_ms) + sum(tally.failures.values()))
-
-    workers = [
-        asyncio.create_task(_worker(at, payloads, tally, timeout_s)) for _ in range(min(concurrency, tally.remaining))
-    ]
-    watcher = asyncio.create_task(watch())
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for task in (watcher, *workers):
-            task.cancel()
-
-
-async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeout_s: float) -> None:
-    """Send one request after another on one connection; reconnect after a failure."""
-    loop = asyncio.get_running_loop()
-    connection: _ClientConnection | None = None
-    while tally.take():
-        began_s = time.perf_counter()
-        try:
-            async with asyncio.timeout(timeout_s or None):
-                if connection is None or not connection.is_open:
-                    name = at.host if at.tls is not None else None
-                    _, connection = await loop.create_connection(
-                        _ClientConnection, at.host, at.port, ssl=at.tls, server_hostname=name
-                    )
-                status = await connection.exchange(next(payloads))
-        except TimeoutError:
-            tally.fail("no response within the timeout")
-        except OSError as error:
-            tally.fail(error.strerror or "connection closed")
-            await asyncio.sleep(0.01)  # do not reconnect in a busy loop
-        else:
-            if status == 200:
-                tally.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
-            else:
-                tally.fail(f"status {status}")
-            continue
-        if connection is not None:
-            connection.close()
-    if connection is not None:
-        connection.close()
-
-
-class _ClientConnection(asyncio.Protocol):
-    """One request and response at a time."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._status: asyncio.Future[int] | None = None
-        self._parser: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's does not inherit from it
-        self.is_open = True
-
-    async def exchange(self, payload: bytes) -> int:
-        """The status, after the response's last byte. Raises OSError if the connection ends before."""
-        self._parser = httptools.HttpResponseParser(self)
-        self._status = asyncio.get_running_loop().create_future()
-        self._transport.write(payload)
-        return await self._status
-
-    def close(self) -> None:
-        self.is_open = False
-        self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            if self._parser is None:
-                raise httptools.HttpParserError("data before the first request")
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._fail("the response is not HTTP")
-            self.close()
-
-    def on_message_complete(self) -> None:
-        if not self._parser.should_keep_alive():
-            self.close()
-        if self._status is not None and not self._status.done():
-            self._status.set_result(self._parser.get_status_code())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
-        self._fail("connection closed")
-
-    def _fail(self, why: str) -> None:
-        if self._status is not None and not self._status.done():
-            self._status.set_exception(OSError(0, why))

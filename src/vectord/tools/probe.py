@@ -112,13 +112,14 @@ class ProbedServer:
     ) -> None:
         """tls: None trusts the usual authorities. Raises ConfigError if SSL_CERT_FILE is invalid."""
         self.url = url
-        self.tls = tls or trusted_authorities()
         self.token = token
-        self._settings = ClientSettings(
-            base_url=url, api_key=token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES
-        )
         # No proxies from the environment: the caller names the server itself.
-        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=512), trust_env=False, verify=self.tls)
+        self._http = httpx.AsyncClient(
+            limits=httpx.Limits(), trust_env=False, verify=trusted_authorities() if tls is None else tls
+        )
+        settings = ClientSettings(base_url=url, api_key=token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES)
+        self._sender = Sender(self._http, settings)
+        self._sender_without_token = Sender(self._http, replace(settings, api_key=None))
 
     def __enter__(self) -> Self:
         return self
@@ -173,11 +174,14 @@ class ProbedServer:
         return self.send("POST", path, json.dumps(body).encode())
 
     def send(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> ProbeReply:
+        return run_blocking(self.exchange(method, path, body, with_token=with_token))
+
+    async def exchange(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> ProbeReply:
+        """As `send`, for concurrent requests within `run_blocking`."""
         headers = request_headers() | ({} if body is None else {"content-type": "application/json"})
-        settings = self._settings if with_token else replace(self._settings, api_key=None)
         request = HttpRequest(method=method, path=path, headers=headers, content=body, statuses=None)
         try:
-            reply = run_blocking(Sender(self._http, settings).send(request))
+            reply = await (self._sender if with_token else self._sender_without_token).send(request)
         except ClientError as problem:
             reason = plain_reason(problem.__cause__) if problem.__cause__ else str(problem)
             return ProbeReply(0, problem=reason, is_untrusted=untrusted_certificate(problem) is not None)

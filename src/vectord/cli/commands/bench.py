@@ -106,7 +106,7 @@ def command(
         raise ConfigError(f"--scenarios: expected some of {','.join(_SCENARIOS)}, got {scenarios!r}")
     if max_batch_size and batch_size > max_batch_size:
         raise ConfigError(f"--batch-size: {batch_size} is more than --max-batch-size {max_batch_size}")
-    from vectord.tools.bench import LoadTarget, Unsupported, put_load, scenario  # noqa: PLC0415
+    from vectord.tools.bench import Unsupported, put_load, scenario  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     found: list[tuple[Figures, str]] = []  # with the API of the requests
@@ -128,12 +128,12 @@ def command(
             with _progress(name, requests, hidden=as_json or no_progress) as report:
                 figures = put_load(
                     name,
-                    LoadTarget(server.url, chosen.path, token, server.tls),
+                    server,
+                    chosen.path,
                     chosen.bodies,
                     requests=requests,
                     concurrency=concurrency,
                     warmup=warmup,
-                    timeout_s=timeout,
                     units_per_request=batch_size,
                     report=report,
                 )
