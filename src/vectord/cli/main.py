@@ -38,17 +38,21 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
 
+FURTHER = {"list": "models", "show": "models", "stop": "ps"}  # command -> the module that has it, as `NAME_command`
+
+
 class Commands(click.Group):
     """The modules of commands/, each imported when it is needed. A module's `command` is the click command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+        names = sorted([*FURTHER, *(module.name for module in pkgutil.iter_modules(commands.__path__))])
         return sorted(names, key=lambda name: name != "serve")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         names = self.list_commands(ctx)
         if cmd_name in names:
-            command = import_module(f"{commands.__name__}.{cmd_name}").command
+            module = import_module(f"{commands.__name__}.{FURTHER.get(cmd_name, cmd_name)}")
+            command = getattr(module, f"{cmd_name}_command" if cmd_name in FURTHER else "command")
             assert isinstance(command, click.Command)
             return command
         if ctx.resilient_parsing:

@@ -96,12 +96,14 @@ class RequestPart:
         error.index = index
 
     def _half_surrogate(self) -> BadRequest:
-        index = next((index for index, item in enumerate(self.items) if not _is_encodable(item)), None)
-        where = "" if index is None else f"`{self.template.key}[{self.start + index}]`: "
-        error = BadRequest(f"{where}half of a surrogate pair cannot be sent as text.")
-        if index is not None:
-            error.field, error.index = self.template.key, self.start + index
-        return error
+        for index, item in enumerate(self.items, self.start):
+            try:
+                _encode(item)
+            except UnicodeEncodeError:
+                error = BadRequest(f"`{self.template.key}[{index}]`: half of a surrogate pair cannot be sent as text.")
+                error.field, error.index = self.template.key, index
+                return error
+        return BadRequest("half of a surrogate pair cannot be sent as text.")
 
 
 def split(
@@ -173,11 +175,3 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"cannot be sent: {type(value).__name__}")
-
-
-def _is_encodable(item: object) -> bool:
-    try:
-        _encode(item)
-    except UnicodeEncodeError:
-        return False
-    return True

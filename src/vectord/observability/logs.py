@@ -1,7 +1,7 @@
 """Log lines, for people or for collectors. Configured once per process; used on any thread.
 
-The standard library's logging carries everything, so that other libraries' lines come out in the same shape; importing
-structlog would cost the start 28 ms. One line a request names its id, route, status, time, tokens and model: never a
+The standard library's logging carries everything, so that other libraries' lines come out in the same shape. One line a
+request names its id, route, status, time, tokens and model: never a
 text, never a key, never a path as sent.
 """
 

@@ -195,7 +195,9 @@ def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:
 
 def _exporter(endpoint: str, protocol: str) -> SpanExporter:
     url = endpoint if "://" in endpoint else f"http://{endpoint}"
-    if protocol == "http/protobuf" or (protocol == "auto" and _speaks_http(url)):
+    parts = urlsplit(url)
+    speaks_http = parts.port == HTTP_PORT or parts.path.endswith(TRACES_PATH)
+    if protocol == "http/protobuf" or (protocol == "auto" and speaks_http):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
             OTLPSpanExporter as HttpExporter,
         )
@@ -204,8 +206,3 @@ def _exporter(endpoint: str, protocol: str) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
     return OTLPSpanExporter(url)
-
-
-def _speaks_http(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.port == HTTP_PORT or parts.path.endswith(TRACES_PATH)

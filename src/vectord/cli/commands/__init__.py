@@ -1,4 +1,5 @@
-"""One module for each command of `vectord`, with a click command called `command`. The folder is the registry.
+"""One module for each command of `vectord`, with a click command called `command`. The folder is the registry;
+`FURTHER` in main.py has the commands that share a module.
 
 A command imports the packages that it needs when it runs, so that `vectord --help` is fast.
 """

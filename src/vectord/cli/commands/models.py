@@ -1,4 +1,4 @@
-"""`vectord models`: the models on this machine or of a running server, the facts of one, or the whole catalogue."""
+"""`vectord models`, `list` and `show`: the models on this machine, of a running server, or of the catalogue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from vectord.cli.commands import (
     CACERT,
@@ -49,31 +51,57 @@ Examples:
   vectord models --url http://gpu-box:8000"""
 
 
-PARAMETERS = (
-    flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
-    INSTEAD_URL,
-    TOKEN,
-    CACERT,
-    JSON,
-)
+SHOW_HELP = """\
+Print the facts of a MODEL on this machine: its folder, vectors, limits, prompts and fingerprint. Several MODELs get a
+table. Contacts no network, except for a running server with --url, which then states the facts of its MODEL.
+
+\b
+Exit codes:
+  0  the facts were printed
+  1  a MODEL is not on this machine, or cannot be served; with --url, it is not served
+  2  a bad option, or no MODEL; with --url, no server or a wrong key
+
+\b
+Examples:
+  vectord show all-minilm
+  vectord show BAAI/bge-m3 --json
+  vectord show bge-m3 --url http://gpu-box:8000"""
 
 
 @pass_command_line
-def list_or_show(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
+def _list(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
     names = names_for_server(line, url, token)
     if names is None:
-        return list_models(line, show_all=show_all, as_json=as_json)
+        return _list_here(line, show_all=show_all, as_json=as_json)
     if show_all:
         raise ConfigError("--all: lists the catalogue of this machine; leave it out with --url")
-    return list_served(line, url, token, names, as_json=as_json)
+    return _list_served(line, url, token, names, as_json=as_json)
 
 
-command = command_with_settings(help=HELP, short_help="List models and their files.", params=[*PARAMETERS])(
-    list_or_show
+def _list_command(short_help: str) -> click.Command:
+    all_models = flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine.")
+    parameters = [all_models, INSTEAD_URL, TOKEN, CACERT, JSON]
+    return command_with_settings(help=HELP, short_help=short_help, params=parameters)(_list)
+
+
+command = _list_command("List models and their files.")
+list_command = _list_command("The same as models, as in Ollama.")
+
+
+@command_with_settings(
+    help=SHOW_HELP, short_help="Print the facts of a model.", params=[INSTEAD_URL, TOKEN, CACERT, JSON]
 )
+@pass_command_line
+def show_command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
+    if "models" not in line.layer:
+        raise ConfigError("name a model; vectord list has them")
+    names = names_for_server(line, url, token)
+    if names is not None:
+        return _list_served(line, url, token, names, as_json=as_json)
+    return _list_here(line, show_all=False, as_json=as_json)
 
 
-def list_served(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool) -> int:
+def _list_served(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool) -> int:
     """The exit code. Prints the models of a running server, or the facts of those with these names."""
     with running_server(line, url, token) as server:
         if not names:
@@ -89,7 +117,7 @@ def list_served(line: CommandLine, url: str | None, token: str | None, names: Se
     return int(len(found) < len(names))
 
 
-def list_models(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
+def _list_here(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
     """The exit code. Prints the facts of a single named model, else a table."""
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
@@ -103,8 +131,10 @@ def list_models(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
     if "models" in line.layer:
         if as_json:
             print_json(rows)
+        elif len(rows) == 1 and rows[0]["problem"]:
+            print_table([("model", rows[0]["model"]), ("problem", rows[0]["problem"])])
         elif len(rows) == 1:
-            _print_facts(rows[0])
+            _print_table_of({**rows[0], "bytes": f"{rows[0]['bytes']:,}", "served": None, "problem": None})
         else:
             _print_rows(rows)
         return int(any(row["problem"] for row in rows))
@@ -188,12 +218,6 @@ def _state(row: dict[str, Any]) -> str:
     if row["problem"]:
         return f"cannot be served: {row['problem']}"
     return "served by default" if row["served"] else "ready to serve"
-
-
-def _print_facts(row: dict[str, Any]) -> int:
-    if row["problem"]:
-        return print_table([("model", row["model"]), ("problem", row["problem"])])
-    return _print_table_of({**row, "bytes": f"{row['bytes']:,}", "served": None, "problem": None})
 
 
 def _print_table_of(facts: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from vectord.cli.commands import (
@@ -49,7 +49,10 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
         raise ConfigError("name a model; vectord list has them")
     names = names_for_server(line, url, token)
     if names is not None:
-        return _remove_from_server(line, url, token, names, as_json=as_json)
+        with running_server(line, url, token) as server:
+            removed = [answer for _, answer in answers_about(server, names, "DELETE", field="freed_bytes")]
+        _report(removed, as_json)
+        return 0 if len(removed) == len(names) else ExitCode.FAILED
     from vectord.checkpoints import catalogue  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
     from vectord.checkpoints.pulling import find_cached  # noqa: PLC0415
@@ -69,15 +72,6 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
     for cached in found.values():
         cached.remove()
     return _report([{"model": cached.hub_id, "freed_bytes": cached.size_bytes} for cached in found.values()], as_json)
-
-
-def _remove_from_server(
-    line: CommandLine, url: str | None, token: str | None, names: Sequence[str], *, as_json: bool
-) -> int:
-    with running_server(line, url, token) as server:
-        removed = [answer for _, answer in answers_about(server, names, "DELETE", field="freed_bytes")]
-    _report(removed, as_json)
-    return 0 if len(removed) == len(names) else ExitCode.FAILED
 
 
 def _report(removed: Iterable[dict[str, Any]], as_json: bool) -> int:

@@ -74,9 +74,7 @@ def with_front_ends(config: Config) -> Config:
     """The configuration with a number of front-ends. 0 chooses it: 1, or with an NVIDIA GPU 2 or 4, by the cores.
 
     A thread that launches kernels waits for the interpreter after each of them if it shares a process with a busy event
-    loop. With 156 operations of 5 us, on a CPU, the slowest of 200 forwards took 0.84 ms alone, 4.9 ms next to an event
-    loop, and 5.4 ms next to a thread that computes (torch 2.13, switch interval 0.5 ms; no GPU has been measured).
-    Neither this process nor the choice imports torch, which takes seconds.
+    loop (docs/operations.md). Neither this process nor the choice imports torch, which takes seconds.
     """
     server, device = config.server, config.device
     cores = os.cpu_count() or 1

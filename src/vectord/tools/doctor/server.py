@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -94,17 +93,12 @@ def test_server(server: ProbedServer, model: str | None) -> Iterator[Finding]:
         else:
             yield Finding(name, "passed")
     if subject.embed_route is not None:
-        facts = _facts(server, model)
+        answer = server.get("/vectord/models").json()  # no models for another product
+        rows = answer.get("models") if isinstance(answer, dict) else None
+        facts = next((row for row in rows or () if isinstance(row, dict) and row.get("name") == model), {})
         vectors = subject.embed_route.embed(GOLDEN_TEXTS)[1]
         if vectors is not None:
             yield compare_with_stored(str(facts.get("model_id", model)), str(facts.get("dtype")), vectors)
-
-
-def _facts(server: ProbedServer, model: str | None) -> dict[str, Any]:
-    """vectord's facts of a served model; none for another product."""
-    answer = server.get("/vectord/models").json()
-    rows = answer.get("models") if isinstance(answer, dict) else None
-    return next((row for row in rows or () if isinstance(row, dict) and row.get("name") == model), {})
 
 
 def _require(holds: object, why: str) -> None:
