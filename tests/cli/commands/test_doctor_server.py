@@ -151,7 +151,7 @@ def test_the_token_is_sent_and_required(capsys: pytest.CaptureFixture[str]) -> N
         (["--url", "http://127.0.0.1:1"], "--url: no server answers at http://127.0.0.1:1"),
         (["one", "two"], "--url: name one model of the server"),
         (["--port", "1"], "--url: the server has its own settings"),
-        (["--no-self-test"], "--no-self-test: loads models on this machine"),
+        (["--no-self-test"], "--no-self-test: concerns the models of this machine"),
         (["--timeout", "0"], "0.0 is not in the range 0.1<=x<=3600"),
         (["--sparkle"], "unknown option '--sparkle'"),
     ],

@@ -103,9 +103,9 @@ def command(
         require_url()
         loaded = load_settings(line)
         return _examine(loaded, self_test=not no_self_test, with_library=reference, as_json=as_json)
-    for option, given in (("--no-self-test", no_self_test), ("--reference", reference)):
-        if given:
-            raise ConfigError(f"{option}: loads models on this machine; leave it out with --url and --against")
+    if no_self_test or reference:
+        option = "--no-self-test" if no_self_test else "--reference"
+        raise ConfigError(f"{option}: concerns the models of this machine; leave it out with --url and --against")
     if against is None:
         with _server_here(line, url, token, timeout) as (server, model):
             return _test_server(server, model, as_json=as_json)
@@ -137,12 +137,12 @@ def _server_here(
     if url is not None:
         from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
-        names = names_for_server(line, url, token) or [None]
+        names = names_for_server(line, url, token) or []
         if len(names) > 1:
             raise ConfigError("--url: name one model of the server")
         with ProbedServer(check_url(url, "--url"), token, timeout_s, cacert()) as server:
             server.check_reachable("--url")
-            yield server, names[0]
+            yield server, names[0] if names else None
         return
     from vectord.tools.doctor.against import own_server  # noqa: PLC0415
 

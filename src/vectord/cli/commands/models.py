@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from vectord.cli.commands import (
     CACERT,
     INSTEAD_URL,
@@ -78,14 +76,14 @@ def _list(line: CommandLine, show_all: bool, url: str | None, token: str | None,
     return _list_served(line, url, token, names, as_json=as_json)
 
 
-def _list_command(short_help: str) -> click.Command:
-    all_models = flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine.")
-    parameters = [all_models, INSTEAD_URL, TOKEN, CACERT, JSON]
-    return command_with_settings(help=HELP, short_help=short_help, params=parameters)(_list)
-
-
-command = _list_command("List models and their files.")
-list_command = _list_command("The same as models, as in Ollama.")
+PARAMETERS = (
+    flag("--all", "show_all", help="Also the models of the catalogue that are not on this machine."),
+    *(INSTEAD_URL, TOKEN, CACERT, JSON),
+)
+command = command_with_settings(help=HELP, short_help="List models and their files.", params=[*PARAMETERS])(_list)
+list_command = command_with_settings(help=HELP, short_help="The same as models, as in Ollama.", params=[*PARAMETERS])(
+    _list
+)
 
 
 @command_with_settings(
