@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from binascii import b2a_base64
 
 import httpx
 import numpy as np
@@ -120,6 +121,15 @@ def test_vectors_have_the_requested_dtype(call, dtype, width):
     assert vectors.dtype == (np.uint8 if dtype == "ubinary" else dtype)
     assert vectors.shape == (30, width)
     assert vectors.flags.writeable
+
+
+def test_a_number_too_large_for_float16_is_refused(call):
+    """It would be infinite. The other dtypes have it."""
+    dense = b2a_base64(np.float32([70_000]).tobytes(), newline=False).decode()
+    server = FakeServer([_response(200, {"model": "m", "data": [{"dense": dense}]})] * 2)
+    with pytest.raises(BadRequest, match="number above 65,504, the largest of float16"):
+        call(server, "embed", ["a"], dtype="float16")
+    assert call(server, "embed", ["a"]).tolist() == [[70_000]]
 
 
 def test_the_server_parses_the_bodies(call):

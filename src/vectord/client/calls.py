@@ -26,7 +26,7 @@ from vectord.client.answers import (
     Token,
     VectorBatch,
 )
-from vectord.client.errors import FingerprintChanged
+from vectord.client.errors import BadRequest, FingerprintChanged
 from vectord.client.options import ChunkOptions, Dtype, VectorKind, check_names
 from vectord.client.progress import progress_of
 from vectord.client.reading import (
@@ -63,6 +63,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 Options = Mapping[str, Any]
 
+LARGEST_FLOAT16 = 65_504
 BULK_REQUESTS = 8  # a call of more requests uses the bulk lane and shows a progress bar
 
 # Of each dtype: the server's name, numpy's in the reply and in the result. A byte of ubinary has eight bits, the first
@@ -332,6 +333,8 @@ def _dense(dtype: Dtype, options: Options) -> tuple[RequestTemplate, Callable[[H
     def read(reply: HttpReply, texts: int) -> Array:
         matrix = read_vectors(reply, ["dense"], texts, layout=layout).dense
         assert matrix is not None
+        if dtype == "float16" and np.abs(matrix).max(initial=0) > LARGEST_FLOAT16:
+            raise BadRequest(f"A vector has a number above {LARGEST_FLOAT16:,}, the largest of float16; use float32.")
         return matrix.astype(result, copy=False)
 
     return _template("embed", "inputs", known.EmbedOptions, options, body), read
