@@ -46,7 +46,8 @@ def test_vectord_passes_every_test(vectord_url: str, capsys: pytest.CaptureFixtu
         "long texts of concurrent clients are embedded or refused",
         "the stored vectors of sentence-transformers",
     } <= set(names(report, "passed"))
-    assert report["passed"] == len(report["tests"]) - 1
+    counts = (report["passed"], report["failed"], report["not_offered"])
+    assert counts == (len(report["tests"]) - 1, 0, 1)
 
 
 def test_the_output_has_a_line_for_each_test(capsys: pytest.CaptureFixture[str]) -> None:

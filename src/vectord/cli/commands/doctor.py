@@ -161,7 +161,8 @@ def _test_server(server: ProbedServer, model: str | None, *, as_json: bool) -> i
     findings = list(found if as_json else _print_each(found))
     counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in _STYLES}
     if as_json:
-        print_json({"url": server.url, **counts, "tests": findings})
+        named = {verdict.replace(" ", "_"): count for verdict, count in counts.items()}
+        print_json({"url": server.url, **named, "tests": findings})
     else:
         print_text("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return ExitCode.FAILED if counts["failed"] or not counts["passed"] else 0
