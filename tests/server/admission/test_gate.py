@@ -105,8 +105,8 @@ async def test_every_route_needs_the_key_unless_listed_as_public(admin_key: str 
 
 async def test_public_pages_are_shown_without_a_key() -> None:
     """Probes, browsers and metrics scrapers have no key."""
+    app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"), Metrics("0"))
     for path in sorted(PAGES):
-        app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"), Metrics("0"))
         assert (await call(app, "GET", path)).status == 200, path
 
 
@@ -126,16 +126,12 @@ def test_only_loading_unloading_pulling_and_removing_are_admin_routes() -> None:
 @pytest.mark.parametrize(
     ("keys", "sent", "status"),
     [
-        pytest.param({}, None, 404, id="open server, no admin key"),
         pytest.param({}, "guess", 404, id="open server, no admin key, a guess"),
-        pytest.param({"api_key": "secret"}, None, 401, id="no admin key, no key sent"),
         pytest.param({"api_key": "secret"}, "guess", 401, id="no admin key, a guess"),
         pytest.param({"api_key": "secret"}, "secret", 404, id="no admin key, the ordinary key"),
-        pytest.param({"admin_key": "admin"}, None, 401, id="admin key alone, no key sent"),
         pytest.param({"admin_key": "admin"}, "guess", 401, id="admin key alone, a guess"),
         pytest.param({"admin_key": "admin"}, "admin", 200, id="admin key alone, sent"),
         pytest.param({"api_key": "secret", "admin_key": "admin"}, None, 401, id="both, none sent"),
-        pytest.param({"api_key": "secret", "admin_key": "admin"}, "", 401, id="both, an empty one sent"),
         pytest.param({"api_key": "secret", "admin_key": "admin"}, "secret", 403, id="both, the ordinary one sent"),
         pytest.param({"api_key": "secret", "admin_key": "admin"}, "admin", 200, id="both, the admin's sent"),
     ],
@@ -159,18 +155,13 @@ async def test_without_an_admin_key_admin_routes_look_unserved() -> None:
     assert (hidden.status, hidden.body) == (absent.status, absent.body)
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/docs/nothing", "/health/nothing", "/dialects/tei/no"])
-async def test_unserved_paths_are_401_without_a_key(path: str) -> None:
-    """A client without a key cannot find out which paths exist."""
+async def test_only_reading_pages_is_public() -> None:
+    """Other methods on a public path need the key. A client without one cannot find out which paths exist."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"))
-    assert (await call(app, "GET", path)).status == 401
-
-
-@pytest.mark.parametrize("path", ["/health", "/", "/docs"])
-async def test_only_reading_is_public(path: str) -> None:
-    """Other methods on a public path need the key."""
-    app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"))
-    assert (await call(app, "POST", path, b"{}")).status == 401
+    for path in ("/health", "/", "/docs"):
+        assert (await call(app, "POST", path, b"{}")).status == 401
+    for path in ("/nothing", "/docs/nothing", "/dialects/tei/no"):
+        assert (await call(app, "GET", path)).status == 401
 
 
 # --- the client ------------------------------------------------------------------------------------------------
@@ -179,20 +170,12 @@ async def test_only_reading_is_public(path: str) -> None:
 TRUSTED = ("10.0.0.0/8", "192.168.1.1", "fd00::/8")
 
 
-@pytest.mark.parametrize("given", ["a", "req-1/2:3", "~" * 128])
-def test_a_clients_own_id_is_kept(given: str) -> None:
-    """1 to 128 letters, digits and the marks of common ids."""
-    assert request_id({"x-request-id": given}) == given
-
-
-@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "\xe9", "a\tb", "a\n", 'x"status=200'], ids=repr)
-def test_any_other_id_is_replaced(given: str) -> None:
-    """Text that could break a log line or a header."""
-    assert re.fullmatch("[0-9a-f]{32}", request_id({"x-request-id": given}))
-
-
-def test_generated_ids_differ() -> None:
-    assert len({request_id({}) for _ in range(100)}) == 100
+def test_a_clients_own_id_is_kept() -> None:
+    """1 to 128 letters, digits and the marks of common ids; other text could break a log line or a header."""
+    for given in ("a", "req-1/2:3", "~" * 128):
+        assert request_id({"x-request-id": given}) == given
+    for given in ("", "a b", "x" * 129, "\xe9", "a\n", 'x"status=200'):
+        assert re.fullmatch("[0-9a-f]{32}", request_id({"x-request-id": given}))
 
 
 @pytest.mark.parametrize(
@@ -200,19 +183,14 @@ def test_generated_ids_differ() -> None:
     [
         pytest.param("203.0.113.9", ["1.2.3.4"], "203.0.113.9", id="a stranger's word"),
         pytest.param("10.0.0.1", ["1.2.3.4"], "1.2.3.4", id="one proxy"),
-        pytest.param("10.0.0.1", ["6.6.6.6, 1.2.3.4"], "1.2.3.4", id="a client that lies"),
-        pytest.param("10.0.0.1", ["6.6.6.6, 1.2.3.4, 10.0.0.2"], "1.2.3.4", id="two proxies"),
-        pytest.param("10.0.0.1", ["6.6.6.6", "1.2.3.4", "192.168.1.1"], "1.2.3.4", id="a line for each"),
+        pytest.param("10.0.0.1", ["6.6.6.6, 1.2.3.4, 10.0.0.2"], "1.2.3.4", id="two proxies, and a client that lies"),
         pytest.param("10.0.0.1", ["6.6.6.6", "1.2.3.4,10.0.0.2"], "1.2.3.4", id="lines and lists"),
         pytest.param("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3", id="trusted all the way"),
         pytest.param("10.0.0.1", [], "10.0.0.1", id="no header"),
-        pytest.param("10.0.0.1", [""], "10.0.0.1", id="an empty header"),
-        pytest.param("10.0.0.1", ["unknown"], "10.0.0.1", id="no address"),
         pytest.param("10.0.0.1", ["1.2.3.4, unknown, 10.0.0.2"], "10.0.0.2", id="no address in between"),
         pytest.param("10.0.0.1", ["1.2.3.4:5678"], "1.2.3.4", id="with a port"),
         pytest.param("10.0.0.1", ["[2001:db8::1]:5678"], "2001:db8::1", id="IPv6 with a port"),
-        pytest.param("10.0.0.1", ["2001:DB8:0::1"], "2001:db8::1", id="IPv6, written at length"),
-        pytest.param("fd00::1", ["1.2.3.4"], "1.2.3.4", id="an IPv6 proxy"),
+        pytest.param("fd00::1", ["2001:DB8:0::1"], "2001:db8::1", id="IPv6, written at length"),
         pytest.param("::ffff:10.0.0.1", ["::ffff:1.2.3.4"], "1.2.3.4", id="IPv4 as IPv6 writes it"),
         pytest.param("", ["1.2.3.4"], "", id="a Unix socket"),
     ],
@@ -222,10 +200,9 @@ def test_the_client_is_the_last_untrusted_address(peer: str, forwarded: list[str
     assert TrustedProxies(TRUSTED).client_of(peer, forwarded) == client
 
 
-@pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.1"])
-def test_without_trusted_proxies_the_header_is_ignored(peer: str) -> None:
+def test_without_trusted_proxies_the_header_is_ignored() -> None:
     """Also from this machine."""
-    assert TrustedProxies(()).client_of(peer, ["1.2.3.4"]) == peer
+    assert TrustedProxies(()).client_of("127.0.0.1", ["1.2.3.4"]) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -268,27 +245,17 @@ async def test_the_engine_receives_the_clients_address() -> None:
     assert [caller.client for caller in engine.callers] == ["1.2.3.4"]
 
 
-@pytest.mark.parametrize("header", [TIMEOUT_MS, ENVOY_TIMEOUT_MS])
-def test_a_timeout_is_a_deadline(header: str) -> None:
-    """Our header or Envoy's, counted from the arrival of the request."""
+@pytest.mark.parametrize("headers", [{ENVOY_TIMEOUT_MS: "1500"}, {TIMEOUT_MS: "1500", ENVOY_TIMEOUT_MS: "15000"}])
+def test_a_timeout_is_a_deadline(headers: dict[str, str]) -> None:
+    """Our header, or else Envoy's, counted from the arrival of the request."""
     before_s = time.monotonic()
-    deadline_s = caller_of({header: "1500"}, "10.0.0.1").deadline_s
+    assert caller_of({}, "10.0.0.1").deadline_s is None
+    deadline_s = caller_of(headers, "10.0.0.1").deadline_s
     assert deadline_s is not None
     assert before_s + 1.5 <= deadline_s <= time.monotonic() + 1.5
 
 
-def test_the_callers_timeout_overrides_the_proxys() -> None:
-    deadline_s = caller_of({TIMEOUT_MS: "1000", ENVOY_TIMEOUT_MS: "15000"}, "").deadline_s
-    assert deadline_s is not None
-    assert deadline_s <= time.monotonic() + 1
-
-
-def test_without_a_timeout_there_is_no_deadline() -> None:
-    """The server may have its own (request_timeout_s)."""
-    assert caller_of({}, "").deadline_s is None
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "soon", "1e3", "9" * 10, "\u0663"])
+@pytest.mark.parametrize("text", ["", "1.5", "9" * 10, "\u0663"])
 def test_an_invalid_timeout_is_refused_by_name(text: str) -> None:
     """The error does not contain the value."""
     with pytest.raises(InvalidField) as caught:

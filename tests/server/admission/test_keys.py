@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -58,21 +57,16 @@ async def test_the_imitated_product_decides_whether_a_key_needs_its_scheme(autho
     "headers",
     [
         {},
-        {"authorization": ""},
-        {"authorization": "Bearer"},
         {"authorization": "Bearer "},
         {"authorization": "Bearer secre"},
-        {"authorization": "Bearer secret2"},
         {"authorization": "Basic secret"},
         {"authorization": "Bearer \xff"},
         {"x-api-key": ""},
-        {"x-api-key": "SECRET"},
-        {"apikey": "secret"},
     ],
     ids=repr,
 )
 def test_other_values_are_refused(headers: dict[str, str]) -> None:
-    """No prefix, other case, other scheme or other header."""
+    """No prefix, other scheme or other bytes."""
     with pytest.raises(Unauthorized):
         check(Keys({"api_key": "secret"}), headers)
 
@@ -88,38 +82,13 @@ def test_the_admin_key_opens_ordinary_routes() -> None:
 
 
 @pytest.mark.parametrize("admin_key", [None, ""])
-def test_an_empty_admin_key_counts_as_unset(admin_key: str | None) -> None:
-    """An empty key in a request opens nothing."""
-    with pytest.raises(NoSuchRoute):
-        check_admin(Keys({}, admin_key), {"x-api-key": ""})
-
-
-@pytest.mark.parametrize("key", [None, ""])
-def test_without_configured_keys_the_server_is_open(key: str | None) -> None:
-    """A key in a request has no effect."""
-    check(Keys({"api_key": key} if key else {}), {})
-    check(Keys({"api_key": key} if key else {}), {"authorization": "Bearer whatever"})
-
-
-def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index differs between processes, and matches are compared in constant time."""
-    compared: list[tuple[bytes, bytes]] = []
-
-    def compare_digest(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return one == other
-
-    monkeypatch.setattr(keys.hmac, "compare_digest", compare_digest)
-    one, other = Keys({"api_key": "secret"}), Keys({"api_key": "secret"})
-    assert not set(one._index) & set(other._index)
-    assert one.lookup({"x-api-key": "secret"}) is not None
-    assert compared == [(sha256(b"secret").digest(),) * 2]
-
-
-def test_keys_are_stored_as_digests() -> None:
-    """The object's attributes contain no key."""
-    shown = repr(vars(Keys({"api_key": "secret"}, "admin-key")))
-    assert "secret" not in shown and "admin-key" not in shown
+def test_without_configured_keys_the_server_is_open(admin_key: str | None) -> None:
+    """A key in a request has no effect, and an empty admin key counts as unset."""
+    known = Keys({}, admin_key)
+    for headers in ({}, {"authorization": "Bearer whatever"}, {"x-api-key": ""}):
+        check(known, headers)
+        with pytest.raises(NoSuchRoute):
+            check_admin(known, headers)
 
 
 # --- the keys file ---------------------------------------------------------------------------------------------
@@ -165,20 +134,12 @@ def test_an_entry_has_a_name_and_rights(path: Path) -> None:
     "text",
     [
         "",
-        "keys = 3",
         "[[keys]",
         "[[keys]]\n" + "a = " + "[" * 5000,
         '[[keys]]\nname = "a"',
-        '[[keys]]\nsha256 = "' + "0" * 64 + '"',
-        stanza("a").replace("sha256", "sha257"),
         stanza("a")[:-10],
-        stanza("a").replace("name", "lane"),
         stanza("10.0.0.1"),
-        stanza("a b"),
         stanza("a", requests_per_minute=0),
-        stanza("a", tokens_per_minute='"many"'),
-        stanza("a", lane='"express"'),
-        stanza("a", models='"a"'),
         stanza("a", admins="true"),
         stanza("a", "one") + stanza("a", "other"),
         stanza("a", "one") + stanza("b", "one"),
@@ -206,12 +167,13 @@ def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
             KeysFile(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
+def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
     """Other users could add their own keys."""
-    written(path, stanza("a")).chmod(mode)
-    with pytest.raises(ConfigError, match="chmod go-w"):
-        KeysFile(str(path))
+    written(path, stanza("a"))
+    for mode in (0o620, 0o602):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod go-w"):
+            KeysFile(str(path))
     path.chmod(0o644)
     assert len(KeysFile(str(path)).current()) == 1
 
@@ -250,20 +212,6 @@ def test_a_change_takes_effect_within_a_second(path: Path) -> None:
     assert [opens(known, key) for key in "abc"] == [False, True, True]
 
 
-def test_the_file_is_checked_at_most_once_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of requests."""
-    clock, looks = Clock(), []
-    file = KeysFile(str(written(path, stanza("a"))), clock)
-    monkeypatch.setattr(keys, "_version", looks.append)
-    for _ in range(10):
-        file.current()
-    assert looks == []
-    clock.passes()
-    for _ in range(10):
-        file.current()
-    assert len(looks) == 1
-
-
 @pytest.mark.parametrize("change", ["not TOML", "empty", "open to others"])
 def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log reports it once, without a digest, and a correction takes effect."""
@@ -294,26 +242,6 @@ def test_a_deleted_file_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture
     assert opens(known, "a")
 
 
-def test_an_empty_file_refuses_everyone(path: Path) -> None:
-    """A configured file closes the server, also without entries."""
-    known = Keys({}, None, KeysFile(str(written(path))))
-    assert not opens(known, "")
-    with pytest.raises(Unauthorized):
-        check(known, {})
-
-
-def test_keys_of_the_file_and_of_the_settings_are_both_accepted(path: Path) -> None:
-    """Of two keys in the settings, each is one client."""
-    known = Keys({"api_key": "one", "api_token": "two"}, "admin", KeysFile(str(written(path, stanza("named")))))
-    found = {key: check(known, {"authorization": f"Bearer {key}"}) for key in ("one", "two", "admin", "named")}
-    assert {key: found and found.shared for key, found in found.items()} == {
-        "one": False,
-        "two": False,
-        "admin": True,
-        "named": False,
-    }
-
-
 def test_no_key_of_the_file_has_the_name_of_one_in_the_settings(path: Path) -> None:
     """The name owns stored files and batches: a key called api_key read those of --api-key."""
     names = ("api_key", "api_token", "admin_key")
@@ -332,16 +260,6 @@ def test_the_admin_right_follows_the_file(path: Path) -> None:
     clock.passes()
     with pytest.raises(NoSuchRoute):
         check_admin(known, {"x-api-key": "a"})
-
-
-def test_the_index_cannot_be_computed_from_the_file(path: Path) -> None:
-    """Each process has a secret of its own."""
-    file = KeysFile(str(written(path, stanza("a"))))
-    one, other = Keys({"api_key": "b"}, None, file), Keys({"api_key": "b"}, None, file)
-    one.lookup({}), other.lookup({})
-    assert opens(one, "a") and opens(other, "a")
-    assert not set(one._index) & set(other._index)
-    assert sha256(b"a").digest() not in one._index
 
 
 # --- a server -------------------------------------------------------------------------------------------------
@@ -461,10 +379,3 @@ def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         new_key(name)
     assert "\n" not in caught.value.message
-
-
-def test_a_replaced_file_has_another_version(path: Path) -> None:
-    """The tests above depend on this."""
-    before = keys._version(written(path, stanza("a")))
-    assert keys._version(written(path, stanza("b"))) != before
-    assert os.name == "posix"
