@@ -16,7 +16,6 @@ from tests.ports import free_port
 from tests.real_redis import needs_redis, redis_at
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
-from tests.server.live import until
 
 from vectord.config import ServerConfig
 from vectord.products.common.dialect import Rate
@@ -83,23 +82,8 @@ async def test_apps_share_their_limits(port: int, tmp_path: Path) -> None:
             await app.state.gate.limits.aclose()
 
 
-async def test_concurrent_draws_get_their_own_replies(port: int, tmp_path: Path) -> None:
-    """Round trips are shared; each request learns which of its draws failed."""
-    with redis_at(port, tmp_path):
-        async with replicas(port) as opened:
-            one = opened[0]
-            free = Rate(1000, period_s=60, burst=1000)
-            await one.draw([Draw(SLOW, "empty", 3)])
-            draws = [[Draw(free, "free"), Draw(SLOW, f"bucket {number // 6}")] for number in range(600)]
-            draws[77] = [Draw(free, "free"), Draw(free, "free"), Draw(SLOW, "empty")]
-            refusals = await asyncio.gather(*(opened[number % 2].draw(each) for number, each in enumerate(draws)))
-            places = [None if refusal is None else refusal.place for refusal in refusals]
-            assert places.pop(77) == 2
-            assert (places.count(None), places.count(1)) == (300, 299)
-
-
 async def test_a_cancelled_draw_does_not_affect_others(port: int, tmp_path: Path) -> None:
-    """Of the same round trip."""
+    """Nor their replies."""
     with redis_at(port, tmp_path) as running:
         async with replicas(port, 1) as (one,):
             assert await wait_s(one, "a") == 0
@@ -110,18 +94,6 @@ async def test_a_cancelled_draw_does_not_affect_others(port: int, tmp_path: Path
             running.send_signal(signal.SIGCONT)
             assert await asyncio.gather(*asking, return_exceptions=True) == [ANY, 0, ANY]
             assert asking[0].cancelled()
-
-
-async def test_a_flushed_script_is_loaded_again(port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """SCRIPT FLUSH is not an outage."""
-    with redis_at(port, tmp_path):
-        async with replicas(port, 1) as (one,):
-            assert await wait_s(one, "a") == 0
-            async with Redis(port=port) as operator:
-                await operator.script_flush()
-            waits = await asyncio.gather(*(wait_s(one, "a") for _ in range(3)))
-            assert [wait > 0 for wait in waits] == [False, False, True]
-    assert caplog.records == []
 
 
 async def test_the_arithmetic_is_that_of_throttled(port: int, tmp_path: Path) -> None:
@@ -219,35 +191,22 @@ async def test_costs_are_sent_without_a_request(port: int, tmp_path: Path) -> No
 
     with redis_at(port, tmp_path):
         async with replicas(port) as (one, other), Redis(port=port) as operator:
-            assert await wait_s(one, "a") == 0
+            assert await wait_s(one, "a") == await wait_s(other, "a") == 0
+            before = await calls(operator)
             for _ in range(50):
                 await one.spend(SLOW, "owing", 1)
-            while await calls(operator) < 2:
+            while await calls(operator) == before:
                 pass
             assert 46 * 60 < await wait_s(other, "owing", 0) <= 48 * 60
-            assert await calls(operator) == 3
+            assert await calls(operator) == before + 2
 
 
-async def test_a_closed_connection_is_reopened(port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An idle connection that Redis closed is not an outage."""
+async def test_a_restart_of_redis_is_not_noticed(port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An idle connection that Redis closed, or a script that it has forgotten, is not an outage."""
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,), Redis(port=port) as operator:
             assert await wait_s(one, "a", 3) == 0
             await operator.client_kill_filter(_type="normal", skipme=True)
+            await operator.script_flush()
             assert await wait_s(one, "a") > 0
     assert caplog.records == []
-
-
-async def test_requests_survive_an_outage(port: int, tmp_path: Path) -> None:
-    """Requests are answered before, during and after it."""
-    config = ServerConfig(redis_url=f"redis://127.0.0.1:{port}", rate_limit_requests_per_minute=1_000_000)
-    app = create_app(FakeEngine(), [EMBED], config)
-    statuses = []
-    with redis_at(port, tmp_path) as running:
-        for _ in range(10):
-            statuses.append((await call(app, "POST", "/v1/embed", b'{"input": "x"}')).status)
-            if len(statuses) == 5:
-                running.kill()
-                await until(lambda: running.poll() is not None)
-    await app.state.gate.limits.aclose()
-    assert statuses == [200] * 10
