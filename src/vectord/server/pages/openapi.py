@@ -1,7 +1,7 @@
 """Describes every route in OpenAPI 3.1, from the routing table and the wire types of the products.
 
 Built in a thread at the first request, because it takes 0.15 s, and kept. A path that several products share has the
-bodies, responses and errors of each; errors are shown as the product renders them.
+bodies, responses and errors of each. Errors have the form of their product, and the same words everywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from vectord import errors
 from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
@@ -26,7 +27,6 @@ from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.examples import distinct_routes
-from vectord.server.pages.possible_errors import engine_errors, example_errors
 
 Json = dict[str, Any]
 
@@ -46,6 +46,50 @@ RESULT_HEADERS: Mapping[str, str] = {
     results.SCORE_KIND: "The kind of the scores",
     results.QUERY_TRUNCATED: "Whether the query was truncated",
 }
+ERROR = "What was wrong, in one sentence."
+# Before a product is selected: a missing key, a rate, a body that cannot be read.
+EARLY_ERRORS: Sequence[VectordError] = (
+    errors.Unauthorized(ERROR),
+    errors.RateLimited(ERROR, retry_after_s=1.0, limit=60, period="minute"),
+)
+BODY_ERRORS: Sequence[VectordError] = (
+    errors.PayloadTooLarge(ERROR),
+    errors.UploadTooSlow(ERROR),
+    errors.UnsupportedMediaType(ERROR),
+)
+ERRORS: Sequence[VectordError] = (
+    errors.InvalidField(ERROR),
+    errors.ModelNotFound(ERROR),
+    errors.Unavailable(ERROR),
+    errors.ModelFailed(ERROR),
+    errors.ShuttingDown(),
+    VectordError(errors.UNFORESEEN),
+)
+REQUEST_ERRORS: Sequence[VectordError] = (
+    *(
+        kind(ERROR)
+        for kind in (
+            errors.MalformedBody,
+            errors.InvalidRequest,
+            errors.WrongType,
+            errors.MissingField,
+            errors.EmptyInput,
+            errors.TooManyInputs,
+            errors.InputTooLong,
+            errors.TooManyCharacters,
+            errors.ForeignIds,
+            errors.Untokenizable,
+            errors.ModelCannot,
+            errors.FingerprintMismatch,
+            errors.TimedOut,
+            errors.InferenceFailed,
+            errors.OutOfMemory,
+            errors.InferenceTimedOut,
+        )
+    ),
+    errors.Overloaded(ERROR, retry_after_s=1.0),
+    errors.QueueTimedOut(ERROR, retry_after_s=1.0),
+)
 OCTETS_HEADERS: Mapping[str, str] = {
     "x-vectord-dtype": f"For {OCTETS}: float32, float16, int8 or ubinary, as requested by the dtype in Accept",
     "x-vectord-shape": f"For {OCTETS}: rows,columns of the matrix",
@@ -250,28 +294,49 @@ def _supports(route: Route, incoming: Incoming, form: str) -> bool:
 
 def _failures(endpoint: Endpoint) -> Json:
     """The possible errors by status, with one example per product."""
+    owner = endpoint.choices[0].dialect.title
     responses: dict[str, Json] = {}
+    for error in early_errors(endpoint):
+        _add_failure(responses, owner, endpoint.render_error(error))
     for choice in endpoint.choices:
-        for error in example_errors(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
-            rendered = choice.render_error(error)
-            content = _failure_content(responses, rendered)
-            if rendered.body:
-                is_json = rendered.content_type == "application/json"
-                shown = orjson.loads(rendered.body) if is_json else rendered.body.decode()
-                content.setdefault("examples", {}).setdefault(choice.dialect.title, {"value": shown})
-        for error in engine_errors(endpoint):
-            _failure_content(responses, choice.render_error(error))
+        for error in late_errors(endpoint, choice):
+            _add_failure(responses, choice.dialect.title, choice.render_error(error))
     return responses
 
 
-def _failure_content(responses: dict[str, Json], rendered: Rendered) -> Json:
-    """Adds the status, headers and content type of a response; returns the description of its content."""
+def early_errors(endpoint: Endpoint) -> Iterator[VectordError]:
+    """The errors before a product is selected, which belong to the endpoint's owner."""
+    if not endpoint.public:
+        yield from EARLY_ERRORS
+    if endpoint.admin:
+        yield errors.Forbidden(ERROR)
+        yield errors.NoSuchRoute(ERROR)  # if no admin key is configured
+    if endpoint.method != "GET":
+        yield from BODY_ERRORS
+
+
+def late_errors(endpoint: Endpoint, choice: Choice) -> Iterator[VectordError]:
+    """The errors of the product's own route."""
+    yield from ERRORS
+    if not endpoint.public:
+        yield EARLY_ERRORS[1]  # of the product's own rate
+    if endpoint.method != "GET":
+        yield from REQUEST_ERRORS
+    if _binary_forms(choice.route):
+        yield errors.NotAcceptable(ERROR, field="accept")
+
+
+def _add_failure(responses: dict[str, Json], title: str, rendered: Rendered) -> None:
+    """Add the status, headers, content type and body of a product's response."""
     headers = {REQUEST_ID: _header_reference(REQUEST_ID)}
     default = {"description": HTTPStatus(rendered.status).phrase, "headers": headers}
     response = responses.setdefault(str(rendered.status), default)
     response["headers"].update({name: _header() for name in rendered.headers})
-    content: Json = response.setdefault("content", {}).setdefault(rendered.content_type, {}) if rendered.body else {}
-    return content
+    if rendered.body:
+        is_json = rendered.content_type == "application/json"
+        shown = orjson.loads(rendered.body) if is_json else rendered.body.decode()
+        content = response.setdefault("content", {}).setdefault(rendered.content_type, {})
+        content.setdefault("examples", {}).setdefault(title, {"value": shown})
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------

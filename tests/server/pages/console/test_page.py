@@ -111,18 +111,6 @@ def test_the_page_shows_the_hour_that_the_server_has_kept(visit: Visit) -> None:
     expect(chart.locator(".legend")).to_contain_text("answered 5")
 
 
-@pytest.mark.parametrize(("uptime_s", "shown"), [(60, "2 minutes"), (3000, "15 minutes")])
-def test_the_time_shown_fits_a_server_that_has_just_started(visit: Visit, uptime_s: int, shown: str) -> None:
-    """Its first minutes would be a narrow strip at the edge of a longer chart."""
-
-    def with_uptime(route: Route) -> None:
-        route.fulfill(json={**route.fetch().json(), "uptime_s": uptime_s})
-
-    visit.page.route("**/console/live", with_uptime)
-    visit.open()
-    expect(visit.page.get_by_role("radio", name=shown)).to_be_checked()
-
-
 def test_requests_are_shown_by_model_and_with_their_outcome(page: Page, server: str) -> None:
     """Latency, traffic, truncation and errors of a model; the recent requests without their texts."""
     httpx.post(f"{server}/v1/embeddings", json={"input": "a secret text", "model": "tiny-bge-m3"}).raise_for_status()

@@ -144,15 +144,6 @@ def test_a_map_shows_near_texts_near_each_other(page: Page) -> None:
     expect(panel.locator(".found tbody tr").first.locator("td").first).to_have_text(texts[1])
 
 
-def test_the_labels_of_a_map_are_readable_on_a_phone(page: Page) -> None:
-    """They are not scaled down with the drawing."""
-    page.set_viewport_size({"width": 390, "height": 844})
-    panel = use_tool(page, "Map", MINILM)
-    run(panel)
-    box = panel.locator(".map .name").first.bounding_box()
-    assert box is not None and box["height"] > 10
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -216,16 +207,6 @@ def test_rerank_selects_a_reranker(page: Page) -> None:
     page.get_by_role("tab", name="Dense").click()
     page.get_by_role("tab", name="Rerank").click()
     expect(choice).to_have_value(MINILM)
-
-
-def test_a_tool_lists_the_models_that_it_works_with(page: Page) -> None:
-    """The first one is selected, so that the tool runs at once."""
-    page.get_by_role("tab", name="Sparse").click()
-    panel = page.get_by_role("tabpanel")
-    offered = panel.get_by_role("combobox", name="Model").locator("option").all_inner_texts()
-    assert offered
-    assert MINILM not in offered
-    expect(panel.get_by_role("button", name="Run")).to_be_enabled()
 
 
 def test_truncation_is_reported(page: Page) -> None:
