@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.compute.heap import limit_freed_memory
+from vectord.compute.memory import limit_freed_memory
 from vectord.compute.processor import lower_other_threads, thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore

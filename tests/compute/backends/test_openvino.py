@@ -137,13 +137,12 @@ def test_unknown_names_stop_the_start(spec: ModelSpec, options: BackendOptions) 
         load(spec, options)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
-def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture, device: str) -> None:
+def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
     """As in the torch backend: it serves, and logs a warning."""
     with caplog.at_level(logging.WARNING, "vectord.compute.backends.openvino"):
-        backend = load(spec, BackendOptions(device=device, threads=1))
+        backend = load(spec, BackendOptions(device="cuda:1", threads=1))
     assert backend.facts.device == "cpu"
-    assert caplog.messages == [f"the openvino backend runs on the cpu, not on {device}"]
+    assert caplog.messages == ["the openvino backend runs on the cpu, not on cuda:1"]
     backend.close()
 
 
@@ -267,25 +266,12 @@ def test_without_a_narrow_plan_the_wide_one_serves(compiler: SlowCompiler, caplo
     backend.close()
 
 
-@pytest.mark.parametrize(("streams", "one_plan"), [(1, False), (2, True)], ids=["one stream", "one plan"])
-def test_a_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
+def test_a_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler) -> None:
     """There is no wide plan, so load fails."""
     compiler.failure = RuntimeError("no such instruction")
     compiler.go.set()
     with pytest.raises(RuntimeError, match="no such instruction"):
-        OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE, one_plan=one_plan)
-
-
-def test_close_waits_for_the_compiler(compiler: SlowCompiler) -> None:
-    """The checkpoint's memory is freed after its last reader."""
-    backend = OpenvinoBackend(FACTS, compiler, LONE)
-    order: list[str] = []
-    compiler.close = lambda: order.append(f"closed after {len(compiler.compiled)} plans")  # type: ignore[method-assign]
-    closing = threading.Thread(target=backend.close)
-    closing.start()
-    compiler.go.set()
-    closing.join(60)
-    assert order == ["closed after 2 plans"]
+        OpenvinoBackend(FACTS, compiler, LONE, one_plan=True)
 
 
 def test_the_exact_plan_is_compiled_once_on_first_use(compiler: SlowCompiler) -> None:
@@ -305,9 +291,7 @@ def test_the_exact_plan_is_compiled_once_on_first_use(compiler: SlowCompiler) ->
     backend.close()
 
 
-@pytest.mark.parametrize(
-    ("streams", "one_plan"), [(2, False), (1, False), (2, True)], ids=["two plans", "one", "large"]
-)
+@pytest.mark.parametrize(("streams", "one_plan"), [(2, False), (2, True)], ids=["two plans", "one"])
 def test_a_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
     """Its plan is exact already: only a request is added, which no worker shares."""
     compiler.go.set()
@@ -330,13 +314,6 @@ def plan_bytes(spec: ModelSpec, precision: InferencePrecision = "f32") -> int:
     size = compiler.plan_bytes
     compiler.close()
     return size
-
-
-def test_a_plans_size_excludes_the_word_vectors(spec: ModelSpec) -> None:
-    """The largest tensor is the table of word vectors, or of positions, which no plan copies."""
-    sizes = [int(tensor.size) for tensor in load_file(spec.weights[0]).values()]
-    assert plan_bytes(spec) == 4 * (sum(sizes) - max(sizes))
-    assert plan_bytes(spec, "bf16") == 2 * (sum(sizes) - max(sizes))
 
 
 @pytest.mark.parametrize(("room", "plans"), [(0, {WIDE, NARROW}), (-1, {NARROW})], ids=["just small", "just large"])
@@ -362,17 +339,7 @@ def test_large_models_have_one_plan(
     backend.close()
 
 
-def test_configured_streams_apply_to_large_models(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several streams, and still one plan, ready when load returns."""
-    monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", 0)
-    backend = load(spec, BackendOptions(dtype="float32", threads=2, streams=2))
-    assert backend.facts.streams == 2
-    for stream in range(2):
-        np.testing.assert_allclose(dense(backend, LONE, stream), dense(backend, BATCH)[:1], atol=1e-5)
-    backend.close()
-
-
-@pytest.mark.parametrize(("budget", "lengths"), [(77, [77]), (1024, [512, 512]), (1300, [512, 512])], ids=str)
+@pytest.mark.parametrize(("budget", "lengths"), [(77, [77]), (1300, [512, 512])], ids=str)
 def test_streams_begin_with_their_largest_batch(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, budget: int, lengths: list[int]
 ) -> None:
@@ -543,17 +510,6 @@ def test_the_real_vectors(
         assert cosines(vectors, want).min() > least
         assert cosines(vectors, together).min() > least
     backend.close()
-
-
-def test_the_dtype_of_the_facts_is_used(minilm: ModelSpec) -> None:
-    """/info reports bfloat16 exactly if the vectors show its rounding."""
-    batch = batch_of(*random_texts((30,), vocab_size=1000))
-    exact, chosen = (load(minilm, BackendOptions(dtype=dtype, threads=1)) for dtype in ("float32", "auto"))
-    assert exact.facts.dtype == "float32"
-    distance = np.abs(dense(exact, batch) - dense(chosen, batch)).max()
-    assert (distance > 1e-4) == (chosen.facts.dtype == "bfloat16")
-    exact.close()
-    chosen.close()
 
 
 @pytest.mark.skipif(not multiplies_bfloat16(), reason="bfloat16 is emulated on this processor")

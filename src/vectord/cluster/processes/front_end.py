@@ -17,7 +17,7 @@ from vectord import __version__
 from vectord.cluster.processes.start import on_supervisor_end, read_start_message, run_and_exit
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
-from vectord.compute.heap import limit_freed_memory
+from vectord.compute.memory import limit_freed_memory
 from vectord.compute.processor import lower_other_threads
 from vectord.config import Config
 from vectord.observability import logs

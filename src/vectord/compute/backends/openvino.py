@@ -1,18 +1,16 @@
 """The CPU backend: one model, compiled by OpenVINO into two plans, for throughput and for single texts.
 
 engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The **wide** plan runs one
-text on all threads, the **narrow** plan gives each stream a few threads of its own (measured on 2 cores: a single text
-of 61 tokens takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow). Wide is compiled
-first, in the thread that calls `load`, so that the model answers early; narrow follows in a thread of its own. A plan
-holds a copy of all weights in its own layout, so a large model has one plan only, with few streams (with BGE-M3's
-shape: 0.75 GB, and 0.7 GB more for a second plan).
+text on all threads, the **narrow** plan gives each stream a few threads of its own. Wide is compiled first, in the
+thread that calls `load`, so that the model answers early; narrow follows in a thread of its own. A plan holds a copy of
+all weights in its own layout, so a large model has one plan only, with few streams. docs/tuning.md has measurements.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -29,22 +27,22 @@ from vectord.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory and the duration of a batch grow with it
+MAX_BATCH_TOKENS = 1024  # memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
-ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, or 80 with 8,192 tokens
-# Length groups of the narrow plan: 3 are 3 to 4 % slower; a 5th gains 1 % and costs 15 MB. 2 are 13 % slower in float32
-# on an idle machine (MiniLM on AVX2, two streams), although they take 53 MB and a tenth of processor time less.
-NARROW_GROUPS = 4
+ONE_PLAN_GROUPS, NARROW_GROUPS = 2, 4  # length groups of an only plan, and of the narrow one
 
 DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
-def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedBackend:
+def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
     """Return the model, ready to run; its narrow plan may still be compiling.
 
     Raises ConfigError for a device or dtype with an unknown name, ModelUnavailable if the model's files do not fit.
     """
-    _check_device(options.device)
+    if options.device.partition(":")[0] in {"cuda", "mps"}:
+        logger.warning("the openvino backend runs on the cpu, not on %s", options.device)
+    elif options.device not in {"auto", "cpu"}:
+        raise ConfigError("device must be auto, cpu, cuda, cuda:N or mps")
     core = ov.Core()
     precision = choose_precision(options.dtype, core, spec.architecture)
     threads = options.threads or thread_budget()
@@ -64,35 +62,24 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend | AdaptedB
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
         max_batch_texts=max_batch_texts(spec),
     )
-    backend = OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
-    if not spec.adapters or one_plan:
-        return backend
-
-    def make_plain() -> OpenvinoBackend:
-        plain = Compiler(spec, core, precision, threads, adapted=False)
-        plain.packing = compiler.packing
-        return OpenvinoBackend(facts, plain, _largest_batch(spec, facts))
-
-    return AdaptedBackend(backend, make_plain)
+    length = min(spec.max_tokens, facts.max_batch_tokens)
+    texts = PackedTexts.of([np.zeros(length, np.int32)] * (facts.max_batch_tokens // length))
+    largest_batch = TokenBatch(texts=texts, outputs=spec.outputs)
+    return OpenvinoBackend(facts, compiler, largest_batch, one_plan=one_plan)
 
 
 def choose_streams(threads: int) -> int:
     """Return how many batches run at once on this many threads.
 
     The threads of one stream wait for each other several times a layer, and for any thread that the system preempts for
-    other work, such as the server itself (measured with MiniLM: 2 streams of 1 thread and 1 stream of 2 are equal on
-    idle cores, 30.8 and 26.3 k tokens/s on busy ones). So each of the first four threads has its own stream. Beyond,
-    streams get up to four threads, because batches would take long and every stream needs memory.
+    other work, such as the server itself. So each of the first four threads has its own stream. Beyond, streams get up
+    to four threads, because batches would take long and every stream needs memory.
     """
     return min(threads, max(4, threads // 4))
 
 
 def choose_wide_streams(threads: int) -> int:
-    """Return the same for a model with one plan, which must be fast for single texts too.
-
-    Measured with BGE-M3's shape on 2 cores: 1 stream of 2 threads computes 60 tokens in 55 ms, 2 of 1 in 93; for many
-    texts 2 streams are up to 7 % faster on busy cores, and cost 130 MB more.
-    """
+    """Return the same for a model with one plan, which must be fast for single texts too."""
     return max(1, threads // 4)
 
 
@@ -118,21 +105,6 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
         level = logging.INFO if dtype == "float16" else logging.WARNING
         logger.log(level, "this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
-
-
-def _check_device(device: str) -> None:
-    if device in {"auto", "cpu"}:
-        return
-    if device.partition(":")[0] not in {"cuda", "mps"}:
-        raise ConfigError("device must be auto, cpu, cuda, cuda:N or mps")
-    logger.warning("the openvino backend runs on the cpu, not on %s", device)
-
-
-def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
-    """A batch of the maximum number of tokens, in texts of the model's maximum length."""
-    length = min(spec.max_tokens, facts.max_batch_tokens)
-    texts = PackedTexts.of([np.zeros(length, np.int32)] * (facts.max_batch_tokens // length))
-    return TokenBatch(texts=texts, outputs=spec.outputs)
 
 
 class OpenvinoBackend(Backend):
@@ -170,7 +142,12 @@ class OpenvinoBackend(Backend):
         """See Backend.forward_exact. Its plan is compiled on first use, which is rare."""
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         with self._exact_lock:
-            self._exact = self._exact or self._make_exact()
+            if self._exact is None:
+                plan = self._wide or self._narrow.result()
+                if plan is not None and self._compiler.is_exact:
+                    self._exact = plan.with_own_request()
+                else:
+                    self._exact = self._compiler.compile(streams=1, groups=1, precision="f32")
             return self._exact.run(batch, stream=0)
 
     def free_memory(self) -> None:
@@ -199,12 +176,6 @@ class OpenvinoBackend(Backend):
         del self._wide, self._narrow, self._exact
         self._compiler.close()
 
-    def _make_exact(self) -> Plan:
-        plan = self._wide or self._narrow.result()
-        if plan is not None and self._compiler.is_exact:
-            return plan.with_own_request()
-        return self._compiler.compile(streams=1, groups=1, precision="f32")
-
     def _compile_narrow(self) -> Plan | None:
         """The plan; None if it cannot be made or does not work: the model then serves on the wide plan and logs it."""
         try:
@@ -224,61 +195,3 @@ class OpenvinoBackend(Backend):
             return None
         self._compiler.release()
         return plan
-
-
-class AdaptedBackend(Backend):
-    """A model with adapters in two forms: batches without any adapter run on plans that have none.
-
-    Those are compiled in a thread of their own; until then, and if they cannot be made, one form runs all batches.
-    Measured with XLM-RoBERTa large's shape and five adapters of rank 4: with adapters in the plan, a batch takes 18 %
-    more processor time, whether its texts have any or not.
-    """
-
-    def __init__(self, adapted: OpenvinoBackend, make_plain: Callable[[], OpenvinoBackend]) -> None:
-        self.facts = adapted.facts
-        self._adapted = adapted
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
-        self._plain = self._background.submit(self._make_plain, make_plain)
-
-    def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        return self._of(batch).forward(batch, stream)
-
-    def forward_exact(self, batch: TokenBatch) -> Answers:
-        return self._adapted.forward_exact(batch)
-
-    def free_memory(self) -> None:
-        for backend in self._made():
-            backend.free_memory()
-
-    def renew(self, stream: int) -> None:
-        for backend in self._made():
-            backend.renew(stream)
-
-    def wait(self) -> None:
-        """Block until no plan is compiling, whether it succeeded or not."""
-        self._adapted.wait()
-        wait([self._plain])
-        for backend in self._made():
-            backend.wait()
-
-    def close(self) -> None:
-        """Wait for the compiler, then free everything. No forward may be running or follow."""
-        self._background.shutdown()
-        for backend in self._made():
-            backend.close()
-
-    def _of(self, batch: TokenBatch) -> OpenvinoBackend:
-        plain = self._plain.result() if batch.texts.adapters is None and self._plain.done() else None
-        return plain or self._adapted
-
-    def _made(self) -> list[OpenvinoBackend]:
-        plain = self._plain.result() if self._plain.done() else None
-        return [self._adapted] if plain is None else [self._adapted, plain]
-
-    def _make_plain(self, make_plain: Callable[[], OpenvinoBackend]) -> OpenvinoBackend | None:
-        self._adapted.wait()  # its plans come first
-        try:
-            return make_plain()
-        except Exception:
-            logger.exception("the plans without adapters could not be made: all batches run on those with adapters")
-            return None

@@ -41,7 +41,10 @@ def gains_from_int8(compiler: Compiler, dtype: str) -> bool:
     if compiler.spec.architecture in FLOAT32_BY_DEFAULT:
         logger.warning("int8: this architecture needs more exact numbers, so %s is used", dtype)
         return False
-    matrices = _layer_matrices(compiler)
+    matrices = [weight for weight in compiler.weights if len(weight.shape) == 2 and weight.dtype in NETWORK_DTYPES]
+    counts = Counter(weight.shape for weight in matrices)
+    # Those of layers: tables and heads have shapes of their own.
+    matrices = [weight for weight in matrices if counts[weight.shape] > 1]
     packed = [weight for weight in matrices if weight.shape[1] % INT8.group == 0]
     if not packed:
         logger.warning("int8: no matrix has a width that is a multiple of %d, so %s is used", INT8.group, dtype)
@@ -56,13 +59,6 @@ def gains_from_int8(compiler: Compiler, dtype: str) -> bool:
     return True
 
 
-def _layer_matrices(compiler: Compiler) -> list[Weight]:
-    """The matrices whose shape occurs more than once, as those of layers do. Tables and heads have their own shapes."""
-    matrices = [weight for weight in compiler.weights if len(weight.shape) == 2 and weight.dtype in NETWORK_DTYPES]
-    counts = Counter(weight.shape for weight in matrices)
-    return [weight for weight in matrices if counts[weight.shape] > 1]
-
-
 def product_speed(compiler: Compiler, weight: Weight) -> float:
     """The speed of a product with this matrix in int8, as a multiple of that in the model's usual format."""
     rows = np.ones((ROWS, weight.shape[1]), np.float32)
@@ -74,12 +70,11 @@ def product_speed(compiler: Compiler, weight: Weight) -> float:
         x = op.parameter([-1, weight.shape[1]], np.float32)
         model = ov.Model([ops.linear(x, ops.matrix(weight), None)], [x], "product")
         requests.append(compiler.compile_model(model, streams=1, packing=packing).create_infer_request())
-    times_s = np.array([[_timed_s(request, rows) for request in requests] for _ in range(1 + RUNS)])
+    times_s = np.zeros((1 + RUNS, len(requests)))
+    for run in times_s:
+        for i, request in enumerate(requests):
+            started_s = time.perf_counter()
+            request.infer([rows], share_inputs=True, share_outputs=True)
+            run[i] = time.perf_counter() - started_s
     usual_s, int8_s = times_s[1:].min(axis=0)
     return float(usual_s / int8_s)
-
-
-def _timed_s(request: ov.InferRequest, rows: np.ndarray) -> float:
-    started_s = time.perf_counter()
-    request.infer([rows], share_inputs=True, share_outputs=True)
-    return time.perf_counter() - started_s

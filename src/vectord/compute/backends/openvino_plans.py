@@ -15,16 +15,15 @@ import numpy.typing as npt
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import POOLED, Answers, TokenBatch
-from vectord.compute.heap import trim_heap
+from vectord.compute.memory import Scratch, trim_heap
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
 from vectord.compute.ops.packed_weights import PackedWeightsOps, Packing
-from vectord.compute.scratch import Scratch
 from vectord.errors import ModelUnavailable
 from vectord.housekeeping import Housekeeping
 
 RELEASE_S = 0.05  # the runtime lays out about 2 GB/s
-LONG_TOKENS = 4096  # after a longer batch, its memory is freed: 250 MB for 8,192 tokens with BGE-M3's shape
+LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
 InferencePrecision = Literal["bf16", "f32"]  # OpenVINO's names
 
@@ -132,12 +131,8 @@ class Plan:
 class Compiler:
     """Compiles plans of one model over one checkpoint."""
 
-    def __init__(
-        self, spec: ModelSpec, core: ov.Core, precision: InferencePrecision, threads: int, *, adapted: bool = True
-    ) -> None:
-        """adapted: whether its plans compute the model's adapters."""
+    def __init__(self, spec: ModelSpec, core: ov.Core, precision: InferencePrecision, threads: int) -> None:
         self.spec = spec
-        self._adapted = adapted
         self.precision = precision
         self.packing: Packing | None = None  # of matrices; None: they are held in `precision`
         self._threads = threads
@@ -186,18 +181,15 @@ class Compiler:
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
         packing = self.packing if precision is None else None
-        ops = self._make_ops(precision or self.precision, packing)
+        bfloat16 = (precision or self.precision) == "bf16"
+        ops = OpenvinoOps(bfloat16=bfloat16) if packing is None else PackedWeightsOps(packing, bfloat16=bfloat16)
         self._scratches.add(ops.scratch)
         with self.releasing():
             graph = self.graph(ops, groups)
             return Plan(self.compile_model(graph.model, streams, precision, packing), graph, ops, streams)
 
-    def _make_ops(self, precision: InferencePrecision, packing: Packing | None) -> OpenvinoOps:
-        bfloat16 = precision == "bf16"
-        return OpenvinoOps(bfloat16=bfloat16) if packing is None else PackedWeightsOps(packing, bfloat16=bfloat16)
-
     def graph(self, ops: OpenvinoOps, groups: int) -> OpenvinoGraph:
-        network = Network(self.spec, self._checkpoint, ops, adapted=self._adapted)
+        network = Network(self.spec, self._checkpoint, ops)
         return build(lambda tokens: network(tokens, self.spec.outputs), groups, by_token=self.spec.outputs - POOLED)
 
     def compile_model(

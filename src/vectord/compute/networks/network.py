@@ -75,15 +75,14 @@ _CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"}
 class Network(Generic[T]):
     """One model. Its only state is its weights, which the constructor loads."""
 
-    def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T], *, adapted: bool = True) -> None:
-        """adapted: whether it computes the model's adapters. Raises ModelUnavailable for an unknown architecture, an
-        unsupported config, or a tensor of another shape."""
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
+        """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
         module, prefixes = _architecture(spec)
         config = unread_settings(spec.folder / "config.json", spec.config)
         _refuse_unknown_class(spec, config, prefixes)
         weights, changes = split_adapters(weights, spec.adapters)
         weights = merge_adapter(weights, spec)
-        adapters = Adapters(changes, len(spec.adapters), ops) if changes and adapted else None
+        adapters = Adapters(changes, len(spec.adapters), ops) if changes else None
         reader = WeightReader(weights, ops, adapters=adapters)
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)

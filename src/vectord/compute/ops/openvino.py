@@ -20,6 +20,7 @@ import numpy.typing as npt
 from vectord.checkpoints.activations import LEAK, SELU_ALPHA, SELU_SCALE
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight, fill_rows, in_bfloat16
+from vectord.compute.memory import Scratch
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.compute.ops.groups import (
     Group,
@@ -31,7 +32,6 @@ from vectord.compute.ops.groups import (
     positions,
     unpack_rows,
 )
-from vectord.compute.scratch import Scratch
 from vectord.schema import Float32, Int32
 
 

@@ -1,11 +1,8 @@
-"""Memory for constants that are computed from a checkpoint: arrays in a temporary file without a name.
-
-A backend makes one for each graph, in the loading thread. The runtime copies matrices into its own layout and rarely
-reads the constants after that. In a file, their pages can be released, as those of a checkpoint.
-"""
+"""Memory that returns to the system: computed constants in a temporary file, and the heap of the C library (glibc)."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import mmap
 import os
@@ -19,11 +16,35 @@ import numpy.typing as npt
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 2**27  # of the file: each map holds a file descriptor
+LARGE_BYTES = 2**20  # a buffer of this size has pages of its own, which return to the system when it is freed
+KEPT_BYTES = 8 * 2**20  # of free memory at the end of each thread's heap
 _ALIGNMENT = 64  # bytes: a runtime may require it
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # parameters of mallopt
+
+
+def limit_freed_memory() -> None:
+    """Return freed memory to the system early. Called once per process, before its threads start.
+
+    By default glibc raises both limits with the largest buffer that was freed, and each thread then keeps up to 64 MB.
+    OpenVINO replaces a buffer by a larger one when a larger batch comes, and the outgrown ones would stay in the heap.
+    """
+    if hasattr(ctypes.pythonapi, "mallopt"):
+        ctypes.pythonapi.mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        ctypes.pythonapi.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def trim_heap() -> None:
+    """Return the heap's free pages to the system. Called in any thread, after freeing much memory."""
+    if hasattr(ctypes.pythonapi, "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)  # without the interpreter's lock
 
 
 class Scratch:
-    """Writable arrays, which live as long as this object."""
+    """Writable arrays in a temporary file without a name, which live as long as this object.
+
+    A backend makes one for each graph, in the loading thread, for constants that are computed from a checkpoint. The
+    runtime copies matrices into its own layout and rarely reads the constants after that.
+    """
 
     def __init__(self) -> None:
         self._maps: list[mmap.mmap] = []
@@ -54,7 +75,11 @@ class Scratch:
             return True
         if self._has_file and hasattr(os, "posix_fallocate"):
             try:
-                self._maps.append(_map_file(max(size, SEGMENT_BYTES)))
+                segment = max(size, SEGMENT_BYTES)
+                with tempfile.TemporaryFile() as file:
+                    # Reserved first: a write to a page that the disk has no room for ends the process.
+                    os.posix_fallocate(file.fileno(), 0, segment)
+                    self._maps.append(mmap.mmap(file.fileno(), segment))
                 self._at = 0
                 return True
             except OSError as error:
@@ -66,10 +91,3 @@ class Scratch:
                 )
         self._has_file = False
         return False
-
-
-def _map_file(size: int) -> mmap.mmap:
-    """Raises OSError: no room, or no folder for temporary files."""
-    with tempfile.TemporaryFile() as file:
-        os.posix_fallocate(file.fileno(), 0, size)  # a write to a page that the disk has no room for ends the process
-        return mmap.mmap(file.fileno(), size)

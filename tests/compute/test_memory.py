@@ -1,16 +1,19 @@
-"""Tests of compute/scratch.py."""
+"""Memory returns to the system: of the heap, and of computed constants."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vectord.compute.scratch import SEGMENT_BYTES, Scratch
+from vectord.compute.memory import KEPT_BYTES, SEGMENT_BYTES, Scratch
 
 
 @pytest.fixture
@@ -59,3 +62,43 @@ def test_without_room_arrays_are_in_memory(
     assert [record.getMessage().partition(" has ")[2] for record in caplog.records] == [
         "no room for 16 bytes of weights (No space left on device): they stay in memory"
     ]
+
+
+# --- the heap ---
+
+GROWTH = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+import psutil
+from vectord.compute.memory import limit_freed_memory
+
+def resident_mb():
+    return psutil.Process().memory_info().rss >> 20
+
+if sys.argv[1] == "limited":
+    limit_freed_memory()
+before_mb = resident_mb()
+together = Barrier(6)
+
+def allocate_and_free(_):
+    bytes(30 * 2**20)  # glibc raises its limits when this is freed
+    together.wait()
+    small = [bytes(100_000) for _ in range(300)]
+    together.wait()
+
+with ThreadPoolExecutor(6) as threads:
+    list(threads.map(allocate_and_free, range(6)))
+    print(resident_mb() - before_mb)
+"""
+EXPECTED_MB = 6 * KEPT_BYTES // 2**20 + 12
+
+
+@pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="not glibc")
+def test_freed_memory_returns_to_the_system() -> None:
+    """Six threads that freed 30 MB each keep KEPT_BYTES each; more by default, or the limits could go."""
+    limited_mb, default_mb = (
+        int(subprocess.run([sys.executable, "-c", GROWTH, how], capture_output=True, check=True, text=True).stdout)
+        for how in ("limited", "default")
+    )
+    assert limited_mb <= EXPECTED_MB < default_mb
