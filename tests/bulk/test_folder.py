@@ -199,18 +199,6 @@ def test_shards_may_start_at_the_same_time(tmp_path: Path, monkeypatch: pytest.M
     assert names_in(tmp_path / "out.jsonl.parts") == {"_vectord.json", "_lock"}
 
 
-def test_parts_of_no_job_are_not_used(tmp_path: Path) -> None:
-    """Nor deleted without --restart."""
-    job = job_of("in", tmp_path / "out.jsonl", keep_parts=True)
-    job.folder.mkdir()
-    (job.folder / "part-000000.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"has parts and no _vectord\.json; --restart"):
-        open_folder(job, ".jsonl", MANIFEST, restart=False)
-    folder = open_folder(job, ".jsonl", MANIFEST, restart=True)
-    assert folder.parts.finished() == []
-    folder.close()
-
-
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as on a full disk. The next start is not locked out."""
 
@@ -234,15 +222,3 @@ async def test_a_damaged_manifest_is_an_error(tmp_path: Path, source: Path) -> N
     with pytest.raises(ConfigError, match=r"is damaged; --restart"):
         await pipeline_of(job, FakeEmbedder()).run()
     assert (await pipeline_of(job, FakeEmbedder(), restart=True).run()).resumed_from == 0
-
-
-async def test_a_deleted_folder_ends_the_job_at_the_next_part(tmp_path: Path, source: Path) -> None:
-    """Otherwise the job runs for hours and fails at its end."""
-    job = job_of(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
-
-    def delete(texts: object) -> None:
-        if job.folder.exists():
-            job.folder.rename(tmp_path / "elsewhere")
-
-    with pytest.raises(BulkFailed, match="OUT cannot be written: No such file"):
-        await pipeline_of(job, FakeEmbedder(before=delete)).run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -254,20 +253,6 @@ async def test_a_changed_input_is_refused(tmp_path: Path) -> None:
     assert (summary.rows, summary.resumed_from) == (301, 0)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [({"kind": "query"}, "kind None, now query"), ({"part_rows": 50}, "part_rows 100, now 50")],
-    ids=["kind", "part_rows"],
-)
-async def test_changed_options_are_refused_by_name(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    """Or the parts of OUT would have different vectors or rows."""
-    source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
-    with pytest.raises(BulkFailed):
-        await run_job(source, tmp_path / "out.jsonl", part_rows=100)
-    with pytest.raises(ConfigError, match=message):
-        await run_job(source, tmp_path / "out.jsonl", **{"part_rows": 100, **changed})
-
-
 async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     """--restart replaces it when the new one is complete."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(3), {"text": "poison"}])
@@ -280,11 +265,3 @@ async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     assert out.read_text() == "precious"
     summary = await run_job(source, out, part_rows=2, on_error="null")
     assert (summary.rows, summary.resumed_from) == (4, 2)
-
-
-async def test_a_job_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
-    """The column does not exist."""
-    source = write_input(tmp_path / "in.csv", rows_of(3))
-    with pytest.raises(ConfigError, match="there is no 'body'; there are 'id', 'text'"):
-        await run_job(source, tmp_path / "out.jsonl", column="body")
-    assert os.listdir(tmp_path) == ["in.csv"]  # noqa: PTH208

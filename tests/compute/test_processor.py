@@ -47,7 +47,6 @@ def eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 QUOTAS = {
     "no cgroups": ({}, 8),
     "version 2": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "300000 100000\n"}, 3),
-    "version 2, no limit": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "max 100000"}, 8),
     "rounded down": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "399999 100000"}, 3),
     "less than one": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "50000 100000"}, 1),
     "limit of the pod": (
@@ -76,25 +75,7 @@ QUOTAS = {
         },
         2,
     ),
-    "version 1, no limit": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-        8,
-    ),
-    "another controller's group": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu/elsewhere/cpu.cfs_quota_us": "100000\n",
-            "sys/fs/cgroup/cpu/elsewhere/cpu.cfs_period_us": "100000\n",
-        },
-        8,
-    ),
-    "more than there are": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "9900000 100000"}, 8),
     "nonsense": ({"proc/self/cgroup": "0::/\nnonsense", "sys/fs/cgroup/cpu.max": "lots"}, 8),
-    "a period of nothing": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 0"}, 8),
 }
 
 
@@ -122,23 +103,15 @@ def test_the_budget_without_affinity_counts_processors(tmp_path: Path, monkeypat
     assert thread_budget(tmp_path) == 1
 
 
-def test_the_budget_of_this_machine_is_valid() -> None:
-    """The real files can be read."""
-    assert 1 <= thread_budget() <= (os.cpu_count() or 1)
-
-
 @pytest.mark.parametrize(
     ("cpuinfo", "answer"),
     [
         ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-        ("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
         ("processor\t: 0\nflags\t\t: fpu avx2 avx512f\n", False),
         ("processor\t: 0\nFeatures\t: fp asimd bf16\n", False),
-        ("processor\t: 0\nflags_of_something_else : avx512_bf16\nflags\t: sse\n", False),
-        ("processor\t: 0\n", None),
         (None, None),
     ],
-    ids=["AVX-512", "AMX", "without", "Arm", "another line", "no flags", "no cpuinfo"],
+    ids=["AVX-512", "without", "Arm", "no cpuinfo"],
 )
 def test_bfloat16_follows_the_processors_flags(tmp_path: Path, cpuinfo: str | None, answer: bool | None) -> None:
     """Only x86's instructions count: the runtime uses float16 on Arm. None: the system does not report them."""
@@ -149,8 +122,6 @@ def test_bfloat16_follows_the_processors_flags(tmp_path: Path, cpuinfo: str | No
     ("flags", "answer"),
     [
         ("avx2 avx_vnni", True),
-        ("avx512f avx512_vnni", True),
-        ("amx_int8", True),
         ("asimd asimddp", True),
         ("avx2", False),
     ],

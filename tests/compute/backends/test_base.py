@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tests.compute.backends.models import write_all_kinds, write_splade
+from tests.compute.backends.models import write_splade
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import ANSWER_LIMIT_BYTES, max_batch_texts
@@ -27,16 +26,6 @@ def test_a_batch_fills_the_limit(splade: ModelSpec, words: int, texts: int) -> N
     """In float32 rows, and not one more."""
     assert max_batch_texts(with_words(splade, words)) == texts
     assert 4 * words * texts <= ANSWER_LIMIT_BYTES < 4 * words * (texts + 1)
-
-
-def test_one_text_always_fits(splade: ModelSpec) -> None:
-    """A vocabulary beyond the limit makes batches of one text."""
-    assert max_batch_texts(with_words(splade, ANSWER_LIMIT_BYTES // 4 + 1)) == 1
-
-
-def test_other_outputs_have_no_text_limit(tmp_path: Path) -> None:
-    """Outputs as wide as the network are bounded by the batch's tokens."""
-    assert max_batch_texts(write_all_kinds(tmp_path)) is None
 
 
 @pytest.mark.parametrize("words", [None, 0, -5, "many", 10**12], ids=str)

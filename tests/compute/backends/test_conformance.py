@@ -29,7 +29,6 @@ from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import backends
 from vectord.compute.backends.base import ANSWER_LIMIT_BYTES, POOLED, Answers, Backend, BackendOptions, TokenBatch
 from vectord.compute.networks.network import Network
-from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 
 NOT_BACKENDS = {"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"}
@@ -175,16 +174,6 @@ def test_outputs_survive_the_next_forward(backend: Backend, spec: ModelSpec) -> 
     assert_close(backend.forward(batch, 0), kept)
 
 
-def test_inputs_are_not_modified(backend: Backend, spec: ModelSpec) -> None:
-    """The engine may use a batch's arrays again, to retry single texts."""
-    batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
-    backend.forward(batch, 0)
-    untouched = pack_texts(*random_texts(LENGTHS))
-    np.testing.assert_array_equal(batch.texts.ids, untouched.ids)
-    np.testing.assert_array_equal(batch.texts.type_ids, untouched.type_ids)
-    np.testing.assert_array_equal(batch.texts.cu_seqlens, untouched.cu_seqlens)
-
-
 def test_streams_run_concurrently(backend: Backend, spec: ModelSpec) -> None:
     """Each stream has the same outputs while all others run."""
     streams = backend.facts.streams
@@ -216,18 +205,6 @@ def test_exact_equals_forward_for_a_float32_model(backend: Backend, spec: ModelS
     with ThreadPoolExecutor(3) as pool:
         for got in pool.map(backend.forward_exact, [batch] * 3):
             assert_close(got, want)
-
-
-def test_impossible_calls_are_assertions(backend: Backend, spec: ModelSpec) -> None:
-    """No client can cause an empty batch or an unknown stream."""
-    none = np.zeros(0, np.int32)
-    empty = PackedTexts(ids=none, type_ids=none, cu_seqlens=np.zeros(1, np.int32))
-    with pytest.raises(AssertionError):
-        backend.forward(TokenBatch(texts=empty, outputs=spec.outputs), 0)
-    with pytest.raises(AssertionError):
-        backend.forward_exact(TokenBatch(texts=empty, outputs=spec.outputs))
-    with pytest.raises(AssertionError):
-        backend.forward(batch_of([1, 2], outputs=spec.outputs), backend.facts.streams)
 
 
 def test_outputs_equal_the_reference(backend: Backend, spec: ModelSpec) -> None:

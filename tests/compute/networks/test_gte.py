@@ -14,7 +14,6 @@ from tests.models import pack_texts
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 60)
 
@@ -72,22 +71,3 @@ def test_names_of_transformers_are_read(tmp_path: Path) -> None:
     for prefix in ("", "gte.", "new."):
         renamed = {prefix + name: weight for name, weight in weights.items()}
         np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
-
-
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "absolute positions": ({"position_embedding_type": "absolute"}, "position_embedding_type must be 'rope'"),
-    "RMS norms": ({"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm'"),
-    "scores scaled by length": ({"logn_attention_scale": True}, "logn_attention_scale must be False"),
-    "mixed scaling": ({"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "mixed_b must be None"),
-    "scaling that is no object": ({"rope_scaling": "ntk"}, "rope_scaling must be an object"),
-    "unknown scaling": ({"rope_scaling": {"type": "longrope"}}, r"rope_scaling\.(rope_)?type must be one of"),
-    "no base": ({"rope_theta": 0}, "rope_theta must be a number above 0"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """The error names the key and the expected value."""
-    folder = change_config(write_tiny(tmp_path, "Gte"), **{**PUBLISHED, **change})
-    with pytest.raises(ModelUnavailable, match=message):
-        numpy_answer(CASES["gte"].spec(folder), TEXTS)

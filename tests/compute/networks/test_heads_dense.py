@@ -65,12 +65,6 @@ def test_dense_widths_must_chain(folder: Path) -> None:
         embed(replace(spec, dense_modules=spec.dense_modules[1:]), random_texts([3]))
 
 
-def test_dimensions_must_match_the_modules(folder: Path) -> None:
-    """The reported dimensions are those of the vectors."""
-    with pytest.raises(ModelUnavailable, match="give 16 numbers per text, not 32"):
-        embed(read_tiny_spec(folder, dimensions=32), random_texts([3]))
-
-
 def test_a_dense_file_must_fit_its_config(folder: Path) -> None:
     """A Dense checkpoint of another shape stops the load and names the tensor."""
     spec = read_tiny_spec(folder)

@@ -13,7 +13,7 @@ from tests.compute.networks.case import numpy_answer, pad, texts_of
 from tests.compute.networks.plain_jina_bert import WIDTH, jina_states, write_jina_bert
 from tests.compute.networks.tiny_decoders import CONFIGS, load_reference
 from tests.compute.networks.tiny_decoders import write as write_decoder
-from tests.compute.networks.tiny_encoders import CASES, FACTS, change_config, reference_model, write_tiny
+from tests.compute.networks.tiny_encoders import CASES, FACTS, reference_model, write_tiny
 from tests.models import read_tiny_spec
 from tests.text.makers import CHAT_SPECIALS, qwen3, read
 from torch.nn.functional import linear
@@ -161,17 +161,3 @@ def test_the_number_of_labels_must_fit_the_checkpoint(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path, "Bert", "ForSequenceClassification", num_labels=2)
     with pytest.raises(ModelUnavailable, match=r"tensor classifier.weight is 2 x 32; by config.json .* 5 x 32"):
         scores_of(folder, "bert", 5)
-
-
-def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
-    """A bare encoder for scores stops the load and names the missing part."""
-    folder = write_tiny(tmp_path, "Roberta")
-    with pytest.raises(ModelUnavailable, match=r"no tensor classifier.dense.weight, which should be 32 x 32"):
-        scores_of(folder, "roberta", 1)
-
-
-def test_modernbert_pooling_must_be_known(tmp_path: Path) -> None:
-    """A classifier with another pooling is refused."""
-    folder = change_config(write_tiny(tmp_path, "ModernBert", "ForSequenceClassification"), classifier_pooling="max")
-    with pytest.raises(ModelUnavailable, match="classifier_pooling must be one of cls, mean; found 'max'"):
-        scores_of(folder, "modernbert", 2)

@@ -13,7 +13,6 @@ from tests.compute.networks.tiny_encoders import CASES
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.networks.jina_bert_v2 import slopes
-from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 128, 30)
 
@@ -37,35 +36,9 @@ def test_names_under_a_head_are_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(numpy_answer(spec_of(folder), TEXTS), want, atol=1e-5)
 
 
-def test_token_types_are_used(tmp_path: Path) -> None:
-    """The second text of a pair has type 1."""
-    folder = write_jina_bert(tmp_path)
-    types = [[0] * 4 + [1] * 5, [0], [1] * 128, [0] * 30]
-    got = numpy_answer(spec_of(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
-    np.testing.assert_allclose(got, jina_states(folder, TEXTS, types), atol=1e-5)
-
-
 def test_slopes_equal_the_published_ones() -> None:
     """For 8 heads as in the paper; for 12, as in jina-embeddings-v2-base, 8 of 8 and every other of 16."""
     eight = [2.0**-i for i in range(1, 9)]
     np.testing.assert_allclose(slopes(8), eight)
     np.testing.assert_allclose(slopes(12), [*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
     np.testing.assert_allclose(slopes(1), [2.0**-8])
-
-
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "positions in a table": ({"position_embedding_type": "absolute"}, "position_embedding_type must be 'alibi'"),
-    "unknown layer in between": ({"feed_forward_type": "swiglu"}, "feed_forward_type must be one of geglu, reglu"),
-    "positions without end": (
-        {"max_position_embeddings": 2**24},
-        "6 heads of 16777216 positions; together at most 2097152 are served",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """The error names the key and the expected value."""
-    folder = write_jina_bert(tmp_path, **change)
-    with pytest.raises(ModelUnavailable, match=message):
-        numpy_answer(spec_of(folder), TEXTS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compute.networks.case import numpy_answer, pad, padded_states, rename, texts_of
+from tests.compute.networks.case import numpy_answer, padded_states, rename, texts_of
 from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
 from tests.models import pack_texts
 
@@ -131,53 +131,3 @@ def test_names_of_transformers_are_read(folder: Path) -> None:
     for prefix in ("", "nomic_bert.", "bert."):
         renamed = {prefix + name: weight for name, weight in weights.items()}
         np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
-
-
-def test_token_types_are_used(folder: Path) -> None:
-    """The second text of a pair has type 1, as in transformers."""
-    types = [[0] * 4 + [1] * 5, [0], [1] * 60]
-    got = numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
-    want = padded_states(reference_model(folder, "NomicBert"), TEXTS, filler=1, token_type_ids=pad(types)[0])
-    np.testing.assert_allclose(got, want, atol=1e-5)
-
-
-EXPERTS: dict[str, Any] = {"activation_function": "gelu", "moe_every_n_layers": 2, "moe_top_k": 2, "num_experts": 4}
-
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "norms first": ({"prenorm": True}, "prenorm must be False; found True"),
-    "biases that are missing": ({"qkv_proj_bias": True}, "no tensor encoder.layers.0.attn.Wqkv.bias"),
-    "shares of experts that sum to 1": (
-        {**EXPERTS, "moe_normalize_expert_weights": True},
-        "moe_normalize_expert_weights must be False",
-    ),
-    "experts for all tokens": ({**EXPERTS, "num_shared_experts": 1}, "num_shared_experts must be 0; found 1"),
-    "experts that choose tokens": ({**EXPERTS, "expert_choice_router": True}, "expert_choice_router must be False"),
-    "more experts a token than there are": (
-        {**EXPERTS, "moe_top_k": 5},
-        "moe_top_k must be a whole number from 1 to 4",
-    ),
-    "gated experts": ({**EXPERTS, "activation_function": "swiglu"}, "activation_function must be 'gelu'"),
-    "experts in no layer": ({"num_experts": 8}, "num_experts must be 0; found 8"),
-    "half of a head turned": ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1.0; found 0.5"),
-    "pairs side by side": ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved must be False"),
-    "frequencies by length": ({"rotary_scaling_factor": 2}, "rotary_scaling_factor must be None; found 2"),
-    "an unknown activation": (
-        {"activation_function": "relu"},
-        "activation_function must be one of swiglu, geglu, gelu",
-    ),
-    "a size under its own key": ({"n_embd": 0}, "n_embd must be a whole number from 1"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_an_unsuitable_config_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    """The error names the key as in the file, and the expected value."""
-    with pytest.raises(ModelUnavailable, match=message):
-        numpy_answer(CASES["nomic_bert"].spec(folder, config={**PUBLISHED, **change}), TEXTS)
-
-
-def test_other_positions_are_refused(tmp_path: Path) -> None:
-    """Scaling, which no published model has."""
-    folder = change_config(write_tiny(tmp_path, "NomicBert"), rope_parameters={"rope_type": "longrope"})
-    with pytest.raises(ModelUnavailable, match=r"rope_parameters\.rope_type must be one of"):
-        numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS)

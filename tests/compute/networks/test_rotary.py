@@ -72,13 +72,6 @@ def test_extreme_values_make_a_table(turns: str) -> None:
     assert np.isfinite(found.cos).all()
 
 
-def test_no_mapping_is_no_scaling() -> None:
-    """Plain positions are written as nothing, null, an empty mapping or "default"."""
-    plain = Rotary(theta=1000.0)
-    assert read_rotary({}, ("rope_parameters", "full_attention"), theta=1000.0, positions=1) == plain
-    assert [read(scaling) for scaling in (None, {}, {"type": "default"}, {"rope_type": "default"})] == [plain] * 4
-
-
 FAULTS: dict[str, tuple[object, str]] = {
     "a list": ([], "rope_scaling must be an object"),
     "another kind": ({"rope_type": "longrope"}, "rope_scaling.rope_type must be one of .*; found 'longrope'"),

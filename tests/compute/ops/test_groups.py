@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models import pack_texts
@@ -23,7 +22,6 @@ from vectord.compute.ops.groups import (
     keys_end_to_end,
     length_groups,
     piece_order,
-    pooled_pieces,
     positions,
     unpack_rows,
 )
@@ -104,16 +102,6 @@ def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int)
 
 
 @settings(deadline=None, max_examples=60)
-@given(batches, group_counts, steps)
-def test_a_group_is_as_long_as_its_longest_text(lengths: list[int], max_groups: int, step: int) -> None:
-    """Rounded up to the step; the shortest group comes first."""
-    groups = grouped(lengths, max_groups, step)
-    widths = [group.queries.rows.shape[1] for group in groups]
-    assert widths == [-(-max(lengths[text] for text in group.pieces) // step) * step for group in groups]
-    assert widths == sorted(widths)
-
-
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=8), st.integers(1, 4), steps)
 def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: int, step: int) -> None:
     """No other way to cut the sorted texts into as many groups costs less, with equal and different keys."""
@@ -146,19 +134,6 @@ def test_piece_order_reverses_the_sorting(lengths: list[int], max_groups: int) -
     groups = grouped(lengths, max_groups, 16)
     by_group = np.concatenate([[lengths[text] for text in group.pieces] for group in groups])
     np.testing.assert_array_equal(by_group[piece_order(groups)], lengths)
-
-
-def test_one_long_text_does_not_pad_the_others() -> None:
-    """Groups of equal size would get this wrong: the long text has its own group."""
-    groups = grouped([20] * 15 + [256], 4, 16)
-    assert [group.queries.rows.shape for group in groups] == [(15, 32), (1, 256)]
-
-
-def test_an_empty_batch_is_an_assertion() -> None:
-    """The scheduler makes batches of at least one text."""
-    nothing = Runs(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    with pytest.raises(AssertionError):
-        length_groups(AttentionPieces(nothing, nothing), 4, 16)
 
 
 # --- what attends to what -------------------------------------------------------------------------------------
@@ -218,30 +193,3 @@ def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_grou
             assert len(extra) <= 1 or len(keys) <= piece_rows + len(near)
             seen += queries
     assert sorted(seen) == list(range(texts.ids.size))
-
-
-def test_short_texts_and_wide_windows_are_not_cut() -> None:
-    """Pieces reread rows, so texts that fit into one piece stay whole."""
-    for lengths, window in (([PIECE_ROWS, 3], 1), ([4 * PIECE_ROWS], 2 * PIECE_ROWS), ([4 * PIECE_ROWS], None)):
-        pieces = attending_pieces(texts_of(lengths), window)
-        assert pieces.queries.lengths.tolist() == lengths
-        assert pieces.keys is pieces.queries
-        assert pieces.parents is None
-
-
-def test_pieces_are_even() -> None:
-    """For few distinct lengths: one row more than two pieces makes three."""
-    pieces = attending_pieces(texts_of([2 * PIECE_ROWS + 1, 5]), 3)
-    assert pieces.queries.lengths.tolist() == [171, 171, 171, 5]
-    assert pieces.queries.starts.tolist() == [0, 171, 342, 513]
-    assert pieces.keys.starts.tolist() == [0, 168, 339, 513]
-    assert pieces.keys.lengths.tolist() == [174, 177, 174, 5]
-
-
-def test_pooled_pieces_are_the_spans() -> None:
-    """Or the texts, without spans."""
-    spanned = pack_texts([1, 2, 3], [4, 5], spans=np.array([[1, 2], [0, 3], [3, 5]], np.int32))
-    for texts, starts, lengths in ((spanned, [1, 0, 3], [1, 3, 2]), (texts_of([3, 2]), [0, 3], [3, 2])):
-        pieces = pooled_pieces(texts)
-        assert (pieces.queries.starts.tolist(), pieces.queries.lengths.tolist()) == (starts, lengths)
-        assert pieces.keys is pieces.queries

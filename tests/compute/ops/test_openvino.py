@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.models import pack_texts
 
 from vectord.checkpoints.checkpoint import Weight
@@ -21,10 +19,6 @@ from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.checkpoints.spec import Output
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.openvino import (
-    KEEP_PACKED,
-    KEPT_LAYOUTS,
-    KEPT_LENGTH,
-    LENGTH_STEP,
     WORDS_AT_ONCE,
     OpenvinoGraph,
     OpenvinoOps,
@@ -88,32 +82,6 @@ def test_rows_are_rounded_up(tokens: int, rows: int) -> None:
     assert not inputs["ids"][tokens:].any()
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 5))
-def test_inputs_fit_the_graph(lengths: list[int], groups: int) -> None:
-    """Every group has places and a mask of rounded lengths, used or not; positions restart at 0."""
-    inputs = inputs_of(build(attend(OpenvinoOps(), SPEC, WINDOWED), groups), texts_of(*lengths))
-    texts = pooled = 0
-    for g in range(groups):
-        count, length = inputs[f"queries{g}"].shape
-        assert inputs[f"keys{g}"].shape == (count, length)
-        assert inputs[f"padding{g}"].shape == (count, 1, 1, length)
-        assert length % LENGTH_STEP == 0
-        pieces, query_places = inputs[f"queries{g}w3"].shape
-        key_places = inputs[f"keys{g}w3"].shape[1]
-        assert inputs[f"query_positions{g}w3"].shape == (pieces, 1, query_places, 1)
-        assert inputs[f"key_positions{g}w3"].shape == (pieces, 1, 1, key_places)
-        assert query_places % LENGTH_STEP == key_places % LENGTH_STEP == 0
-        texts, pooled = texts + count, pooled + len(inputs[f"span_rows{g}"])
-    assert texts == pooled == len(lengths)
-    assert f"queries{groups}" not in inputs
-    np.testing.assert_array_equal(
-        inputs["positions"][: sum(lengths)], np.concatenate([np.arange(length) for length in lengths])
-    )
-    assert {array.dtype for array in inputs.values()} == {np.dtype(np.int32), np.dtype(np.float32)}
-    assert all(array.flags.c_contiguous for array in inputs.values())
-
-
 def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
     """Only of a whole text that attends to all of itself. The runtime has not changed it, and few are kept."""
     graph = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
@@ -136,20 +104,6 @@ def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
     assert (
         sum(one is other for one, other in zip(first, again, strict=True)) == len(graph.inputs) - 2
     )  # not ids, type_ids
-    for length in range(1, KEPT_LAYOUTS + 10):
-        graph.pack(texts_of(length), ())
-    assert len(graph._kept) == KEPT_LENGTH < KEPT_LAYOUTS  # longer texts do not displace queries
-
-
-def test_the_graph_has_only_needed_inputs() -> None:
-    """A network without types or attention has no inputs for them, and `pack` makes none."""
-    ops = OpenvinoOps()
-    words = ops.constant(table())
-    embed = build(lambda tokens: {"tokens": ops.embed(words, tokens.ids)}, groups=4)
-    assert embed.inputs == ("ids",)
-    assert [array.tolist() for array in embed.pack(texts_of(2), ())] == [[1, 2, 0, 0]]
-    first = build(lambda tokens: {"dense": ops.first(ops.embed(words, tokens.ids), tokens)}, groups=4)
-    assert set(first.inputs) == {"ids", "firsts"}
 
 
 @pytest.mark.parametrize("specs", [(SPEC,), (CAUSAL,), (WINDOWED, SPEC)], ids=["all", "causal", "windows"])
@@ -209,23 +163,6 @@ def test_computed_matrices_are_held_in_the_type_of_the_plan(bfloat16: bool) -> N
         node = ops.constant(ComputedWeight("w", shape, lambda shape=shape: [np.ones(shape, np.float32)]))
         constant = node.input_value(0).get_node() if node.get_input_size() else node
         assert constant.get_element_type() == expected
-
-
-def test_constants_live_as_long_as_the_op_set() -> None:
-    """OpenVINO keeps no reference to shared memory, so the op set must."""
-    array = np.ones((4, 3), np.float32)
-    ops = OpenvinoOps()
-    before = sys.getrefcount(array)
-    ops.constant(Weight("w", "F32", array))
-    assert sys.getrefcount(array) > before
-
-
-def test_only_matrices_of_16_bits_stay_packed() -> None:
-    """They have the runtime's own mark; without it the runtime would hold them in 32 bits too."""
-    ops = OpenvinoOps()
-    for dtype, shape, packed in (("F16", (4, 3), True), ("F16", (4,), False), ("F32", (4, 3), False)):
-        array = np.zeros(shape, {"F16": np.float16, "F32": np.float32}[dtype])
-        assert (KEEP_PACKED in ops.constant(Weight("w", dtype, array)).get_rt_info()) == packed
 
 
 def test_words_are_cut_over_the_same_memory() -> None:

@@ -81,12 +81,6 @@ def test_a_device_is_measured(full_at: int, room_bytes: int, budget: int) -> Non
     assert choose_budget(measure(device(full_at), room_bytes, 60.0, now_s=lambda: 0.0), room_bytes, 1) == budget
 
 
-def test_measuring_stops_before_memory_does() -> None:
-    """The memory of twice the tokens is predicted before it is tried."""
-    measured = measure(device(10**6), 5_000_000, 60.0, now_s=lambda: 0.0)
-    assert [point.tokens for point in measured] == [1024, 2048, 4096]
-
-
 def test_out_of_memory_ends_the_measurement() -> None:
     """For example if another process takes the rest meanwhile."""
     measured = measure(device(10**6, memory=3_000_000), PLENTY, 60.0, now_s=lambda: 0.0)
@@ -125,8 +119,3 @@ def test_texts_by_memory(gib: int, short: int | None, long: int) -> None:
 def test_batches_are_bound_by_launches_until_they_take_longer(full_at: int, tokens: int) -> None:
     """The largest measured size that takes no longer than smaller ones."""
     assert launch_bound(measure(device(full_at), PLENTY, 60.0), otherwise=7) == tokens
-
-
-def test_without_a_measurement_a_given_size_is_bound_by_launches() -> None:
-    """A load that measures nothing captures graphs up to it."""
-    assert launch_bound([], otherwise=7) == 7

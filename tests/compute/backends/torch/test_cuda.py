@@ -14,7 +14,7 @@ from tests.models import batch_of, pack_texts, random_texts
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import POOLED, Answers, BackendOptions, TokenBatch
+from vectord.compute.backends.base import Answers, BackendOptions, TokenBatch
 from vectord.compute.backends.torch import TorchBackend, load
 from vectord.compute.backends.torch.device import MIB, cap_memory
 from vectord.compute.backends.torch.graphs import Graphs
@@ -95,17 +95,6 @@ def test_8_bits_keep_the_direction(dtype: str, tmp_path: Path) -> None:
     backend.close()
 
 
-def test_packed_equals_alone(spec: ModelSpec) -> None:
-    """Neighbours change a text by rounding only."""
-    texts = random_texts(LENGTHS)
-    backend = on_gpu(spec, "bfloat16")
-    together = backend.forward(batch_of(*texts, outputs=spec.outputs), 0)
-    alone = [backend.forward(batch_of(text, outputs=spec.outputs), 0) for text in texts]
-    want = {output: np.concatenate([one[output] for one in alone]) for output in spec.outputs}
-    assert_close(together, want, TOLERANCES["bfloat16"] / 4)
-    backend.close()
-
-
 def test_streams_do_not_mix_batches(spec: ModelSpec) -> None:
     """Batches of both forms and many sizes, on two streams at once, have the outputs of sequential runs."""
     backend = on_gpu(spec, "float16")
@@ -175,11 +164,3 @@ def test_repeated_loads_free_their_memory(tmp_path: Path) -> None:
         backend.close()
         del backend
     assert torch.cuda.memory_allocated() <= before + MIB
-
-
-def test_rows_of_every_output_are_the_batchs_own(spec: ModelSpec) -> None:
-    """Not those of the shape that holds it."""
-    backend = on_gpu(spec, "float16")
-    for output, rows in backend.forward(batch_of(*random_texts(LENGTHS), outputs=spec.outputs), 0).items():
-        assert len(rows) == (len(LENGTHS) if output in POOLED else sum(LENGTHS))
-    backend.close()

@@ -107,17 +107,6 @@ def test_graphs_equal_the_network(model: str, tmp_path: Path) -> None:
     assert capture.replayed >= len(BATCHES)
 
 
-def test_outputs_survive_the_next_run(spec: ModelSpec) -> None:
-    """A returned output is not memory that the next batch overwrites."""
-    with_graphs, _ = backends_of(spec, Recorder())
-    batch = batch_of(*random_texts((9, 4)), outputs=spec.outputs)
-    first = with_graphs.forward(batch, 0)
-    kept = {output: rows.copy() for output, rows in first.items()}
-    with_graphs.forward(batch_of(*random_texts((9, 4), seed=1), outputs=spec.outputs), 1)
-    for output, rows in kept.items():
-        np.testing.assert_array_equal(first[output], rows)
-
-
 def test_streams_share_the_graphs(spec: ModelSpec) -> None:
     """Two concurrent threads use the same memory, one after the other."""
     with_graphs, grouped = backends_of(spec, Recorder())
@@ -163,13 +152,6 @@ def test_graphs_stop_at_their_memory() -> None:
     capture = Recorder(graph_bytes=100)
     graphs = captured(fake_shapes(64, 32, 16, 8), capture, memory_bytes=250)
     assert (len(graphs), capture.captured) == (2, 3)
-
-
-def test_graphs_stop_at_their_time() -> None:
-    """None starts after it."""
-    capture = Recorder()
-    graphs = captured(fake_shapes(64, 32, 16, 8), capture, time_s=1.5, now_s=lambda: float(capture.captured))
-    assert len(graphs) == capture.captured == 2
 
 
 def test_a_failed_capture_is_logged(caplog: pytest.LogCaptureFixture) -> None:

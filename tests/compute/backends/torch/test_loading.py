@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +16,12 @@ from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spe
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import BackendOptions, TextLimit
-from vectord.compute.backends.torch import load, loading
-from vectord.compute.backends.torch.capacity import GIB, choose_budget, measure
+from vectord.compute.backends.base import BackendOptions
+from vectord.compute.backends.torch import load
+from vectord.compute.backends.torch.capacity import choose_budget, measure
 from vectord.compute.backends.torch.loading import fused_ops, probe, runs_flat
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
-from vectord.schema import DeviceMemory
 
 CPU = torch.device("cpu")
 
@@ -56,11 +54,6 @@ def test_8_bits_of_a_trained_model_are_close(dtype: str, least: float) -> None:
     assert backend.facts.int8_cosine > least
 
 
-def test_other_dtypes_report_no_loss(tmp_path: Path) -> None:
-    """Only 8 bits have a cosine."""
-    assert load(write_plain(tmp_path), BackendOptions(device="cpu")).facts.int8_cosine is None
-
-
 def test_the_flat_form_of_a_network_is_detected(tmp_path: Path) -> None:
     """Heads that the kernel does not support have none, nor has a network without a kernel."""
     spec = write_plain(tmp_path / "8")
@@ -69,27 +62,6 @@ def test_the_flat_form_of_a_network_is_detected(tmp_path: Path) -> None:
     assert not runs_flat(without, CPU, spec.outputs)
     odd = read_tiny_spec(write_bert(tmp_path / "odd", hidden_size=24, num_attention_heads=2, intermediate_size=24))
     assert not runs_flat(network_of(odd), CPU, odd.outputs)
-
-
-@pytest.mark.parametrize(
-    ("limits", "own_limit", "texts"),
-    [((), 7, 7), ((), None, None), ((TextLimit(512, 6, 64),), None, 64), ((TextLimit(512, 6, 64),), 7, 7)],
-    ids=str,
-)
-def test_the_table_by_memory_limits_a_forward_when_enabled(
-    limits: tuple[TextLimit, ...],
-    own_limit: int | None,
-    texts: int | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On a GPU with 7 GiB, for a model of short texts; a lower limit of the model stays."""
-    memory = DeviceMemory(allocated=0, reserved=0, free=0, total=7 * GIB)
-    monkeypatch.setattr(loading, "memory_of", lambda device: memory)
-    spec = write_plain(tmp_path)
-    facts = replace(load(spec, BackendOptions(device="cpu", threads=1)).facts, max_batch_texts=own_limit)
-    options = BackendOptions(device="cuda", text_limits=limits)
-    assert loading._by_table(facts, spec, options, torch.device("cuda")).max_batch_texts == texts
 
 
 def test_capacity_is_found_by_running(tmp_path: Path) -> None:

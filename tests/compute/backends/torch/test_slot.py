@@ -49,16 +49,6 @@ def test_a_model_reuses_the_streams_of_the_one_before() -> None:
     assert maker.made == 3
 
 
-def test_two_models_share_no_stream() -> None:
-    """Nor do two GPUs."""
-    maker = Maker()
-    first, second, elsewhere = Streams(GPU, maker), Streams(GPU, maker), Streams(torch.device("cuda:1"), maker)
-    taken = {streams.take(use) for streams in (first, second) for use in ("kernels", "copies")}
-    assert len(taken) == 4
-    first.give_back()
-    assert elsewhere.take("kernels") not in taken
-
-
 def test_a_hung_stream_is_not_reused(tmp_path: Path) -> None:
     """A model whose stream was renewed keeps its former streams."""
     maker = Maker()
@@ -70,15 +60,6 @@ def test_a_hung_stream_is_not_reused(tmp_path: Path) -> None:
             backend.renew(0)
         backend.close()
         assert maker.made == made
-
-
-def test_kernels_run_on_another_stream_after_a_hang() -> None:
-    """All slots of a model share a stream until then."""
-    streams = Streams(GPU, Maker())
-    first = streams.kernels
-    assert streams.kernels is first
-    streams.forget()
-    assert streams.kernels != first
 
 
 def _with(streams: Streams, folder: Path) -> TorchBackend:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from tests.compute.ops.torch.kernel import written_out
 from tests.models import pack_texts, random_texts
 from torch import Tensor
 
-from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.base import PackedTexts, Tokens
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.ops.torch.flat import PIECE_ROWS, FlatShape, NotFlat, fill, shape_of, tokens_of
 
@@ -126,24 +125,6 @@ def test_these_programs_have_no_flat_form(program: str) -> None:
     texts = conformance.typed((5, 3))
     with pytest.raises(NotFlat):
         GROUPED[program](OPS, flat(texts, exact(texts)))
-
-
-def test_unsupported_head_sizes_have_no_flat_form() -> None:
-    """It has no other attention."""
-    texts = conformance.typed((5, 3))
-    odd = partial(conformance.attention, spec=AttentionSpec(heads=2, head_size=20))
-    with pytest.raises(NotFlat):
-        odd(OPS, flat(texts, exact(texts)))
-
-
-@pytest.mark.parametrize("field", ["tokens", "texts", "spans"])
-def test_a_shape_that_is_too_small_is_an_assertion(field: str) -> None:
-    """Nothing is cut silently."""
-    texts = conformance.typed((5, 3))
-    shape = replace(exact(texts), **{field: 1})
-    assert not shape.holds(exact(texts))
-    with pytest.raises(AssertionError, match="does not hold"):
-        fill(texts, shape, np.zeros(shape.size, np.int32))
 
 
 def test_a_shape_has_room_for_the_adapters_of_rows() -> None:

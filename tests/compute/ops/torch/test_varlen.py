@@ -101,37 +101,6 @@ def test_the_kernel_is_for_ampere_and_newer(
     assert (find_varlen(torch.device("cuda"), torch.float16) is not None) == found
 
 
-def torch_2_10(*batch: Tensor, is_causal: bool = False, return_aux: object = None) -> None: ...
-
-
-def torch_2_11(
-    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)
-) -> dict[str, object]:
-    return {}
-
-
-def torch_2_12(
-    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False
-) -> dict[str, object]:
-    return {"enable_gqa": enable_gqa}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [(torch_2_10, None), (torch_2_11, {}), (torch_2_12, {"enable_gqa": True})],
-    ids=["2.10", "2.11", "2.12"],
-)
-def test_the_kernel_is_called_as_each_torch_requires(
-    monkeypatch: pytest.MonkeyPatch, kernel: Any, expected: dict[str, object] | None
-) -> None:
-    """Without the operator: 2.10 has no windows; 2.11 shares keys among heads by itself, 2.12 by an option."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(varlen, "_has_operator", lambda: False)
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    found = find_varlen(torch.device("cuda"), torch.float16)
-    assert (found and found(scale=None, window_size=(-1, 0))) == expected
-
-
 def test_the_operator_is_called_without_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
     """With arguments that its schema has, so that the processor refuses only to run it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
