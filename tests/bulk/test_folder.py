@@ -103,17 +103,6 @@ async def test_on_error_may_change_between_two_runs(tmp_path: Path, name: str) -
     assert [row["error"] for row in read_output(tmp_path / name)] == [None] * 150 + ["it is poison"]
 
 
-async def test_an_input_with_fewer_rows_is_refused(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Standard input has no size and time that the manifest could have."""
-    monkeypatch.setattr("vectord.bulk.inputs._measure", lambda path: (1, "same"))
-    await run_job(source, tmp_path / "out.jsonl", part_rows=PART_ROWS, keep_parts=True)
-    write_input(source, rows_of(50))
-    with pytest.raises(BulkFailed, match="IN has fewer rows"):
-        await run_job(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)
-
-
 async def test_a_kill_between_renaming_and_deleting_keeps_out(tmp_path: Path, source: Path) -> None:
     """OUT is complete; the next start embeds nothing, and deletes the rest of the folder, but no other files."""
     job = job_of(source, tmp_path / "out.jsonl", part_rows=PART_ROWS)

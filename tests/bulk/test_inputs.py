@@ -147,15 +147,18 @@ def test_an_ambiguous_text_column_is_an_error(tmp_path: Path, data: bytes, messa
 
 
 async def test_standard_input_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it delivers the same texts again."""
+    """If it delivers the same texts again; that there are fewer is seen at the end."""
 
-    def provide_input() -> None:
-        data = b"".join(b"text %d\n" % i for i in range(300)) + b"poison\n"
+    def provide_input(rows: int = 300) -> None:
+        data = b"".join(b"text %d\n" % i for i in range(rows)) + b"poison\n"
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     provide_input()
     with pytest.raises(BulkFailed, match="Row 300"):
         await run_job("-", tmp_path / "out.jsonl", input_format="lines", part_rows=100)
+    provide_input(rows=99)
+    with pytest.raises(BulkFailed, match="IN has fewer rows"):
+        await run_job("-", tmp_path / "out.jsonl", input_format="lines", part_rows=100, on_error="null")
     provide_input()
     again = FakeEmbedder()
     summary = await run_job("-", tmp_path / "out.jsonl", again, input_format="lines", part_rows=100, on_error="null")

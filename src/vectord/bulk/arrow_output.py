@@ -61,8 +61,12 @@ class ArrowOutput:
         if isinstance(columns[0], pa.RecordBatch):
             self._kept = columns[0].schema
         else:
-            mappings = [row for group in columns for row in group]
-            self._kept = pa.schema(_fields_of(mappings, as_text=self._job.columns_as_text))
+            rows = [row for group in columns for row in group]
+            values = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+            as_text = self._job.columns_as_text
+            self._kept = pa.schema(
+                [(name, pa.string() if as_text else _type_of(some)) for name, some in values.items()]
+            )
         for name in (*self._job.kinds, ERROR):
             if self._job.name_of(name) in self._kept.names:
                 raise BulkFailed(f"IN already has a column {self._job.name_of(name)!r}; set --output-column PREFIX.")
@@ -74,9 +78,16 @@ class ArrowOutput:
         return _TableFile(self._writer(path), self._table)
 
     def merge(self, parts: Sequence[Path], whole: Path) -> None:
-        tables = (self._conformed(table) for part in parts for table in self._tables(part))
+        def conformed(table: Any) -> Any:
+            """With the columns of OUT: --on-error may have changed after the part was written."""
+            columns = [
+                table[field.name] if field.name in table.schema.names else pa.nulls(len(table), field.type)
+                for field in self._schema
+            ]
+            return pa.table(columns, schema=self._schema)
+
         with self._writer(whole) as writer:
-            for table in _row_groups(tables):
+            for table in _row_groups(conformed(table) for part in parts for table in self._tables(part)):
                 writer.write_table(table)
 
     def _table(self, rows: Sequence[EmbeddedRows], first_row: int) -> Any:
@@ -96,10 +107,7 @@ class ArrowOutput:
             if kind == "dense":
                 width = self._widths.dense
                 dense = dense_rows(rows, width, NUMPY_DTYPES[numbers])
-                yield (
-                    name,
-                    pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed),
-                )
+                yield name, pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed)
             elif kind == "sparse":
                 yield name, sparse_column(each_row(rows, "sparse"))
             else:
@@ -133,14 +141,6 @@ class ArrowOutput:
                 batches = pa.ipc.open_stream(file)
             for batch in batches:
                 yield pa.Table.from_batches([batch])
-
-    def _conformed(self, table: Any) -> Any:
-        """A table of a part with the columns of OUT: --on-error may have changed after the part was written."""
-        columns = [
-            table[field.name] if field.name in table.schema.names else pa.nulls(len(table), field.type)
-            for field in self._schema
-        ]
-        return pa.table(columns, schema=self._schema)
 
 
 class _TableFile:
@@ -198,13 +198,9 @@ def _offsets(lengths: Sequence[int]) -> Any:
 # --- columns from mappings -------------------------------------------------------------------------------------
 
 
-def _fields_of(rows: Sequence[Mapping[str, Any]], *, as_text: bool) -> list[Any]:
-    """The fields of the columns in `rows`, the first of IN. Lists, objects and mixed types are strings of JSON."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [pa.field(name, pa.string() if as_text else _type_of([row.get(name) for row in rows])) for name in names]
-
-
 def _type_of(values: Sequence[Any]) -> Any:
+    """The type of a column. Lists, objects and mixed types are strings of JSON."""
+    """The type of a column. Lists, objects and mixed types are strings of JSON."""
     types = {type(value) for value in values} - {type(None)}
     if types == {bool}:
         return pa.bool_()
@@ -229,9 +225,10 @@ def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> An
     """The column of this field. A string column accepts any value, as JSON; a number column accepts numbers only."""
     values = [row.get(field.name) for row in rows]
     if pa.types.is_string(field.type):
-        values = [_json_text(value) for value in values]
+        is_text = (str, type(None))
+        values = [one if isinstance(one, is_text) else msgspec.json.encode(one).decode() for one in values]
     elif pa.types.is_floating(field.type):
-        values = [float(str(value)) if _is_small_integer(value) else value for value in values]
+        values = [float(value) if type(value) is int and abs(value) < 2**53 else value for value in values]
     for index, value in enumerate(values):
         if value is not None and not _fits(value, field.type):
             raise BulkFailed(
@@ -239,14 +236,6 @@ def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> An
                 "rows; --columns-as-text writes such columns as text"
             )
     return pa.array(values, field.type)
-
-
-def _json_text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _is_small_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def _fits(value: object, kind: Any) -> bool:

@@ -132,6 +132,11 @@ class EngineEmbedder:
         truncated = (
             any(lengths[index].truncated for lengths in result.lengths.values()) for index in range(len(texts))
         )
+        failures = {}
+        for index, error in result.failures.items():
+            plain = copy(error)
+            plain.field = plain.index = None  # the job names the row, not the text's place in its request
+            failures[index] = plain.message
         return TextVectors(
             space=result.fingerprint,
             dense=result.dense.get(self._precision),
@@ -139,12 +144,5 @@ class EngineEmbedder:
             colbert=result.colbert,
             tokens=result.usage.tokens,
             cut=sum(truncated),
-            failures={index: _without_place(error) for index, error in result.failures.items()},
+            failures=failures,
         )
-
-
-def _without_place(error: VectordError) -> str:
-    """The message without the text's index in its request: the job names the row."""
-    plain = copy(error)
-    plain.field = plain.index = None
-    return plain.message

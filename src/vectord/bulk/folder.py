@@ -114,7 +114,23 @@ def _begin(parts: PartFolder, manifest: Manifest, *, restart: bool) -> None:
         written = parts.temporary()
         written.write_bytes(msgspec.json.encode(manifest))
         move(written, path)
-    _check_same(parts, manifest)
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.DecodeError:
+        raise ConfigError(f"OUT: {path} is damaged; --restart starts over") from None
+    differences = [
+        words.format(before=getattr(before, name), now=getattr(manifest, name))
+        for name, words in _DIFFERENCES.items()
+        if getattr(before, name) != getattr(manifest, name)
+    ]
+    differences += [
+        f"{name} {before.options.get(name)}, now {value}"
+        for name, value in manifest.options.items()
+        if before.options.get(name) != value
+    ]
+    if differences:
+        found = "; ".join(differences)
+        raise ConfigError(f"OUT: {parts.path} belongs to another job ({found}); --restart starts over")
 
 
 def _delete(parts: PartFolder) -> None:
@@ -132,24 +148,3 @@ _DIFFERENCES: Mapping[str, str] = {
     "model": "model {before}, now {now}",
     "space": "other weights: vector space {before}, now {now}",
 }
-
-
-def _check_same(parts: PartFolder, now: Manifest) -> None:
-    path = parts.path / MANIFEST
-    try:
-        before = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.DecodeError:
-        raise ConfigError(f"OUT: {path} is damaged; --restart starts over") from None
-    differences = [
-        words.format(before=getattr(before, name), now=getattr(now, name))
-        for name, words in _DIFFERENCES.items()
-        if getattr(before, name) != getattr(now, name)
-    ]
-    differences += [
-        f"{name} {before.options.get(name)}, now {value}"
-        for name, value in now.options.items()
-        if before.options.get(name) != value
-    ]
-    if differences:
-        found = "; ".join(differences)
-        raise ConfigError(f"OUT: {parts.path} belongs to another job ({found}); --restart starts over")

@@ -67,25 +67,27 @@ class InputSource:
 
 def find_source(job: BulkJob) -> InputSource:
     """Raises ConfigError for a missing file, for an unknown format, and for an option of another format."""
-    source = _source_of(job)
+    if job.source == STDIN:
+        if job.input_format in {"files", "parquet"} or job.input_format is None:
+            known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
+            raise ConfigError(f"IN is standard input: set --format to one of {known}")
+        source = InputSource(None, job.input_format, None, "")
+    else:
+        path = Path(job.source)
+        if not path.exists():
+            raise ConfigError(f"IN: {path} does not exist")
+        digest, size_bytes = hashlib.blake2b(digest_size=16), 0
+        for file in _files(path):
+            found = file.stat()
+            size_bytes += found.st_size
+            identity = f"{os.fspath(file.relative_to(path))}\0{found.st_size}\0{found.st_mtime_ns}\0"
+            digest.update(identity.encode("utf-8", "surrogateescape"))
+        source = InputSource(path, job.input_format or _format_of(path), size_bytes, digest.hexdigest())
     if job.column is not None and source.format in {"lines", "files"}:
         raise ConfigError(f"--column: the format {source.format} has no columns")
     if job.columns_as_text and source.format != "jsonl":
         raise ConfigError(f"--columns-as-text: is for JSON Lines; the format of IN is {source.format}")
     return source
-
-
-def _source_of(job: BulkJob) -> InputSource:
-    if job.source == STDIN:
-        if job.input_format in {"files", "parquet"} or job.input_format is None:
-            known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
-            raise ConfigError(f"IN is standard input: set --format to one of {known}")
-        return InputSource(None, job.input_format, None, "")
-    path = Path(job.source)
-    if not path.exists():
-        raise ConfigError(f"IN: {path} does not exist")
-    size_bytes, identity = _measure(path)
-    return InputSource(path, job.input_format or _format_of(path), size_bytes, identity)
 
 
 def format_of_name(path: Path) -> tuple[str, Compression | None]:
@@ -121,18 +123,6 @@ def _files(path: Path) -> Iterator[Path]:
             file = Path(folder, name)
             if not name.startswith(".") and file.is_file():
                 yield file
-
-
-def _measure(path: Path) -> tuple[int, str]:
-    """The size in bytes, and the identity."""
-    digest = hashlib.blake2b(digest_size=16)
-    size_bytes = 0
-    for file in _files(path):
-        found = file.stat()
-        size_bytes += found.st_size
-        identity = f"{os.fspath(file.relative_to(path))}\0{found.st_size}\0{found.st_mtime_ns}\0"
-        digest.update(identity.encode("utf-8", "surrogateescape"))
-    return size_bytes, digest.hexdigest()
 
 
 def _format_of(path: Path) -> InputFormat:
@@ -200,7 +190,12 @@ def _rows(file: IO[bytes], path: Path | None, source: InputSource, column: str |
             return _json_lines(file, column)
         case "files":
             assert path is not None and source.path is not None
-            return _whole_file(file, path.relative_to(source.path) if path != source.path else Path(path.name))
+            name = _with_marks(str(path.relative_to(source.path)) if path != source.path else path.name)
+            data = file.read(MAX_ROW_BYTES + 1)
+            text = _decoded(data)
+            if len(data) > MAX_ROW_BYTES:
+                text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes")
+            return iter([(text, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data))])
     return _table(file, column, "\t" if source.format == "tsv" else ",")
 
 
@@ -209,13 +204,6 @@ def _lines(file: IO[bytes]) -> Iterator[Row]:
     for line in _bounded(file, "bytes"):
         text = _decoded(line.rstrip(b"\r\n"))
         yield text, {TEXT: text if isinstance(text, str) else None}, len(line)
-
-
-def _whole_file(file: IO[bytes], path: Path) -> Iterator[Row]:
-    data = file.read(MAX_ROW_BYTES + 1)
-    name = str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes") if len(data) > MAX_ROW_BYTES else _decoded(data)
-    yield text, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data)
 
 
 def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
@@ -254,7 +242,8 @@ def _table(file: IO[bytes], column: str | None, delimiter: str) -> Iterator[Row]
                 raise BulkFailed(f"line {reader.line_num} has {len(values)} fields; the first line names {len(names)}")
             row = dict(zip(names, values, strict=True))
             text = row[column]
-            yield (text if _is_unicode(text) else NOT_UTF8), _replaced(row), sum(map(len, values))
+            columns = {name: value if _is_unicode(value) else _with_marks(value) for name, value in row.items()}
+            yield (text if _is_unicode(text) else NOT_UTF8), columns, sum(map(len, values))
     except csv.Error as cause:
         raise BulkFailed(f"line {reader.line_num} is not CSV: {cause}") from cause
     finally:
@@ -301,17 +290,14 @@ def _decoded(data: bytes) -> str | InvalidText:
         return NOT_UTF8
 
 
+def _with_marks(text: str) -> str:
+    """`text` with U+FFFD for invalid UTF-8: the columns are written as UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _replaced(row: Mapping[str, str]) -> Mapping[str, str]:
-    """`row` with U+FFFD for invalid UTF-8: the columns are written as UTF-8."""
-    return {
-        name: value if _is_unicode(value) else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        for name, value in row.items()
-    }

@@ -90,17 +90,13 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
         raise ConfigError("--dimensions: expected 1 or more")
     if not options.patience_s >= 0:
         raise ConfigError(f"--patience-s: expected 0 or more, got {options.patience_s}")
-    options.shard = _shard(options.shard)
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", options.shard or "1/1", re.ASCII)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard: expected 1/N to N/N, got {options.shard!r}")
+    options.shard = int(found[1]), int(found[2])
     if options.shard[1] > 1 and (options.restart or not options.keep_parts):
         raise ConfigError("--shard: requires --parts, and excludes --restart, which deletes the parts of other shards")
     return options
-
-
-def _shard(words: str | None) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", words or "1/1", re.ASCII)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise ConfigError(f"--shard: expected 1/N to N/N, got {words!r}")
-    return int(found[1]), int(found[2])
 
 
 def job_of(options: SimpleNamespace) -> BulkJob:
@@ -112,7 +108,14 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     kinds = frozenset(word.strip() for word in options.outputs.split(","))
     if not kinds <= set(KINDS):
         raise ConfigError(f"--outputs: expected some of {', '.join(KINDS)}, got {options.outputs!r}")
-    _check_dense(options, kinds)
+    of_dense_vectors = {
+        "--dimensions": options.dimensions is not None,
+        "--no-normalize": options.no_normalize,
+        "--numbers": options.numbers != "float32" and not (options.numbers == "float16" and "colbert" in kinds),
+    }
+    for option, is_given in of_dense_vectors.items():
+        if is_given and "dense" not in kinds:
+            raise ConfigError(f"{option}: is for dense vectors; --outputs has none")
     output_format, compression = format_of_output(Path(options.out), options.output_format)
     return BulkJob(
         source=options.source,
@@ -138,18 +141,6 @@ def job_of(options: SimpleNamespace) -> BulkJob:
         keep_parts=options.keep_parts,
         shard=options.shard,
     )
-
-
-def _check_dense(options: SimpleNamespace, kinds: frozenset[str]) -> None:
-    """Raises ConfigError for an option of dense vectors in a job without any."""
-    given = {
-        "--dimensions": options.dimensions is not None,
-        "--no-normalize": options.no_normalize,
-        "--numbers": options.numbers != "float32" and not (options.numbers == "float16" and "colbert" in kinds),
-    }
-    for option, is_given in given.items():
-        if is_given and "dense" not in kinds:
-            raise ConfigError(f"{option}: is for dense vectors; --outputs has none")
 
 
 def config_of(loaded: Loaded, options: SimpleNamespace) -> Config:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Protocol
@@ -134,7 +135,9 @@ class JsonLinesOutput:
         vectors = {kind: self._vectors(kind, rows) for kind in self._job.kinds}
         added = {self._job.name_of(name) for name in (*vectors, ERROR)}
         lines = []
-        for place, row in enumerate(row for one in rows for row in _mappings(one.rows.columns)):
+        columns = [one.rows.columns for one in rows]
+        mappings = [some if isinstance(some, list) else some.to_pylist() for some in columns]  # of a RecordBatch
+        for place, row in enumerate(chain.from_iterable(mappings)):
             if not added.isdisjoint(row):
                 raise BulkFailed(
                     f"row {first_row + place} has a column with the name of an added one; set --output-column PREFIX"
@@ -143,8 +146,13 @@ class JsonLinesOutput:
             new = {self._job.name_of(kind): None if failed else made[place] for kind, made in vectors.items()}
             if failed:
                 new[self._job.name_of(ERROR)] = errors[place]
-            lines.append(_joined(msgspec.json.encode(row, enc_hook=str), new))
-        return self._compressed(b"".join(lines))
+            own = msgspec.json.encode(row, enc_hook=str)
+            more = orjson.dumps(new, option=orjson.OPT_SERIALIZE_NUMPY)
+            lines.append(more if own == b"{}" else own[:-1] + b"," + more[1:])
+        data = b"".join(line + b"\n" for line in lines)
+        if self._job.output_compression == "gz":
+            return gzip.compress(data, 6, mtime=0)
+        return zstandard.ZstdCompressor().compress(data) if self._job.output_compression == "zst" else data
 
     def _vectors(self, kind: str, part: Sequence[EmbeddedRows]) -> Sequence[Any]:
         if kind == "dense":
@@ -156,24 +164,6 @@ class JsonLinesOutput:
                 for one in each_row(part, kind)
             ]
         return [None if one is None else np.ascontiguousarray(one, np.float32) for one in each_row(part, kind)]
-
-    def _compressed(self, lines: bytes) -> bytes:
-        if self._job.output_compression == "gz":
-            return gzip.compress(lines, 6, mtime=0)
-        if self._job.output_compression == "zst":
-            return zstandard.ZstdCompressor().compress(lines)
-        return lines
-
-
-def _mappings(columns: Any) -> Sequence[Mapping[str, Any]]:
-    """The rows of a pyarrow.RecordBatch as mappings."""
-    rows: Sequence[Mapping[str, Any]] = columns if isinstance(columns, list) else columns.to_pylist()
-    return rows
-
-
-def _joined(row: bytes, added: Mapping[str, Any]) -> bytes:
-    new = orjson.dumps(added, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (new if row == b"{}" else row[:-1] + b"," + new[1:]) + b"\n"
 
 
 class NpyOutput:

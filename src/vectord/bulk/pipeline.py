@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
 from vectord.bulk.outputs import BulkOutput, VectorWidths, output_of
 from vectord.bulk.progress import JobProgress
-from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextVectors
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
 from vectord.bulk.writer import Divider, PartRows, PartWriter
 
 T = TypeVar("T")
@@ -149,7 +149,11 @@ class Pipeline:
         if probe.failures:
             raise BulkFailed(f"The model cannot embed {PROBE!r}: {probe.failures[0]}")
         self._request = replace(self._request, rows=max(1, min(self._request.rows, facts.max_inputs)))
-        output = output_of(self._job, _widths(probe), {**asdict(facts), "space": probe.space})
+        widths = VectorWidths(
+            dense=0 if probe.dense is None else probe.dense.shape[1],
+            colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
+        )
+        output = output_of(self._job, widths, {**asdict(facts), "space": probe.space})
         manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
         folder = open_folder(self._job, output.suffix, manifest, restart=self._restart)
         try:
@@ -206,7 +210,13 @@ class Pipeline:
         """Starts a request for every group of rows of the missing parts, then submits None."""
         started = False
         try:
-            pieces = await self._in_thread(lambda: divider.divide(output.begin(self._all_rows())))
+            if self._source.format in TABLES:
+                from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
+
+                rows = read_tables(self._source, self._job.column, self._request)
+            else:
+                rows = read_rows(self._source, self._job.column, self._request)
+            pieces = await self._in_thread(lambda: divider.divide(output.begin(rows)))
             while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
                 if not started:
                     before = divider.finished_rows
@@ -219,13 +229,6 @@ class Pipeline:
                 self._submitted.put_nowait((piece, asyncio.create_task(self._embed(piece.rows))))
         finally:
             self._submitted.put_nowait(None)
-
-    def _all_rows(self) -> Iterator[Rows]:
-        if self._source.format in TABLES:
-            from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
-
-            return read_tables(self._source, self._job.column, self._request)
-        return read_rows(self._source, self._job.column, self._request)
 
     async def _embed(self, rows: Rows) -> EmbeddedRows:
         places = [place for place, text in enumerate(rows.texts) if isinstance(text, str)]
@@ -243,17 +246,18 @@ class Pipeline:
 
     async def _collect(self, divider: Divider, writer: PartWriter) -> None:
         rows = 0
-        while (item := await self._next_submitted()) is not None:
+        while True:
+            if self._submitted.empty():
+                item = await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))
+            else:
+                item = self._submitted.get_nowait()
+            if item is None:
+                return
             piece, task = item
             await writer.add(piece, await self._unless_stopped(task))
             self._in_flight.release(piece.rows)
             rows += len(piece.rows)
             self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
-
-    async def _next_submitted(self) -> tuple[PartRows, asyncio.Task[EmbeddedRows]] | None:
-        if not self._submitted.empty():
-            return self._submitted.get_nowait()
-        return await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))
 
     async def _unless_stopped(self, future: asyncio.Future[T]) -> T:
         """The result of `future`, which counts even after a signal if it is done. Raises Stopped."""
@@ -265,11 +269,3 @@ class Pipeline:
             future.cancel()
             raise Stopped(self._stopped.result())
         return future.result()
-
-
-def _widths(vectors: TextVectors) -> VectorWidths:
-    """vectors: of one text."""
-    return VectorWidths(
-        dense=0 if vectors.dense is None else vectors.dense.shape[1],
-        colbert=vectors.colbert[0].shape[1] if vectors.colbert else 0,
-    )
