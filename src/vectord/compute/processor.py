@@ -33,7 +33,8 @@ def thread_budget(root: Path = Path("/")) -> int:
     Rounded down because the kernel stops a thread beyond the quota in mid-batch, and its whole stream waits.
     root: the folder of /proc and /sys.
     """
-    return max(1, min([_affinity(), *(int(quota) for quota in _quotas(root))]))
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([available, *(int(quota) for quota in _quotas(root))]))
 
 
 def multiplies_bfloat16(root: Path = Path("/")) -> bool | None:
@@ -52,8 +53,6 @@ def lower_other_threads() -> None:
     """Give the calling thread, the event loop's, and those that parse for it more of a busy core than other threads.
 
     Linux gives priorities to threads. Called every second, because libraries start threads of their own at any time.
-    On 2 cores, with five times the load that they process, 99 of 100 refusals take at most 59 ms, and 298 ms without
-    priorities (`bench overload`, one run each).
     """
     if sys.platform != "linux":
         return
@@ -93,12 +92,6 @@ def _flags(root: Path) -> list[str] | None:
         if name.strip() in {"flags", "Features"}:  # x86, Arm; every processor repeats them
             return flags.split()
     return None
-
-
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch
 from vectord.compute.ops.padding import spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
 from vectord.schema import Float32, Int32
@@ -73,7 +73,8 @@ class HandlerBackend(Backend):
         assert batch.outputs == {"dense"}, "a handler makes dense vectors alone"
         if not spans_are_whole(batch.texts):
             raise ValueError("a handler pools whole texts and does not support parts of a text")
-        rows = self.embed(_separate(batch.texts))  # (N, D)
+        texts = np.split(batch.texts.ids.copy(), batch.texts.cu_seqlens[1:-1])  # copies that the class may modify
+        rows = self.embed(texts)  # (N, D)
         return {"dense": rows[texts_of_spans(batch.texts)]}
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
@@ -133,11 +134,6 @@ def _find(name: str) -> type:
     if not isinstance(found, type):
         raise ModelUnavailable(f"handler {name}: {module_name} has no class {class_name}")
     return found
-
-
-def _separate(texts: PackedTexts) -> list[Int32]:
-    """Each text's ids, as copies that the class may modify."""
-    return np.split(texts.ids.copy(), texts.cu_seqlens[1:-1])
 
 
 def _shown(error: Exception) -> str:

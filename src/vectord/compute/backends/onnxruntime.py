@@ -118,8 +118,19 @@ class OnnxSession:
         Raises ModelUnavailable for a graph that the runtime cannot run.
         """
         self._outputs = list(outputs)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # it keeps a plan for every shape, and texts have many shapes
+        options.log_severity_level = 3  # errors only
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the server needs the processor too
+        providers: list[Any] = [CPU]
+        if provider == CUDA:
+            # By default the arena doubles and would hold up to twice the memory of the longest text.
+            cuda = {"device_id": _gpu_number(device), "arena_extend_strategy": "kSameAsRequested"}
+            providers = [(CUDA, cuda), CPU]
         try:
-            self._session = ort.InferenceSession(path, _session_options(threads), _providers(provider, device))
+            self._session = ort.InferenceSession(path, options, providers)
         except _FAULTS as error:
             reason = " ".join(str(error).split())[-300:]
             raise ModelUnavailable(f"{path}: ONNX Runtime cannot run this graph ({reason})") from error
@@ -152,23 +163,6 @@ class OnnxSession:
 def arenas(providers: Sequence[str], device: str) -> str:
     """Return a session's arenas in the form of SHRINK: the runtime refuses a batch that names another arena."""
     return f"cpu:0;gpu:{_gpu_number(device)}" if CUDA in providers else "cpu:0"
-
-
-def _session_options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # it keeps a plan for every shape, and texts have many shapes
-    options.log_severity_level = 3  # errors only
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the server needs the processor too
-    return options
-
-
-def _providers(provider: str, device: str) -> list[Any]:
-    if provider == CPU:
-        return [CPU]
-    # By default the arena doubles and would hold up to twice the memory of the longest text.
-    return [(CUDA, {"device_id": _gpu_number(device), "arena_extend_strategy": "kSameAsRequested"}), CPU]
 
 
 def _gpu_number(device: str) -> str:

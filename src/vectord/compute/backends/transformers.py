@@ -324,7 +324,19 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
     config_class = CONFIG_MAPPING[spec.model_type]
     if config_class.sub_configs_defaults:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is made of several models; only texts are served")
-    known = _known_facts(settings, config_class)
+    own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+    allowed = {name for name in own | config_class.attribute_map.keys() | _OLD_KEYS if not name.startswith("_")}
+    known: dict[str, Any] = {
+        key: settings.get(key)
+        for key, value in settings.items()
+        if key in allowed and (key in _OBJECTS or not isinstance(value, dict))
+    }
+    for key, value in known.items():  # bounded, because the network is built before its weights are checked
+        limit = MAX_LAYERS if any(part in key for part in ("layer", "group", "block")) else MAX_SIZE
+        if isinstance(value, list) and len(value) > MAX_LAYERS:
+            raise ModelUnavailable(f"config.json: {key} lists {len(value):,} values; the limit is {MAX_LAYERS:,}")
+        if type(value) is int and not -limit <= value <= limit:
+            raise ModelUnavailable(f"config.json: {key} must be at most {limit:,}; found {value:,}"[:200])
     if "scores" in spec.outputs:
         known["id2label"] = dict(enumerate(spec.labels))
     try:
@@ -347,51 +359,24 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
     return config
 
 
-def _known_facts(settings: Settings, config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
-    allowed = {name for name in own | config_class.attribute_map.keys() | _OLD_KEYS if not name.startswith("_")}
-    known = {
-        key: settings.get(key)
-        for key, value in settings.items()
-        if key in allowed and (key in _OBJECTS or not isinstance(value, dict))
-    }
-    for key, value in known.items():
-        _check_size(key, value)
-    return known
-
-
-def _check_size(key: str, value: Any) -> None:
-    """Bound all numbers: the network is built before its weights are checked."""
-    counts = any(part in key for part in ("layer", "group", "block"))
-    limit = MAX_LAYERS if counts else MAX_SIZE
-    if isinstance(value, list) and len(value) > MAX_LAYERS:
-        raise ModelUnavailable(f"config.json: {key} lists {len(value):,} values; the limit is {MAX_LAYERS:,}")
-    if type(value) is int and not -limit <= value <= limit:
-        raise ModelUnavailable(f"config.json: {key} must be at most {limit:,}; found {value:,}"[:200])
-
-
 # --- model ----------------------------------------------------------------------------------------------------
 
 
 def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
     """Return the class from ids and mask to states, or logits. Raises ModelUnavailable if there is none."""
-    found = _find(spec, type(config))
+    mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
+    if "scores" in spec.outputs:
+        mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
+    if type(config).is_encoder_decoder:  # only the encoder
+        mappings = [mapping for mapping in mappings if mapping is MODEL_FOR_TEXT_ENCODING_MAPPING]
+    entry = next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
+    found: ModelClass | None = entry[0] if isinstance(entry, tuple) else entry
     if found is None:
         what = "classifier" if "scores" in spec.outputs else "encoder"
         raise ModelUnavailable(f"model_type {spec.model_type!r}: transformers has no {what} of texts for it")
     if not {"input_ids", "attention_mask"} <= signature(found.forward).parameters.keys():
         raise ModelUnavailable(f"model_type {spec.model_type!r}: its network knows no padding, so texts would mix")
     return found
-
-
-def _find(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> ModelClass | None:
-    mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
-    if "scores" in spec.outputs:
-        mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
-    if config_class.is_encoder_decoder:  # only the encoder
-        mappings = [mapping for mapping in mappings if mapping is MODEL_FOR_TEXT_ENCODING_MAPPING]
-    found = next((mapping[config_class] for mapping in mappings if config_class in mapping), None)
-    return found[0] if isinstance(found, tuple) else found
 
 
 def _load_body(

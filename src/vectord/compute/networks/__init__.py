@@ -1,1 +1,4 @@
-"""A module is one architecture, named after config.json's model_type; network.py has aliases. Read network.py first."""
+"""A module is one architecture, named after config.json's model_type; network.py has aliases. Read network.py first.
+
+Everything that reads a config or a checkpoint raises ModelUnavailable for what it does not support.
+"""

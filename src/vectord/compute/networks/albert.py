@@ -30,7 +30,6 @@ PREFIXES = ("", "albert.")  # of a bare model, and of one under a head
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     for key in ("num_hidden_groups", "inner_group_num"):
         facts.require(config, key, 1)  # of every published model
     spec = encoder.read_spec(config, types=facts.size(config, "type_vocab_size"))
@@ -49,7 +48,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of AlbertForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of AlbertForSequenceClassification."""
     width = facts.size(config, "hidden_size")
     body = weights.after_prefix(PREFIXES, encoder.WORDS)
     pooler = Projection(body.linear("pooler", width, width), "tanh")

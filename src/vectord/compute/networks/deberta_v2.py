@@ -65,13 +65,13 @@ class DebertaSpec(TransformerSpec):
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("deberta.")."""
     spec = _spec(config)
     return Transformer(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of DebertaV2ForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of DebertaV2ForSequenceClassification."""
     width = facts.size(config, "hidden_size")
     facts.require(config, "pooler_hidden_size", width)
     kind = facts.activation(config, "pooler_hidden_act", default="gelu")
@@ -112,7 +112,7 @@ def _spec(config: Mapping[str, Any]) -> DebertaSpec:
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int | None:
-    """The size at `key`; None if missing, -1 or 0, as published configs write it. Raises ModelUnavailable."""
+    """The size at `key`; None if missing, -1 or 0, as published configs write it."""
     value = config.get(key)
     return None if value is None or (type(value) is int and value < 1) else facts.size(config, key)
 
@@ -133,7 +133,10 @@ def _weights(
 ) -> TransformerWeights[T]:
     width, wide = spec.word_size, spec.hidden_size
     biased, types = facts.flag(config, "position_biased_input", True), spec.types
-    places = _places(config, spec, weights, ops)
+    places = weights.tensor("encoder.rel_embeddings.weight", 2 * spec.span, wide)  # vectors of relative places
+    if facts.choice(config, "norm_rel_ebd", ("none", "layer_norm"), "none") == "layer_norm":
+        norm = weights.norm("encoder.LayerNorm", wide)
+        places = ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
     return TransformerWeights(
         words=weights.tensor(WORDS, spec.vocab_size, width),
         positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
@@ -143,15 +146,6 @@ def _weights(
         buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
         layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
     )
-
-
-def _places(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> T:
-    """The vectors of relative places. (2 * span, H)"""
-    places = weights.tensor("encoder.rel_embeddings.weight", 2 * spec.span, spec.hidden_size)
-    if facts.choice(config, "norm_rel_ebd", ("none", "layer_norm"), "none") == "none":
-        return places
-    norm = weights.norm("encoder.LayerNorm", spec.hidden_size)
-    return ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
 
 
 def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> TransformerLayer[T]:
@@ -185,7 +179,7 @@ def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, 
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of DebertaV2ForMaskedLM, in transformers' or the original form. Raises ModelUnavailable."""
+    """Return the head of DebertaV2ForMaskedLM, in transformers' or the original form."""
     facts.require(config, "tie_word_embeddings", True)
     spec, old = _spec(config), facts.flag(config, "legacy", True)
     name = "cls.predictions" if old else "lm_predictions.lm_head"

@@ -58,8 +58,13 @@ def read_spec(
     activation_key: str = "hidden_act",
     activations: Mapping[str, Activation] = facts.ACTIVATIONS,
 ) -> TransformerSpec:
-    """Raises ModelUnavailable."""
     heads = facts.size(config, "num_attention_heads")
+    if config.get("head_dim") is not None:
+        head_size = facts.size(config, "head_dim")
+    else:
+        head_size = facts.size(config, "hidden_size") // facts.heads(config, "num_attention_heads", "hidden_size")
+    # transformers reads the first; some classes of model repositories over its decoders read the second.
+    causal = facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False)
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings"),
@@ -68,29 +73,17 @@ def read_spec(
         layers=facts.size(config, "num_hidden_layers", at_most=1024),
         heads=heads,
         kv_heads=facts.key_heads(config, heads, heads),
-        head_size=_head_size(config),
+        head_size=head_size,
         activation=facts.activation(config, activation_key, activations),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
         rms=True,
         norm_first=True,
-        causal=_is_causal(config),
+        causal=causal and config["model_type"] not in BIDIRECTIONAL,
     )
 
 
-def _is_causal(config: Mapping[str, Any]) -> bool:
-    # transformers reads the first; some classes of model repositories over its decoders read the second.
-    causal = facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False)
-    return causal and config["model_type"] not in BIDIRECTIONAL
-
-
-def _head_size(config: Mapping[str, Any]) -> int:
-    if config.get("head_dim") is not None:
-        return facts.size(config, "head_dim")
-    return facts.size(config, "hidden_size") // facts.heads(config, "num_attention_heads", "hidden_size")
-
-
 def read_decoder_rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
-    """The rotation of Qwen's and Mistral's layers. Raises ModelUnavailable."""
+    """The rotation of Qwen's and Mistral's layers."""
     return read_plain_rotary(config, theta=10_000.0, positions=spec.max_tokens)
 
 
@@ -121,7 +114,7 @@ class Family:
 
 
 def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return a decoder with Llama's names. Raises ModelUnavailable."""
+    """Return a decoder with Llama's names."""
     weights = weights.after_prefix(PREFIXES, WORDS)
     full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
     if family.sliding_rotary is not None:
@@ -154,7 +147,7 @@ def read_layer(
     queries: CosSin[T] | None,
     window: int | None,
 ) -> TransformerLayer[T]:
-    """Return the layer of these tensors. queries: the table of queries, if they differ. Raises ModelUnavailable."""
+    """Return the layer of these tensors. queries: the table of queries, if they differ."""
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
     def norm(name: str, size: int = width) -> Norm[T]:
@@ -192,7 +185,7 @@ def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> No
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of ...ForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of ...ForSequenceClassification."""
     score = weights.tensor("score.weight", labels, facts.size(config, "hidden_size"))
     return Classifier("last", (Projection(Linear(score, None)),))
 

@@ -54,9 +54,10 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     if config["model_type"] == "embedding_gemma2":
-        text = _text_config(config)
+        path = config.path if isinstance(config, Settings) else Path("config.json")
+        allowed = config.allowed if isinstance(config, Settings) else ()
+        text = Settings(path, facts.section(config, "text_config"), allowed)
         facts.require({"text_config.model_type": text.get("model_type")}, "text_config.model_type", TEXT_TYPE)
         model = _load(text, weights, ops)
         refuse_unread(text, {**CONFIG, **HARMLESS})
@@ -64,16 +65,12 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     return _load(config, weights, ops)
 
 
-def _text_config(config: Mapping[str, Any]) -> Settings:
-    path = config.path if isinstance(config, Settings) else Path("config.json")
-    allowed = config.allowed if isinstance(config, Settings) else ()
-    return Settings(path, facts.section(config, "text_config"), allowed)
-
-
 def _load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
     width, gate_size = spec.hidden_size, facts.size(config, "hidden_size_per_layer_input", 512)
-    kinds = _kinds(config, spec.layers)
+    usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all, and the last one
+    sliding = read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
+    kinds = [*(LAYER_KINDS[slides] for slides in sliding[:-1]), LAYER_KINDS[0]]
     window = facts.size(config, "sliding_window", 512) if "sliding_attention" in kinds else 0
     bias = facts.flag(config, "attention_bias", False)
     family = Family(
@@ -124,13 +121,6 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         word_scale=spec.hidden_size**0.5,
         output_size=facts.size(config, "embedding_dim", 768),
     )
-
-
-def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
-    """The last layer always attends to all."""
-    usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
-    kinds = [LAYER_KINDS[slides] for slides in read_sliding(config, [(i + 1) % usual != 0 for i in range(layers)])]
-    return [*kinds[:-1], LAYER_KINDS[0]]
 
 
 def _layer_specs(config: Mapping[str, Any], spec: TransformerSpec, kinds: Sequence[str]) -> list[TransformerSpec]:

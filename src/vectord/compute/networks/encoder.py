@@ -145,14 +145,20 @@ def read_layer(
     window: int | None = None,
     mlp: Mlp[T] | Mixture[T] | None = None,
 ) -> TransformerLayer[T]:
-    """Return the i-th layer. mlp: None: that of `names`. Raises ModelUnavailable."""
-    width = spec.hidden_size
+    """Return the i-th layer. mlp: None: that of `names`."""
+    width, between = spec.hidden_size, spec.intermediate_size
     layer = weights.under(f"{names.prefix}.{i}.")
     query, key, value = layer.linears(names.attention, width, width, 3, bias=names.attention_bias)
 
     def norm(name: str | None) -> Norm[T] | None:
         return None if name is None else layer.norm(name, width, bias=names.norm_bias)
 
+    if mlp is None:
+        up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
+        if names.gate_first:
+            up, gate = gate[0], [up]
+        down = layer.linear(names.down, between, width, bias=names.down_bias)
+        mlp = Mlp(up=up, gate=gate[0] if gate else None, down=down)
     return TransformerLayer(
         attention=Attention(
             query=query,
@@ -166,18 +172,9 @@ def read_layer(
         ),
         attention_norm=norm(names.attention_norm),
         input_norm=norm(names.input_norm),
-        mlp=_mlp(spec, layer, names) if mlp is None else mlp,
+        mlp=mlp,
         output_norm=layer.norm(names.output_norm, width, bias=names.norm_bias),
     )
-
-
-def _mlp(spec: TransformerSpec, layer: WeightReader[T], names: LayerNames) -> Mlp[T]:
-    width, between = spec.hidden_size, spec.intermediate_size
-    up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
-    if names.gate_first:
-        up, gate = gate[0], [up]
-    down = layer.linear(names.down, between, width, bias=names.down_bias)
-    return Mlp(up=up, gate=gate[0] if gate else None, down=down)
 
 
 def read_encoder(
@@ -242,7 +239,7 @@ def read_masked_lm(
     names: HeadNames,
     activation: Activation | None = None,
 ) -> MaskedLM[T]:
-    """Return the head. activation: None: the body's. Raises ModelUnavailable."""
+    """Return the head. activation: None: the body's."""
     width = spec.hidden_size
     dense, norm = weights.linear(names.dense, width, width), weights.norm(names.norm, width)
     bias = f"{names.decoder}.bias"

@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 def size(
     config: Mapping[str, Any], key: str, default: int | None = None, *, at_least: int = 1, at_most: int = MAX_SIZE
 ) -> int:
-    """Return the whole number at `key`, from `at_least` to `at_most`, or `default`. Raises ModelUnavailable."""
+    """Return the whole number at `key`, from `at_least` to `at_most`, or `default`."""
     value = _value(config, key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _wrong(key, f"a whole number from {at_least} to {at_most}", value)
@@ -36,7 +36,7 @@ def size(
 
 
 def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
-    """Return the attention heads at `key`, a divisor of the width at `width_key`. Raises ModelUnavailable."""
+    """Return the attention heads at `key`, a divisor of the width at `width_key`."""
     count, width = size(config, key), size(config, width_key)
     if width % count:
         raise ModelUnavailable(f"config.json: {width_key} {width} is not a multiple of {key} {count}")
@@ -44,7 +44,7 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
 
 
 def key_heads(config: Mapping[str, Any], heads: int, default: int | None) -> int:
-    """Return num_key_value_heads, a divisor of `heads`, or `default`. Raises ModelUnavailable."""
+    """Return num_key_value_heads, a divisor of `heads`, or `default`."""
     count = size(config, "num_key_value_heads", default)
     if heads % count:
         raise ModelUnavailable(
@@ -56,7 +56,7 @@ def key_heads(config: Mapping[str, Any], heads: int, default: int | None) -> int
 def number(
     config: Mapping[str, Any], key: str, default: float, *, at_least: float = 0.0, at_most: float = 1e9
 ) -> float:
-    """Return the positive number at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the positive number at `key`, or `default` if there is none."""
     value = _value(config, key, default)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not at_least <= value <= at_most or value == 0:
@@ -66,7 +66,7 @@ def number(
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
-    """Return the boolean at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the boolean at `key`, or `default` if there is none."""
     value = _value(config, key, default)
     if not isinstance(value, bool):
         raise _wrong(key, "true or false", value)
@@ -74,7 +74,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def epsilon(config: Mapping[str, Any], key: str) -> float:
-    """Return the small positive number at `key` that keeps a norm from dividing by zero. Raises ModelUnavailable."""
+    """Return the small positive number at `key` that keeps a norm from dividing by zero."""
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value < 1:
         raise _wrong(key, "a number between 0 and 1", value)
@@ -88,12 +88,12 @@ def activation(
     *,
     default: str | None = None,
 ) -> Activation:
-    """Return the activation named at `key`, one of `kinds`, or that of `default`. Raises ModelUnavailable."""
+    """Return the activation named at `key`, one of `kinds`, or that of `default`."""
     return kinds[choice(config, key, tuple(kinds), default)]
 
 
 def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default: str | None = None) -> str:
-    """Return the name at `key`, one of `options`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the name at `key`, one of `options`, or `default` if there is none."""
     value = _value(config, key, default)
     if not isinstance(value, str) or value not in options:
         raise _wrong(key, f"one of {', '.join(options)}", value)
@@ -101,7 +101,7 @@ def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default:
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the object at `key`, empty if there is none. Raises ModelUnavailable."""
+    """Return the object at `key`, empty if there is none."""
     value = _value(config, key, {})
     if not isinstance(value, dict):
         raise _wrong(key, "an object", value)
@@ -109,7 +109,7 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def require(config: Mapping[str, Any], key: str, expected: object) -> None:
-    """Check that `key` is absent or as expected, for options that would change the network. Raises ModelUnavailable."""
+    """Check that `key` is absent or as expected, for options that would change the network."""
     value = config.get(key)
     wrong_type = isinstance(value, bool) is not isinstance(expected, bool)  # false is not 0
     if value is not None and (value != expected or wrong_type):

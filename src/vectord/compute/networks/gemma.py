@@ -27,7 +27,6 @@ _ACTIVATIONS: Mapping[str, Activation] = {**facts.ACTIVATIONS, "gelu": "gelu_tan
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     facts.require(config, "use_bidirectional_attention", False)  # transformers' mask ignores it
     spec, bias = decoder.read_spec(config, activations=_ACTIVATIONS), facts.flag(config, "attention_bias", False)
     spec = replace(spec, word_scale=spec.hidden_size**0.5)

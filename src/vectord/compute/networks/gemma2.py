@@ -30,7 +30,6 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, bias = _spec(config), facts.flag(config, "attention_bias", False)
     family = Family(
         qkv_bias=bias,
@@ -44,7 +43,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    """As decoder.head_rows. Raises ModelUnavailable."""
+    """As decoder.head_rows."""
     facts.require(_with_default(config, "final_logit_softcapping", 30.0), "final_logit_softcapping", None)
     return decoder.head_rows(config, weights, ops, ids, tied=True)
 

@@ -32,7 +32,6 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, bias = _spec(config), facts.flag(config, "attention_bias", False)
     rotary, sliding_rotary = _rotary(config, spec)
     family = Family(
@@ -49,7 +48,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    """As decoder.head_rows. Raises ModelUnavailable."""
+    """As decoder.head_rows."""
     facts.require(config, "final_logit_softcapping", None)
     return decoder.head_rows(config, weights, ops, ids, tied=True)
 

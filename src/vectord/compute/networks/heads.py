@@ -107,7 +107,7 @@ def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:
 
 
 def dense_and_norm(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
-    """ModernBERT's `head`, before its classifiers and its words. Raises ModelUnavailable."""
+    """ModernBERT's `head`, before its classifiers and its words."""
     width = facts.size(config, "hidden_size")
     return Projection(
         weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),
@@ -127,13 +127,13 @@ def _token_layers(spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
 
 
 def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:
-    """The first token through the body's `pooler`, then `classifier`: BERT's way. Raises ModelUnavailable."""
+    """The first token through the body's `pooler`, then `classifier`: BERT's way."""
     pooler = Projection(body.linear("pooler.dense", width, width), "tanh")
     return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
 
 
 def classify_first(weights: WeightReader[T], width: int, labels: int, activation: Activation = "tanh") -> Classifier[T]:
-    """The first token through `classifier.dense` and `classifier.out_proj`: RoBERTa's way. Raises ModelUnavailable."""
+    """The first token through `classifier.dense` and `classifier.out_proj`: RoBERTa's way."""
     dense = Projection(weights.linear("classifier.dense", width, width), activation)
     return Classifier("cls", (dense, Projection(weights.linear("classifier.out_proj", width, labels))))
 

@@ -36,10 +36,16 @@ MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-em
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("bert.")."""
     spec, weights = _spec(config), body(weights)
     names = _names(weights, gated=_feed_forward(config) in GATED)
-    return read_encoder(spec, weights, ops, names, attention_bias=_attention_bias(spec, weights))
+    if spec.heads * spec.max_tokens > MAX_BIASES:
+        raise ModelUnavailable(
+            f"config.json: {spec.heads} heads of {spec.max_tokens} positions; together at most {MAX_BIASES} are served"
+        )
+    distances = abs(np.arange(1 - spec.max_tokens, spec.max_tokens))
+    bias = weights.constant("attention_bias", -slopes(spec.heads)[:, None] * distances)
+    return read_encoder(spec, weights, ops, names, attention_bias=bias)
 
 
 def slopes(heads: int) -> npt.NDArray[np.float64]:
@@ -52,15 +58,6 @@ def slopes(heads: int) -> npt.NDArray[np.float64]:
     first = 2.0 ** (-8 * np.arange(1, power + 1) / power)
     between = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
     return np.concatenate([first, between])[:heads]
-
-
-def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:
-    if spec.heads * spec.max_tokens > MAX_BIASES:
-        raise ModelUnavailable(
-            f"config.json: {spec.heads} heads of {spec.max_tokens} positions; together at most {MAX_BIASES} are served"
-        )
-    distances = abs(np.arange(1 - spec.max_tokens, spec.max_tokens))
-    return weights.constant("attention_bias", -slopes(spec.heads)[:, None] * distances)
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:

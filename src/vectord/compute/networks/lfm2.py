@@ -50,28 +50,32 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, weights = _spec(config), weights.after_prefix(PREFIXES, decoder.WORDS)
     rotary = read_plain_rotary(config, theta=1e6, positions=spec.max_tokens)
     table = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
     layers = []
+    width, inner = spec.hidden_size, spec.intermediate_size
     for i, kind in enumerate(_kinds(config, spec.layers)):
         layer = weights.under(f"layers.{i}.")
         mixer = _attention(spec, layer, table) if kind == "full_attention" else _convolution(config, spec, layer)
         layers.append(
             TransformerLayer(
                 attention=mixer,
-                attention_norm=layer.norm("operator_norm", spec.hidden_size, bias=False),
-                mlp=_mlp(spec, layer.under("feed_forward.")),
-                output_norm=layer.norm("ffn_norm", spec.hidden_size, bias=False),
+                attention_norm=layer.norm("operator_norm", width, bias=False),
+                mlp=Mlp(
+                    gate=layer.linear("feed_forward.w1", width, inner, bias=False),
+                    up=layer.linear("feed_forward.w3", width, inner, bias=False),
+                    down=layer.linear("feed_forward.w2", inner, width, bias=False),
+                ),
+                output_norm=layer.norm("ffn_norm", width, bias=False),
             )
         )
     return Transformer(
         spec,
         TransformerWeights(
-            words=weights.tensor(decoder.WORDS, spec.vocab_size, spec.hidden_size),
+            words=weights.tensor(decoder.WORDS, spec.vocab_size, width),
             layers=tuple(layers),
-            final_norm=weights.norm("embedding_norm", spec.hidden_size, bias=False),
+            final_norm=weights.norm("embedding_norm", width, bias=False),
         ),
         ops,
     )
@@ -81,6 +85,8 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "is_causal", True)
     heads = facts.heads(config, "num_attention_heads", "hidden_size")
     width = facts.size(config, "hidden_size")
+    classes = config.get("architectures") or [""]
+    bidirectional = config["model_type"] == "lfm2_bidirectional" or str(classes[0]).startswith("Lfm2Bidirectional")
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings", 128_000),
@@ -94,13 +100,8 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         norm_eps=facts.epsilon(config, "norm_eps"),
         rms=True,
         norm_first=True,
-        causal=not _is_bidirectional(config),
+        causal=not bidirectional,
     )
-
-
-def _is_bidirectional(config: Mapping[str, Any]) -> bool:
-    listed = config.get("architectures") or [""]
-    return config["model_type"] == "lfm2_bidirectional" or str(listed[0]).startswith("Lfm2Bidirectional")
 
 
 def _inner_size(config: Mapping[str, Any]) -> int:
@@ -152,13 +153,4 @@ def _convolution(config: Mapping[str, Any], spec: TransformerSpec, layer: Weight
         taps=tuple((first + j, weights.constant(f"conv.tap{j}", taps[:, :, j].T)) for j in range(size)),
         bias=weights.constant("conv.bias", weights.array("conv.bias", width)[None]) if bias else None,
         out=weights.linear("out_proj", width, width, bias=bias),
-    )
-
-
-def _mlp(spec: TransformerSpec, weights: WeightReader[T]) -> Mlp[T]:
-    width, inner = spec.hidden_size, spec.intermediate_size
-    return Mlp(
-        gate=weights.linear("w1", width, inner, bias=False),
-        up=weights.linear("w3", width, inner, bias=False),
-        down=weights.linear("w2", inner, width, bias=False),
     )

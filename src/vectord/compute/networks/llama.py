@@ -34,7 +34,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, bias = decoder.read_spec(config), facts.flag(config, "attention_bias", False)
     family = Family(
         qkv_bias=bias,
@@ -47,7 +46,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of the model type's ...ForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of the model type's ...ForSequenceClassification."""
     match config["model_type"]:
         case "eurobert":
             return _eurobert_classifier(config, weights, labels)

@@ -35,7 +35,6 @@ _OF_LAYER = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     for key, only in {"head_dim": None, "is_causal": True, "use_bidirectional_attention": False}.items():
         facts.require(config, key, only)  # the model's own code reads none of them
     spec, bias = decoder.read_spec(config), facts.flag(config, "attention_bias", False)
@@ -57,7 +56,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of the last layer that runs. Raises ModelUnavailable."""
+    """Return the head of the last layer that runs."""
     facts.require(config, "head_type", "simple")
     facts.require(config, "head_multi", True)
     first, last = facts.size(config, "start_layer"), _last_layer(config)

@@ -31,7 +31,6 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, is_mistral = decoder.read_spec(config), config["model_type"] == "mistral"
     size = config.get("sliding_window", 4096 if is_mistral else None)  # null: no layer slides; absent: the default
     window = None if size is None else decoder.read_window({"sliding_window": size}, causal=spec.causal)

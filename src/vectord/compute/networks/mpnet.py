@@ -47,20 +47,22 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("mpnet.")."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
-    bias = _attention_bias(spec, weights)
+    table = weights.array("encoder.relative_attention_bias.weight", BUCKETS, spec.heads)
+    distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
+    bias = weights.constant("attention_bias", table[buckets(distances)].T)  # (heads, 2 * max_tokens - 1)
     return encoder.read_encoder(spec, weights, ops, NAMES, first_position=FIRST_POSITION, attention_bias=bias)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of MPNetForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of MPNetForSequenceClassification."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of MPNetForMaskedLM. Raises ModelUnavailable."""
+    """Return the head of MPNetForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
@@ -75,12 +77,6 @@ def buckets(distances: npt.NDArray[np.int64], count: int = BUCKETS, farthest: in
     octaves = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     wide = exact + (octaves / np.float32(math.log(farthest / exact)) * np.float32(half - exact)).astype(np.int64)
     return np.where(distances > 0, half, 0) + np.where(distance < exact, distance, np.minimum(wide, half - 1))
-
-
-def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:
-    table = weights.array("encoder.relative_attention_bias.weight", BUCKETS, spec.heads)
-    distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
-    return weights.constant("attention_bias", table[buckets(distances)].T)  # (heads, 2 * max_tokens - 1)
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:

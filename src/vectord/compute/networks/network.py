@@ -110,7 +110,7 @@ def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
 
 
 def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
-    """The module and the prefixes of its classes. Raises ModelUnavailable."""
+    """The module and the prefixes of its classes."""
     found = find_architecture(spec.architecture)
     if found is None:
         raise ModelUnavailable(
@@ -164,18 +164,14 @@ def _architecture_heads(
         masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
         heads["splade"] = splade_head(masked_lm, ops)
     if "scores" in spec.outputs:
-        heads["scores"] = _scores_head(module, spec, config, weights.over(ops.heads), ops.heads)
+        ops, weights = ops.heads, weights.over(ops.heads)
+        if spec.yes_no is not None and spec.scores_by_words:
+            words = _function_of(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids)
+            heads["scores"] = yes_no_head(words, ops)
+        else:
+            head: Classifier[T] = _function_of(module, "classifier", spec)(config, weights, ops, len(spec.labels))
+            heads["scores"] = pooled_head(head.pooling, head.projections, ops, head.tokens)
     return heads
-
-
-def _scores_head(
-    module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
-) -> Head[T]:
-    if spec.scores_by_words:
-        assert spec.yes_no is not None
-        return yes_no_head(_function_of(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids), ops)
-    classifier: Classifier[T] = _function_of(module, "classifier", spec)(config, weights, ops, len(spec.labels))
-    return pooled_head(classifier.pooling, classifier.projections, ops, classifier.tokens)
 
 
 def _function_of(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:

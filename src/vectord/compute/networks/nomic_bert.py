@@ -74,7 +74,7 @@ HEAD = replace(bert.HEAD, norm="cls.predictions.transform.layer_norm")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head."""
     spec, weights = _spec(config), _body(weights)
     names = _names(config, weights)
     rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
@@ -122,39 +122,36 @@ def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightR
     facts.require(config, "activation_function", "gelu")
     count = facts.size(config, "num_experts", at_least=2, at_most=1024)
     top = facts.size(config, "moe_top_k", at_most=count)
-    return {
-        i: _mixture(spec, weights.under(f"{NAMES.prefix}.{i}.mlp."), count, top)
-        for i in range(spec.layers)
-        if i % every == 1
-    }
-
-
-def _mixture(spec: TransformerSpec, weights: WeightReader[T], count: int, top: int) -> Mixture[T]:
     width, inner = spec.hidden_size, spec.intermediate_size
     shape, parts = (count * inner, width), [slice(e * inner, (e + 1) * inner) for e in range(count)]
-    return Mixture(
-        router=weights.linear("router.layer", width, count, bias=False),
-        experts=tuple(
+    mixtures = {}
+    for i in (i for i in range(spec.layers) if i % every == 1):
+        layer = weights.under(f"{NAMES.prefix}.{i}.mlp.")
+        experts = [
             Mlp(
-                up=Linear(weights.matrix("experts.mlp.w1", *shape, rows=part), None),
-                down=Linear(weights.transposed("experts.mlp.w2", *shape, rows=part), None),
+                up=Linear(layer.matrix("experts.mlp.w1", *shape, rows=part), None),
+                down=Linear(layer.transposed("experts.mlp.w2", *shape, rows=part), None),
             )
             for part in parts
-        ),
-        top=top,
-        bias=weights.constant("experts.bias", weights.array("experts.bias", width)[None]),
-    )
+        ]
+        mixtures[i] = Mixture(
+            router=layer.linear("router.layer", width, count, bias=False),
+            experts=tuple(experts),
+            top=top,
+            bias=layer.constant("experts.bias", layer.array("experts.bias", width)[None]),
+        )
+    return mixtures
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of NomicBertForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of NomicBertForSequenceClassification."""
     return classify_pooled(
         _body(weights), weights, facts.size(config, "n_embd" if "n_embd" in config else "hidden_size"), labels
     )
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of NomicBertForMaskedLM. Raises ModelUnavailable."""
+    """Return the head of NomicBertForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 

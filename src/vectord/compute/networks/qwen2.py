@@ -13,7 +13,7 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import read_sliding
-from vectord.compute.networks.transformer import Transformer, TransformerSpec
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -30,21 +30,8 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     spec, is_qwen3 = decoder.read_spec(config), config["model_type"] != "qwen2"
     bias = facts.flag(config, "attention_bias", False) if is_qwen3 else False
-    family = Family(
-        qkv_bias=bias or not is_qwen3,
-        out_bias=bias,
-        head_norms=is_qwen3,
-        windows=_windows(config, spec),
-        rotary=decoder.read_decoder_rotary(config, spec),
-    )
-    return decoder.load_decoder(spec, family, weights, ops)
-
-
-def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
-    """AttentionSpec.window of each layer: if any slides, those from max_window_layers on do."""
     slides, usual = facts.flag(config, "use_sliding_window", False), [False] * spec.layers
     if slides:
         first = facts.size(config, "max_window_layers", 28, at_least=0)
@@ -52,4 +39,12 @@ def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | No
     sliding = read_sliding(config, usual)
     if any(sliding):
         facts.require({"use_sliding_window": slides}, "use_sliding_window", True)  # else transformers has no window
-    return tuple(decoder.read_window(config, causal=spec.causal) if windowed else None for windowed in sliding)
+    windows = tuple(decoder.read_window(config, causal=spec.causal) if windowed else None for windowed in sliding)
+    family = Family(
+        qkv_bias=bias or not is_qwen3,
+        out_bias=bias,
+        head_norms=is_qwen3,
+        windows=windows,
+        rotary=decoder.read_decoder_rotary(config, spec),
+    )
+    return decoder.load_decoder(spec, family, weights, ops)

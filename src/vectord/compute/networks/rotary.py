@@ -94,7 +94,7 @@ def read_plain_rotary(config: Mapping[str, Any], *, theta: float, positions: int
 
 
 def read_layer_rotary(config: Mapping[str, Any], kind: str, *, theta: float, positions: int) -> Rotary:
-    """Read rope_parameters of one kind of layers, for a model with several. Raises ModelUnavailable."""
+    """Read rope_parameters of one kind of layers, for a model with several."""
     if unknown := facts.section(config, "rope_parameters").keys() - set(LAYER_KINDS):
         raise ModelUnavailable(
             f"config.json: rope_parameters.{min(unknown)[:80]} is not one of {', '.join(LAYER_KINDS)}"
@@ -103,7 +103,7 @@ def read_layer_rotary(config: Mapping[str, Any], kind: str, *, theta: float, pos
 
 
 def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool, ...]:
-    """Return which layers attend to a window: by layer_types, else `usual`. Raises ModelUnavailable."""
+    """Return which layers attend to a window: by layer_types, else `usual`."""
     kinds = config.get("layer_types")
     if kinds is None:
         return tuple(usual)
@@ -117,11 +117,20 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
 
     theta: used if the mapping has no rope_theta. positions: max_position_embeddings.
     """
-    name = ".".join(section)
-    found = _section(config, section)
+    name, entries = ".".join(section), config
+    for key in section:
+        entries = facts.section(entries, key)
+    for key, value in entries.items():
+        if value is None and key not in _MAY_BE_NULL:
+            raise ModelUnavailable(f"config.json: {name}.{key[:80]} null is not supported; remove it")
+    found = {f"{name}.{key}": value for key, value in entries.items() if value is not None}  # by their full names
     old_kind = facts.choice(found, f"{name}.type", tuple(_SCALINGS), "default")
     kind = facts.choice(found, f"{name}.rope_type", tuple(_SCALINGS), old_kind)
-    _check_keys(name, found, kind)
+    known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
+    if unknown := found.keys() - known:
+        raise ModelUnavailable(f"config.json: {min(unknown)[:80]} is not supported with rope_type {kind}")
+    if kind != "default" and f"{name}.factor" not in found:
+        raise ModelUnavailable(f"config.json: {name}.factor is missing, which rope_type {kind} needs")
     theta = facts.number(found, f"{name}.rope_theta", theta)
     if theta <= 1:
         raise ModelUnavailable(f"config.json: {name}.rope_theta must be above 1; found {theta:g}")
@@ -159,14 +168,12 @@ def rotary_table(
     frequencies, amplitude = _frequencies(rotary, head_size)
     angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
     scale = amplitude if factors is None else amplitude * factors[:, None]
-    cos, sin = (_scaled(turn(angles), scale) for turn in (np.cos, np.sin))
-    return CosSin(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
-
-
-def _scaled(numbers: npt.NDArray[np.float64], amplitude: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Multiply in place: for the largest allowed table each copy in float64 takes 128 MB."""
-    numbers *= amplitude
-    return numbers.astype(np.float32)
+    tables = []
+    for name, turn in (("rotary.cos", np.cos), ("rotary.sin", np.sin)):
+        numbers = turn(angles)
+        numbers *= scale  # in place: for the largest allowed table each copy takes 128 MB
+        tables.append(weights.constant(name, numbers.astype(np.float32)))
+    return CosSin(*tables)
 
 
 def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
@@ -174,28 +181,8 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
     return CosSin(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
 
 
-def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The mapping's entries under their full names, for error messages, without nulls. Raises ModelUnavailable for a
-    null that is not the same as no entry."""
-    found, name = config, ".".join(path)
-    for key in path:
-        found = facts.section(found, key)
-    for key, value in found.items():
-        if value is None and key not in _MAY_BE_NULL:
-            raise ModelUnavailable(f"config.json: {name}.{key[:80]} null is not supported; remove it")
-    return {f"{name}.{key}": value for key, value in found.items() if value is not None}
-
-
 def _factor(found: Mapping[str, Any], name: str) -> float:
     return facts.number(found, f"{name}.factor", 1.0, at_least=LEAST_FACTOR)
-
-
-def _check_keys(name: str, found: Mapping[str, Any], kind: str) -> None:
-    known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
-    if unknown := found.keys() - known:
-        raise ModelUnavailable(f"config.json: {min(unknown)[:80]} is not supported with rope_type {kind}")
-    if kind != "default" and f"{name}.factor" not in found:
-        raise ModelUnavailable(f"config.json: {name}.factor is missing, which rope_type {kind} needs")
 
 
 def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:

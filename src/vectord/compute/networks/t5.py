@@ -49,7 +49,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Raises ModelUnavailable."""
     facts.require(config, "is_decoder", False)
     activation, saved_as, gated = _FORWARD[facts.choice(config, "feed_forward_proj", tuple(_FORWARD), "relu")]
     facts.require(config, "dense_act_fn", saved_as)
@@ -69,6 +68,16 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         norm_first=True,
         attention_scale=1.0,
     )
+    count = facts.size(config, "relative_attention_num_buckets", 32, at_least=4)
+    farthest = facts.size(config, "relative_attention_max_distance", 128)
+    if count % 4 or farthest <= count // 4:
+        raise ModelUnavailable(
+            f"config.json: relative_attention_num_buckets {count} must be a multiple of 4, and less than 4 times "
+            f"relative_attention_max_distance {farthest}"
+        )
+    biases = weights.array(_BIAS, count, spec.heads)[
+        buckets(np.arange(1 - spec.max_tokens, spec.max_tokens), count, farthest)
+    ]
     words = weights.first_of("encoder.embed_tokens.weight", "shared.weight")
     return Transformer(
         spec,
@@ -76,7 +85,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
             words=weights.tensor(words, spec.vocab_size, spec.hidden_size),
             layers=tuple(_layer(spec, weights.under(f"encoder.block.{i}."), gated) for i in range(spec.layers)),
             final_norm=weights.norm("encoder.final_layer_norm", spec.hidden_size, bias=False),
-            attention_bias=_attention_bias(config, spec, weights),
+            attention_bias=weights.constant("attention_bias", biases.T),
         ),
         ops,
     )
@@ -98,16 +107,3 @@ def _layer(spec: TransformerSpec, weights: WeightReader[T], gated: bool) -> Tran
             down=mlp.linear("wo", inner, width, bias=False),
         ),
     )
-
-
-def _attention_bias(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> T:
-    count = facts.size(config, "relative_attention_num_buckets", 32, at_least=4)
-    farthest = facts.size(config, "relative_attention_max_distance", 128)
-    if count % 4 or farthest <= count // 4:
-        raise ModelUnavailable(
-            f"config.json: relative_attention_num_buckets {count} must be a multiple of 4, and less than 4 times "
-            f"relative_attention_max_distance {farthest}"
-        )
-    table = weights.array(_BIAS, count, spec.heads)
-    distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
-    return weights.constant("attention_bias", table[buckets(distances, count, farthest)].T)

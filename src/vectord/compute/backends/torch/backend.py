@@ -19,7 +19,7 @@ from vectord.compute.backends.torch.device import memory_of
 from vectord.compute.backends.torch.graphs import Graphs, without_padding
 from vectord.compute.backends.torch.slot import PlainSlot, Slot, Streams
 from vectord.compute.networks.network import Network
-from vectord.compute.ops.torch.flat import FlatShape, fill, shape_of, tokens_of
+from vectord.compute.ops.torch.flat import fill, shape_of, tokens_of
 from vectord.compute.ops.torch.grouped import pack
 from vectord.schema import DeviceMemory
 
@@ -106,13 +106,10 @@ class TorchBackend(Backend):
     def _run(self, batch: TokenBatch, slot: Slot) -> Answers:
         assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
         shape = shape_of(batch.texts) if self._flat else None
-        if shape is not None:
-            return self._run_flat(batch, shape, slot)
-        with self._launching, slot.computing():
-            answers = self._network(pack(batch.texts, self._device), batch.outputs)
-        return slot.fetch(answers)
-
-    def _run_flat(self, batch: TokenBatch, shape: FlatShape, slot: Slot) -> Answers:
+        if shape is None:
+            with self._launching, slot.computing():
+                answers = self._network(pack(batch.texts, self._device), batch.outputs)
+            return slot.fetch(answers)
         graph = self.graphs.find(shape)
         filled = shape.rounded() if graph is None else graph.shape
         numbers = slot.buffer(filled.size)

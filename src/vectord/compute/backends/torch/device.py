@@ -50,7 +50,12 @@ def choose_dtype(name: str, device: torch.device, architecture: str = "") -> tor
     """
     if name != "auto" and name not in DTYPES:
         raise ConfigError(f"dtype must be auto, {', '.join(DTYPES)}; found {name[:40]!r}", field="dtype")
-    dtype = _best(device, architecture) if name == "auto" else DTYPES[name]
+    if name != "auto":
+        dtype = DTYPES[name]
+    elif device.type != "cuda" or architecture in FLOAT32_BY_DEFAULT:
+        dtype = torch.float32
+    else:
+        dtype = torch.float16 if architecture in FLOAT16_ENCODERS else torch.bfloat16
     why = None
     if dtype == torch.bfloat16 and device.type == "cuda" and not _computes_bfloat16(device):
         dtype, why = torch.float16, "this GPU does not compute in bfloat16"
@@ -115,12 +120,6 @@ def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:
     if cap_mib is not None:
         unheld = max(0, min(unheld, cap_mib * MIB - memory.reserved))
     return unheld + memory.reserved - memory.allocated
-
-
-def _best(device: torch.device, architecture: str) -> torch.dtype:
-    if device.type != "cuda" or architecture in FLOAT32_BY_DEFAULT:
-        return torch.float32
-    return torch.float16 if architecture in FLOAT16_ENCODERS else torch.bfloat16
 
 
 def _computes_bfloat16(device: torch.device) -> bool:

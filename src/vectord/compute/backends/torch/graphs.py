@@ -144,7 +144,10 @@ def capture_graphs(
     begun_s = now_s()
     graphs: list[CudaGraph] = []
     for shape in shapes:
-        numbers = _sample(shape).to(device)
+        filled = np.empty(shape.size, np.int32)  # as many whole texts of the maximum length as fit
+        count = max(1, min(shape.texts, shape.tokens // shape.longest))
+        fill(PackedTexts.of([np.zeros(shape.longest, np.int32)] * count), shape, filled)
+        numbers = torch.from_numpy(filled).to(device)
 
         def program(numbers: Tensor = numbers, shape: FlatShape = shape) -> Mapping[Output, Tensor]:
             return program_of(numbers, shape)
@@ -167,11 +170,3 @@ def capture_graphs(
 def _shape(tokens: int, texts: int, longest: int, adapters: bool) -> FlatShape:
     texts = max(4, texts)
     return FlatShape(tokens=tokens, texts=texts, spans=texts, longest=longest, adapters=adapters)
-
-
-def _sample(shape: FlatShape) -> Tensor:
-    """The numbers of a batch: as many whole texts of the maximum length as fit."""
-    count = max(1, min(shape.texts, shape.tokens // shape.longest))
-    numbers = np.empty(shape.size, np.int32)
-    fill(PackedTexts.of([np.zeros(shape.longest, np.int32)] * count), shape, numbers)
-    return torch.from_numpy(numbers)

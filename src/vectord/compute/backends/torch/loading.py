@@ -81,7 +81,12 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     matrices = next((form for form in LARGEST if form == options.dtype), None)
     usual = "auto" if matrices is not None else options.dtype
     dtype = fp8_dtype(device) if matrices == "fp8" else choose_dtype(usual, device, spec.architecture)
-    _prepare(device, options)
+    if device.type == "cpu":  # torch's default ignores the cgroup quota
+        torch.set_num_threads(options.threads or thread_budget())
+    if device.type == "cuda":
+        set_products(tf32=options.tf32)
+        if options.device_memory_mib is not None:
+            cap_memory(device, options.device_memory_mib)
     checkpoint = open_checkpoint(spec.weights)
     varlen = find_varlen(device, dtype)
 
@@ -110,12 +115,15 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     make_exact = None if dtype == torch.float32 and matrices is None else partial(make_network, torch.float32)
     if device.type != "cuda":
         return TorchBackend(facts, network, make_exact, device)
+    by_memory = texts_by_memory(options.text_limits, memory_of(device).total, spec.max_tokens)
+    if by_memory is not None:
+        facts = replace(facts, max_batch_texts=min(by_memory, facts.max_batch_texts or by_memory))
     with torch.cuda.device(device):
         torch.cuda.synchronize()  # the weights were copied on this thread's stream and are read on another
         streams = Streams(device)
         flat = varlen is not None and runs_flat(network, device, spec.outputs)
         backend = TorchBackend(
-            _by_table(facts, spec, options, device),
+            facts,
             network,
             make_exact,
             device,
@@ -197,24 +205,6 @@ def probe(backend: TorchBackend, spec: ModelSpec, peak_of: Callable[[Callable[[]
     for _ in range(REPEATS if seconds[0] < NOISY_S else 0):
         run()
     return Point(tokens, min(seconds), peak_bytes)
-
-
-def _prepare(device: torch.device, options: BackendOptions) -> None:
-    if device.type == "cpu":  # torch's default ignores the cgroup quota
-        torch.set_num_threads(options.threads or thread_budget())
-    if device.type == "cuda":
-        set_products(tf32=options.tf32)
-        if options.device_memory_mib is not None:
-            cap_memory(device, options.device_memory_mib)
-
-
-def _by_table(facts: BackendFacts, spec: ModelSpec, options: BackendOptions, device: torch.device) -> BackendFacts:
-    if not options.text_limits:
-        return facts
-    texts = texts_by_memory(options.text_limits, memory_of(device).total, spec.max_tokens)
-    if texts is None:
-        return facts
-    return replace(facts, max_batch_texts=min(texts, facts.max_batch_texts or texts))
 
 
 def _find_capacity(

@@ -81,8 +81,10 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
     """Return the shape; None for batches of the grouped layout: parents, unattended rows, overlapping spans."""
     if texts.parents is not None or texts.keys is not None:
         return None
-    if texts.spans is not None and _overlap(texts.spans):
-        return None
+    if texts.spans is not None:
+        ordered = texts.spans[np.argsort(texts.spans[:, 0], kind="stable")]
+        if (ordered[1:, 0] < ordered[:-1, 1]).any():
+            return None
     lengths = np.diff(texts.cu_seqlens)
     return FlatShape(
         tokens=texts.ids.size,
@@ -181,8 +183,3 @@ def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[Int32, int]]:
         (run_ends, int(run_ends[-1])),
     ]
     return [(part.astype(np.int32, copy=False), int(padding)) for part, padding in numbers]
-
-
-def _overlap(spans: Int32) -> bool:
-    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
-    return bool((ordered[1:, 0] < ordered[:-1, 1]).any())

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.groups import (
-    Group,
     Rectangle,
     attending_pieces,
     keys_end_to_end,
@@ -85,7 +84,14 @@ class GroupedLayout:
         return [self._rectangle(group.queries) for group in groups], self._send(piece_order(groups))
 
     def mean(self, x: Tensor) -> Tensor:
-        return self._pool(x, _mean)
+        """In float32: sums of bfloat16 would lose the small terms of a long text."""
+
+        def mean(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
+            total = gather(x, rectangle).float().masked_fill(~rectangle.valid[:, :, None], 0).sum(dim=1)
+            means: Tensor = total / rectangle.valid.sum(dim=1, keepdim=True)
+            return means
+
+        return self._pool(x, mean)
 
     def max(self, x: Tensor) -> Tensor:
         return self._pool(x, lambda x, rectangle: gather(x, rectangle).amax(dim=1))  # padding repeats a row
@@ -112,7 +118,12 @@ class GroupedLayout:
         if window not in self._grouped:
             groups = length_groups(attending_pieces(self._texts, window), MAX_GROUPS, length_step=1)
             unpack = self._send(unpack_rows(groups, self._texts.ids.size))
-            self._grouped[window] = Grouped(tuple(self._group(group) for group in groups), unpack)
+            laid_out = []
+            for group in groups:
+                queries = self._rectangle(group.queries)
+                keys = queries if group.keys is group.queries else self._rectangle(group.keys)
+                laid_out.append(DeviceGroup(queries, keys))
+            self._grouped[window] = Grouped(tuple(laid_out), unpack)
         return self._grouped[window]
 
     def key_offsets(self, window: int | None) -> list[Tensor]:
@@ -162,10 +173,6 @@ class GroupedLayout:
             self._places[buckets] = [buckets[middle - offset].long() for offset in self.key_offsets(spec.window)]
         return self._places[buckets]
 
-    def _group(self, group: Group) -> DeviceGroup:
-        queries = self._rectangle(group.queries)
-        return DeviceGroup(queries, queries if group.keys is group.queries else self._rectangle(group.keys))
-
     def _rectangle(self, rectangle: Rectangle) -> DeviceRectangle:
         return DeviceRectangle(self._send(rectangle.rows.ravel()), self._send(rectangle.valid))
 
@@ -190,10 +197,3 @@ def _send(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
     if device.type != "cuda":
         return torch.tensor(array, device=device)
     return torch.tensor(array).pin_memory().to(device, non_blocking=True)
-
-
-def _mean(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
-    """(T, H) to (n, H) in float32: sums of bfloat16 would lose the small terms of a long text."""
-    total = gather(x, rectangle).float().masked_fill(~rectangle.valid[:, :, None], 0).sum(dim=1)
-    means: Tensor = total / rectangle.valid.sum(dim=1, keepdim=True)
-    return means

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
-from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
@@ -33,26 +32,14 @@ class Lengths:
 
 
 def find_varlen(device: torch.device, dtype: torch.dtype) -> Varlen | None:
-    """Return torch's variable-length kernel (FlashAttention) if it runs here: CUDA, 16 bits, Ampere or newer.
-
-    None if torch has none, or one without windows (before 2.11).
-    """
+    """Return torch's variable-length kernel (FlashAttention) if it runs here: CUDA, 16 bits, Ampere or newer."""
     if device.type != "cuda" or dtype not in {torch.float16, torch.bfloat16}:
         return None
     if torch.cuda.get_device_capability(device) < (8, 0):
         return None
     if torch.cuda.get_device_capability(device) == (9, 0):
         _use_flash_attention_3()
-    return _flash_attention if _has_operator() else _public_varlen()
-
-
-def _has_operator() -> bool:
-    """Whether this torch has the operator that `_flash_attention` calls, with its arguments."""
-    operator = getattr(torch.ops.aten, "_flash_attention_forward", None)
-    if operator is None:
-        return False
-    known = {argument.name for argument in operator.default._schema.arguments}
-    return {"cum_seq_q", "cum_seq_k", "scale", "window_size_left", "window_size_right"} <= known
+    return _flash_attention
 
 
 def _flash_attention(
@@ -84,18 +71,6 @@ def _flash_attention(
         window_size_right=window_size[1],
     )[0]
     return output
-
-
-def _public_varlen() -> Varlen | None:
-    try:
-        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
-    except ImportError:
-        return None
-    known = signature(varlen_attn).parameters
-    if "window_size" not in known:
-        return None
-    # 2.11 accepts keys of fewer heads; later versions need the option.
-    return partial(varlen_attn, enable_gqa=True) if "enable_gqa" in known else varlen_attn
 
 
 @cache
