@@ -33,7 +33,7 @@ from vectord.checkpoints.spec import ModelSpec, Output, Pooling, YesNo
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.errors import ConfigError, ModelUnavailable
+from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
 DECODERS = sorted(CONFIGS.keys() - {"deberta-v2", "embedding_gemma2_text", "lfm2"})
@@ -200,16 +200,6 @@ def test_a_layerwise_reranker_ends_after_the_chosen_layer(tmp_path: Path, layer:
     assert_same(run(cut_layers(spec, layer), pack_texts(*texts), "scores")["scores"], want)
 
 
-def test_a_layer_without_a_head_is_refused(tmp_path: Path) -> None:
-    """At start, with the layers that have one; a model with one head is refused too."""
-    spec = read_tiny_spec(CASES["minicpm"].write(tmp_path / "minicpm"))
-    for layer in (1, 4):
-        with pytest.raises(ConfigError, match=f"cutoff_layer {layer}: .* has heads of its layers 2 to 3"):
-            cut_layers(spec, layer)
-    with pytest.raises(ConfigError, match="has no heads of several layers"):
-        cut_layers(read_tiny_spec(write("qwen3", tmp_path / "qwen3")), 2)
-
-
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("model_type", CAUSAL)
 def test_no_and_yes_equal_the_language_models_logits(tmp_path: Path, model_type: str, tied: bool) -> None:
@@ -264,20 +254,6 @@ def test_a_bidirectional_yes_no_model_is_refused(tmp_path: Path) -> None:
     spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
     with pytest.raises(ModelUnavailable, match="is bidirectional"):
         Network(spec, open_checkpoint(spec.weights), NumpyOps())
-
-
-def test_only_causal_bodies_are_marked(tmp_path: Path) -> None:
-    """A bidirectional yes-or-no model is refused by this mark."""
-    from vectord.compute.networks import gemma3_text, qwen2
-    from vectord.compute.networks.weights import WeightReader
-
-    def body(module: Any, folder: Path) -> Any:
-        spec = read_tiny_spec(folder)
-        return module.load(spec.config, WeightReader(open_checkpoint(spec.weights), NumpyOps()), NumpyOps())
-
-    assert body(qwen2, write("qwen3", tmp_path / "qwen3")).causal
-    assert not body(qwen2, write("qwen3", tmp_path / "both", is_causal=False)).causal
-    assert not body(gemma3_text, write("gemma3_text", tmp_path / "gemma")).causal
 
 
 def test_embedding_gemma_equals_sentence_transformers(tmp_path: Path) -> None:

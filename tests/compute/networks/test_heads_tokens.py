@@ -14,7 +14,6 @@ from tests.models import WIDTH, random_texts, read_tiny_spec, write_sentence_ber
 from torch.nn.functional import linear, normalize
 
 from vectord.checkpoints.spec import Colbert
-from vectord.errors import ModelUnavailable
 
 TEXTS = random_texts((9, 1, 30))
 DIMENSIONS = 12
@@ -75,12 +74,3 @@ def test_lexical_weights_equal_flag_embedding(folder: Path, tmp_path: Path) -> N
     want = linear(states(folder), weight, bias).relu()
     assert 0 < (want > 0).sum() < len(want)
     np.testing.assert_allclose(got, want.numpy(), atol=1e-8)
-
-
-def test_a_file_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
-    """A head that does not fit the network stops the load and names the tensor."""
-    file = tmp_path / "colbert_linear.pt"
-    write_linear(file, DIMENSIONS)
-    spec = read_tiny_spec(folder, outputs=frozenset({"colbert"}), colbert=Colbert(dimensions=16, linear=file))
-    with pytest.raises(ModelUnavailable, match=r"tensor weight is 12 x 32; .* should be 16 x 32"):
-        numpy_answer(spec, TEXTS, "colbert")

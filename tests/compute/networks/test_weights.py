@@ -134,30 +134,6 @@ def test_a_served_head_is_read_completely(architecture: str, output: Output, nam
         check_all_read({name}, harmless, {output}, architecture)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "unread"),
-    [
-        (
-            "bert",
-            {
-                "cls.predictions.decoder.weight",
-                "cls.predictions.bias",
-                "cls.seq_relationship.weight",
-                "bert.pooler.dense.bias",
-            },
-        ),
-        ("roberta", {"lm_head.decoder.weight", "lm_head.bias"}),
-        ("distilbert", {"vocab_projector.weight"}),
-        ("modernbert", {"decoder.weight"}),
-        ("deberta_v2", {"mask_predictions.dense.weight", "cls.predictions.decoder.bias"}),
-    ],
-)
-def test_second_names_of_the_word_head_are_ignored(architecture: str, unread: Collection[str]) -> None:
-    """The matrix may be the tied word vectors, and the bias may be stored twice."""
-    harmless = import_module(f"vectord.compute.networks.{architecture}").HARMLESS_TENSORS
-    check_all_read(unread, harmless, {"splade"}, architecture)
-
-
 def test_a_tensor_of_integers_is_not_a_weight(folder: Path) -> None:
     """A quantized matrix has the float matrix's shape, and its numbers mean something else."""
     name = "encoder.layer.0.output.dense.weight"

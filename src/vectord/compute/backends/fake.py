@@ -25,7 +25,7 @@ from vectord.compute.backends.base import (
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.groups import positions
-from vectord.schema import Float32, Int32
+from vectord.schema import Int32
 
 MAX_BATCH_TOKENS = 16_384
 
@@ -75,16 +75,23 @@ class FakeBackend(Backend):
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
         assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
-        return {output: self._answer(output, batch.texts) for output in batch.outputs}
-
-    def _answer(self, output: Output, texts: PackedTexts) -> Float32:
-        if output in POOLED:
-            rows = np.array([_key(ids) for ids in _spans(texts)], np.uint64)  # (M,)
-        else:
-            keys = np.array([_key(ids) for ids in _texts(texts)], np.uint64)  # (N,)
-            rows = _mix(np.repeat(keys, np.diff(texts.cu_seqlens)) + positions(texts).astype(np.uint64) + np.uint64(1))
-        numbers = _expand(rows, self._widths[output])
-        return np.abs(numbers) if output == "lexical" else numbers
+        answers = {}
+        texts = batch.texts
+        for output in batch.outputs:
+            if output in POOLED:
+                rows = np.array([_key(ids) for ids in _spans(texts)], np.uint64)  # (M,)
+            else:
+                keys = np.array([_key(ids) for ids in _texts(texts)], np.uint64)  # (N,)
+                rows = _mix(
+                    np.repeat(keys, np.diff(texts.cu_seqlens)) + positions(texts).astype(np.uint64) + np.uint64(1)
+                )
+            width = self._widths[output]
+            steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            bits = _mix(rows[:, None] + steps)  # (rows, width)
+            uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # -1 to 1
+            numbers = (uniform * np.sqrt(3.0 / width)).astype(np.float32)  # a row has a norm of about 1
+            answers[output] = np.abs(numbers) if output == "lexical" else numbers
+        return answers
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:
@@ -120,12 +127,3 @@ def _mix(x: UInt64) -> UInt64:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _expand(keys: UInt64, width: int) -> Float32:
-    """(M,) keys to (M, width) numbers, uniform, with a row norm of about 1."""
-    steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits = _mix(keys[:, None] + steps)  # (M, width)
-    uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # -1 to 1
-    vectors: Float32 = (uniform * np.sqrt(3.0 / width)).astype(np.float32)
-    return vectors

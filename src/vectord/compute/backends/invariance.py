@@ -30,24 +30,21 @@ def is_batch_invariant(forward: Forward, spec: ModelSpec, limits: Collection[int
 
     limits: lengths at which the network may change; texts around each one are compared.
     """
+    words, padding = spec.config.get("vocab_size"), spec.config.get("pad_token_id")
+    words = words if type(words) is int and words > 1 else 2
     most = min(PROBED_LIMIT, spec.max_tokens - 1)
     groups = [{_SHORT, _LONG}]
     groups += [{_SHORT, limit, limit + 1, limit * 5 // 4} for limit in sorted(limits) if _SHORT < limit <= most]
     with contextlib.suppress(MemoryError):  # no batch of these lengths can run
         for lengths in groups:
-            texts = [_text(length, spec) for length in sorted({min(length, spec.max_tokens) for length in lengths})]
+            texts = []
+            for length in sorted({min(length, spec.max_tokens) for length in lengths}):
+                ids = (np.arange(length, dtype=np.int32) * 7 + 3) % words
+                ids[ids == padding] = 1 if padding == 0 else 0
+                texts.append(ids)
             if not _are_invariant(forward, spec, texts, tolerance):
                 return False
     return True
-
-
-def _text(length: int, spec: ModelSpec) -> Int32:
-    """Token ids (length,) without the padding token."""
-    words, padding = spec.config.get("vocab_size"), spec.config.get("pad_token_id")
-    words = words if type(words) is int and words > 1 else 2
-    ids = (np.arange(length, dtype=np.int32) * 7 + 3) % words
-    ids[ids == padding] = 1 if padding == 0 else 0
-    return ids
 
 
 def _are_invariant(forward: Forward, spec: ModelSpec, texts: Sequence[Int32], tolerance: float) -> bool:

@@ -88,7 +88,7 @@ def read_decoder_rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rot
 
 
 def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
-    """AttentionSpec.window of a layer that slides. Raises ModelUnavailable.
+    """AttentionSpec.window of a layer that slides.
 
     Causal attention includes a token itself in its sliding_window, bidirectional attention does not
     (transformers/masking_utils.py).
@@ -193,7 +193,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 def head_rows(
     config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int], *, tied: bool = False
 ) -> T:
-    """(len(ids), H): the rows of the language model's head for these words. Raises ModelUnavailable.
+    """(len(ids), H): the rows of the language model's head for these words.
 
     Each row is read separately and moved to its place by a product with ones and zeros, so that the rest of a table of
     about 300 MB is not read. tied: the default of tie_word_embeddings.

@@ -36,7 +36,7 @@ def read_spec(
     norm_eps: float | None = None,
     norm_first: bool = False,
 ) -> TransformerSpec:
-    """Read BERT's keys. Raises ModelUnavailable.
+    """Read BERT's keys.
 
     keys: other names of them. activation, norm_eps: replace the config's. types: number of token types.
     """
@@ -193,7 +193,7 @@ def read_encoder(
     widen: str | None = None,
     layers: Sequence[TransformerLayer[T]] | None = None,
 ) -> Transformer[T]:
-    """Return an encoder with BERT's names of the embeddings. Raises ModelUnavailable.
+    """Return an encoder with BERT's names of the embeddings.
 
     first_position: the first token's row in the table of positions; None: there is no table. types (types, H): replace
     the checkpoint's. embedding_size: width of the tables; the layer `widen` maps their sum to the width of the states.

@@ -113,7 +113,7 @@ def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool
 
 
 def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
-    """Read the mapping that the keys `section` lead to, if there is one. Raises ModelUnavailable.
+    """Read the mapping that the keys `section` lead to, if there is one.
 
     theta: used if the mapping has no rope_theta. positions: max_position_embeddings.
     """

@@ -45,31 +45,21 @@ class NumpyLayout:
 
 def pack(texts: PackedTexts) -> Tokens[Array]:
     """Return a packed batch for NumpyOps."""
-    rows = [slice(int(start), int(stop)) for start, stop in pairwise(texts.cu_seqlens)]
+    rows = [np.arange(start, stop) for start, stop in pairwise(texts.cu_seqlens)]
+    found, positions = [], []
+    for i, own in enumerate(rows):
+        parent = -1 if texts.parents is None else int(texts.parents[i])
+        before = rows[parent] if parent >= 0 else own[:0]
+        keys = own if texts.keys is None else own[: texts.keys[i]]
+        found.append(TextRows(slice(own[0], own[-1] + 1), np.concatenate([before, keys])))
+        positions.append(np.arange(own.size) + before.size)
     layout = NumpyLayout(
-        texts=tuple(TextRows(queries, _keys(texts, rows, i)) for i, queries in enumerate(rows)),
+        texts=tuple(found),
         spans=tuple(slice(int(start), int(stop)) for start, stop in texts.pooled),
-        positions=np.concatenate([_positions(texts, rows, i) for i in range(len(rows))]),
+        positions=np.concatenate(positions),
     )
     adapters = None if texts.adapters is None else texts.row_adapters
     return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters)
-
-
-def _keys(texts: PackedTexts, rows: Sequence[slice], i: int) -> Array:
-    own = np.arange(rows[i].start, rows[i].stop)
-    own = own if texts.keys is None else own[: texts.keys[i]]
-    parent = _parent(texts, rows, i)
-    return own if parent is None else np.concatenate([np.arange(parent.start, parent.stop), own])
-
-
-def _positions(texts: PackedTexts, rows: Sequence[slice], i: int) -> Array:
-    parent = _parent(texts, rows, i)
-    return np.arange(rows[i].stop - rows[i].start) + (0 if parent is None else parent.stop - parent.start)
-
-
-def _parent(texts: PackedTexts, rows: Sequence[slice], i: int) -> slice | None:
-    parent = -1 if texts.parents is None else int(texts.parents[i])
-    return None if parent < 0 else rows[parent]
 
 
 class NumpyOps(Ops[Array]):

@@ -74,16 +74,13 @@ MASKED = np.float32(-1e30)  # the score of hidden keys; finite, so that a row of
 FAR = np.int32(2**30)  # the position of a padded key: after every query and outside every window
 LENGTH_STEP = 16  # a group's length is rounded up to a multiple: the runtime keeps memory for every shape
 # A batch of at most so many rows is rounded up to a multiple of the step. A row of padding costs as much as a token,
-# and each shape takes 0.75 MB in each plan (MiniLM, Zen 4; 17 tokens as 32 rows take 5.4 ms in bfloat16 and 6.2 in
-# float32, as 20 rows 4.8 and 4.9).
+# and each shape takes memory in each plan.
 ROW_STEPS = (32, 4), (64, 8), (256, 16)
 LONG_ROW_STEP = 64
-# Layouts of single texts that a graph keeps, and the tokens of the longest. Making one takes 0.1 ms, or 0.3 ms after
-# other work has used the cache, of the 2 ms of a query of 12 tokens.
+# Layouts of single texts that a graph keeps, and the tokens of the longest.
 KEPT_LAYOUTS, KEPT_LENGTH = 256, 64
 WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tokens would take 125 MB
-# The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32
-# bits (measured with Qwen3's shape: 2.8 GB against 1.1).
+# The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32.
 KEEP_PACKED = "decompression_0"
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
 
@@ -144,7 +141,16 @@ class GraphLayout:
     def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
         """For each group: (n, 1, Q, K) whether the key is hidden from the query or padded. All layers share it."""
         if (causal, window) not in self._hidden:
-            self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
+            self._hidden[causal, window] = hidden = []
+            for ending in self._endings(window):
+                queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
+                keys = self.parameter(f"key_positions{ending}", [-1, 1, 1, -1])
+                if window is None:
+                    hidden.append(op.greater(keys, queries))
+                    continue
+                reach = op.constant(np.int32(window))
+                too_late = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
+                hidden.append(op.logical_or(too_late, op.less(keys, op.subtract(queries, reach))))
         return self._hidden[causal, window]
 
     def rows_with_keys(self, causal: bool, window: int) -> list[ov.Node]:
@@ -162,15 +168,6 @@ class GraphLayout:
                 for hide in self.hidden(causal, window)
             ]
         return self._rows_with_keys[causal, window]
-
-    def _hide(self, ending: str, causal: bool, window: int | None) -> ov.Node:
-        queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
-        keys = self.parameter(f"key_positions{ending}", [-1, 1, 1, -1])
-        if window is None:
-            return op.greater(keys, queries)
-        reach = op.constant(np.int32(window))
-        too_late = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
-        return op.logical_or(too_late, op.less(keys, op.subtract(queries, reach)))
 
     def distances(self) -> list[ov.Node]:
         """For each group: (Q + K - 1,) the key's position minus the query's, from 1 - Q to K - 1."""
@@ -247,7 +244,9 @@ class OpenvinoGraph:
         outputs: the per-token results to return. Rows are padded to a round number (they belong to no text), and unused
         groups get no pieces.
         """
-        rows = _round_rows(texts.ids.size)
+        total = texts.ids.size
+        step = next((step for limit, step in ROW_STEPS if total <= limit), LONG_ROW_STEP)
+        rows = -(-total // step) * step
         arrays: dict[str, Array] = {
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
@@ -271,9 +270,15 @@ class OpenvinoGraph:
 
     def _make_layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         at = positions(texts)
+        starts, stops = texts.pooled.T
+        lengths = stops - starts
+        begins = np.cumsum(lengths, dtype=np.int32) - lengths
         arrays: dict[str, Array] = {
             "positions": _extend(at, rows),
-            **_spans(texts.pooled),
+            "firsts": starts.copy(),
+            "lasts": stops - 1,
+            "members": np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths),
+            "begins": begins,
             **{_answered(name): np.arange(texts.ids.size * (name in outputs), dtype=np.int32) for name in self.outputs},
         }
         for window in self.windows:
@@ -321,19 +326,6 @@ def build(
 def _answered(output: str) -> str:
     """Name of the parameter with the requested rows of a per-token output."""
     return f"{output}_rows"
-
-
-def _spans(spans: Int32) -> dict[str, Array]:
-    """The inputs of the pooling ops. spans (M, 2)"""
-    starts, lengths = spans[:, 0], spans[:, 1] - spans[:, 0]
-    begins = np.cumsum(lengths, dtype=np.int32) - lengths
-    members = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths)
-    return {"firsts": starts.copy(), "lasts": spans[:, 1] - 1, "members": members, "begins": begins}
-
-
-def _round_rows(total: int) -> int:
-    step = next((step for limit, step in ROW_STEPS if total <= limit), LONG_ROW_STEP)
-    return -(-total // step) * step
 
 
 def _extend(values: Int32, rows: int) -> Int32:
@@ -438,16 +430,19 @@ class OpenvinoOps(Ops[ov.Node]):
         """A bias depends on positions in a text, so it excludes parents and windows."""
         layout: GraphLayout = tokens.layout
         assert bias is None or (spec.window is None and spec.score_cap is None)
-        scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
-        if spec.score_cap is not None:
-            return _mix([self._capped(score, spec, spec.score_cap) for score in scores], v, layout, spec)
+        # Not scaled: right after the product that makes q the runtime would fold the scale into the weights and keep a
+        # float32 copy of them.
+        scores = [
+            op.matmul(_heads(_rows(q, at.queries), spec), _key_heads(_rows(k, at.keys), spec), False, True)
+            for at in layout.places(spec.window)
+        ]  # (n, heads, Q, K) each
+        if (cap := spec.score_cap) is not None:
+            capped = [self.scale(op.tanh(self.scale(score, spec.factor / cap)), cap) for score in scores]
+            return _mix(capped, v, layout, spec)
         if bias is None:
             return _mix(scores, v, layout, spec, factor=spec.factor)
         scaled = [self.scale(score, spec.factor) for score in scores]
         return _mix(self._biased(scaled, bias, layout), v, layout, spec)
-
-    def _capped(self, score: ov.Node, spec: AttentionSpec, cap: float) -> ov.Node:
-        return self.scale(op.tanh(self.scale(score, spec.factor / cap)), cap)
 
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: GraphLayout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
@@ -637,15 +632,6 @@ def _slopes(bias: Float32) -> Float32 | None:
     if not slopes.all() or not np.allclose(slopes * -distances, bias, rtol=1e-5, atol=1e-6):
         return None
     return slopes.reshape(-1, 1, 1)
-
-
-def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
-    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K), not scaled.
-
-    The scale is not applied to q: right after the product that makes q the runtime would fold it into the weights and
-    keep a float32 copy of them, 96 MB with BGE-M3.
-    """
-    return op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
 
 
 def _mix(

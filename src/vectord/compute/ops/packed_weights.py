@@ -34,8 +34,7 @@ class Packing:
     rounds_inputs: bool = False  # to 8 bits as well, each group with a scale of its own, so that int8 is multiplied
 
 
-# int8: groups of 192 numbers are 5 to 9 % faster with MiniLM, but change the order of texts more, and widths such as
-# 1,024 cannot be divided so.
+# int8: larger groups are faster, but change the order of texts more, and widths such as 1,024 must be divisible.
 PACKINGS: Mapping[str, Packing] = {
     "int8": Packing(8, 128, rounds_inputs=True),
     "int8-weights": Packing(8),

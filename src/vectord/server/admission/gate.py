@@ -119,6 +119,10 @@ def caller_of(
     lane = headers.get(LANE)
     if lane not in (None, "interactive", "bulk"):
         raise InvalidField(INVALID_LANE, field=LANE, header=LANE)
+    name_of_timeout = TIMEOUT_MS if TIMEOUT_MS in headers else ENVOY_TIMEOUT_MS
+    timeout = headers.get(name_of_timeout)
+    if timeout is not None and not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= _MAX_TIMEOUT_DIGITS):
+        raise InvalidField(INVALID_TIMEOUT, field=name_of_timeout, header=name_of_timeout)
     return Caller(
         client=client_of(address, key),
         named=key is not None and not key.shared,
@@ -127,20 +131,9 @@ def caller_of(
         route=route,
         models=None if key is None else key.models,
         operator=operator,
-        deadline_s=_deadline_s(headers),
+        deadline_s=None if timeout is None else time.monotonic() + int(timeout) / 1000,
         expect_fingerprint=read_fingerprint(headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
     )
-
-
-def _deadline_s(headers: Mapping[str, str]) -> float | None:
-    """The request's deadline by time.monotonic(); None: no deadline. Raises InvalidField."""
-    name = TIMEOUT_MS if TIMEOUT_MS in headers else ENVOY_TIMEOUT_MS
-    text = headers.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_TIMEOUT_DIGITS):
-        raise InvalidField(INVALID_TIMEOUT, field=name, header=name)
-    return time.monotonic() + int(text) / 1000
 
 
 class TrustedProxies:

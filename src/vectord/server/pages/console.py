@@ -76,11 +76,15 @@ def console_pages(
             sent |= {"content-encoding": "gzip", "vary": "accept-encoding"}
         return Rendered(body=body, headers=sent)
 
+    def redirect(name: str, headers: Mapping[str, str]) -> Rendered:
+        """/console/ with a trailing slash resolves the page's relative addresses one folder too deep."""
+        return Rendered(body=b"", status=307, headers={**_HEADERS, "location": f"../{name}"})
+
     files = sorted(path.name for path in _FOLDER.iterdir() if path.suffix in (".css", ".js", ".svg"))
     return (
         Page(path="/console", show=console, summary="Load, models and a playground, in a browser; also at /"),
         *(Page(path=f"/console/{name}", show=partial(_file, name), summary="") for name in files),
-        *(Page(path=f"/console/console/{name}", show=partial(_redirect, name), summary="") for name in _PAGE_FILES),
+        *(Page(path=f"/console/console/{name}", show=partial(redirect, name), summary="") for name in _PAGE_FILES),
         Page(path="/console/calls", show=show_examples, summary=""),
         *(Page(path=f"/console/{part}", show=partial(show, part), summary="", guarded=True) for part in _VISIBLE),
     )
@@ -95,11 +99,6 @@ def prefers_html(headers: Mapping[str, str]) -> bool:
     accept = headers.get("accept")
     html = quality_of("text/html", accept)
     return html > 0 and html >= quality_of("application/json", accept)
-
-
-def _redirect(name: str, headers: Mapping[str, str]) -> Rendered:
-    """/console/ with a trailing slash resolves the page's relative addresses one folder too deep."""
-    return Rendered(body=b"", status=307, headers={**_HEADERS, "location": f"../{name}"})
 
 
 def _file(name: str, headers: Mapping[str, str]) -> Rendered:
@@ -127,16 +126,12 @@ def _visible_history(history: Mapping[str, Any], viewer: Viewer) -> Mapping[str,
 
 def _visible_requests(recent: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
     own = [each for each in recent["requests"] if viewer.admin or each["key"] == viewer.key]
-    return {"requests": [_without_names(each, viewer) for each in own[:SHOWN_REQUESTS]]}
-
-
-def _without_names(request: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
-    hides_model = viewer.models is not None and request["model"] not in viewer.models
-    return {
-        **request,
-        "model": None if hides_model else request["model"],
-        "key": request["key"] if viewer.admin else None,
-    }
+    shown = []
+    for each in own[:SHOWN_REQUESTS]:
+        hides_model = viewer.models is not None and each["model"] not in viewer.models
+        names = {"model": None if hides_model else each["model"], "key": each["key"] if viewer.admin else None}
+        shown.append({**each, **names})
+    return {"requests": shown}
 
 
 _VISIBLE: Mapping[FigurePart, Callable[[Mapping[str, Any], Viewer], Mapping[str, Any]]] = {

@@ -44,24 +44,18 @@ def distinct_routes(dialect: Dialect) -> Iterator[Route]:
 
 def _entry(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:
     body = b"" if route.example is None else orjson.dumps(route.example)
+    endpoint = table.find(route.method, route.path).endpoint
+    is_shown = bool(endpoint.choices) and endpoint.choose(body).dialect is dialect  # on the short path
     return {
         "dialect": dialect.name,
         "title": dialect.title,
         "method": route.method,
-        "path": _path(dialect, route, body, table),
+        "path": route.path if is_shown else f"/dialects/{dialect.name}{route.path}",
         "summary": route.summary,
         "body": route.example,
         "takes_model": route.body is not None and "model" in route.body.__struct_fields__,
         **({} if route.example is None else _operation(route, body)),
     }
-
-
-def _path(dialect: Dialect, route: Route, body: bytes, table: Table) -> str:
-    """The short path if this product answers this body there, else the product's own."""
-    endpoint = table.find(route.method, route.path).endpoint
-    if endpoint.choices and endpoint.choose(body).dialect is dialect:
-        return route.path
-    return f"/dialects/{dialect.name}{route.path}"
 
 
 def _operation(route: Route, body: bytes) -> dict[str, Any]:
@@ -88,15 +82,10 @@ def _texts(request: Request | BatchRequest) -> dict[str, Any]:
 
 def _find(body: Any, value: Any, above: Sequence[str] = ()) -> Path | None:
     """The place of `value` in a body: unchanged, as the only item of a list, or as objects with a `text` each."""
-    if value in (body, [body]) or _texts_of_objects(body) == value:
+    are_objects = isinstance(body, list) and all(isinstance(item, dict) for item in body)
+    if value in (body, [body]) or (are_objects and [item.get("text") for item in body] == value):
         return list(above)
     if not isinstance(body, dict):
         return None
     found = (_find(item, value, (*above, key)) for key, item in body.items())
     return next((place for place in found if place is not None), None)
-
-
-def _texts_of_objects(value: Any) -> list[Any] | None:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        return None
-    return [item.get("text") for item in value]

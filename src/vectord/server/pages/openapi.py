@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from threading import Lock
@@ -134,13 +135,13 @@ class _Built:
         self._building = Lock()
 
     async def get(self) -> bytes:
-        return self._body if self._body is not None else await asyncio.to_thread(self._get)
+        def build() -> bytes:
+            with self._building:
+                if self._body is None:
+                    self._body = orjson.dumps(self._build())
+                return self._body
 
-    def _get(self) -> bytes:
-        with self._building:
-            if self._body is None:
-                self._body = orjson.dumps(self._build())
-            return self._body
+        return self._body if self._body is not None else await asyncio.to_thread(build)
 
 
 def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
@@ -148,11 +149,18 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
     listed under all products that have it. vectord's routes and those of its usual clients come first."""
     described = [endpoint for endpoint in table if endpoint.page is None or endpoint.page.summary]
     tags = _brief_tags(described) if brief else {_key(endpoint): [_tag(endpoint)] for endpoint in described}
-    if brief:
-        ranked = [_ranked(each) for each in described if _key(each) in tags]
-        endpoints = sorted(ranked, key=lambda each: each.path.startswith("/dialects/"))
-    else:
-        endpoints = sorted(described, key=_place)
+    if brief:  # /docs shows the example of an endpoint's first product
+        endpoints = [
+            replace(each, choices=tuple(sorted(each.choices, key=lambda choice: choice.dialect.place)))
+            for each in described
+            if _key(each) in tags
+        ]
+        endpoints.sort(key=lambda each: each.path.startswith("/dialects/"))
+    else:  # products, then the server's pages, then products under their prefixes
+        endpoints = sorted(
+            described,
+            key=lambda each: (each.path.startswith("/dialects/"), each.page is not None, _tag(each), each.path),
+        )
     routes = [route for each in endpoints for route in each.routes]
     types = {id(kind): kind for route in routes for kind in (route.body, *route.answers) if kind}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
@@ -181,11 +189,6 @@ def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
         # The empty entry: a server without keys requires none.
         "security": [{"bearer": []}, {"x-api-key": []}, {}],
     }
-
-
-def _place(endpoint: Endpoint) -> tuple[bool, bool, str, str]:
-    """The sort key: products, then the server's pages, then products under their prefixes."""
-    return endpoint.path.startswith("/dialects/"), endpoint.page is not None, _tag(endpoint), endpoint.path
 
 
 def _tag(endpoint: Endpoint) -> str:
@@ -218,12 +221,6 @@ def _brief_tags(endpoints: Sequence[Endpoint]) -> Mapping[tuple[str, str], list[
     return tags
 
 
-def _ranked(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with the ranked products first: /docs shows the first product's example."""
-    ranked = sorted(endpoint.choices, key=lambda choice: choice.dialect.place)
-    return replace(endpoint, choices=tuple(ranked))
-
-
 def _ranked_tags(endpoints: Sequence[Endpoint]) -> list[Json]:
     """x-open: for /docs, which shows the other products collapsed."""
     dialects = {choice.dialect.title: choice.dialect for each in endpoints for choice in each.choices}
@@ -247,16 +244,14 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
         operation["security"] = []
     bodies = [route.body for route in routes if route.body is not None]
     if bodies:
-        examples = {_example_title(choice, endpoint): {"value": choice.route.example} for choice in endpoint.choices}
+        examples = {}
+        for choice in endpoint.choices:
+            has_others = sum(each.dialect is choice.dialect for each in endpoint.choices) > 1
+            title = choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if has_others else "")
+            examples[title] = {"value": choice.route.example}
         content = {"application/json": {"schema": _any_of(bodies, schemas), "examples": examples}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
-
-
-def _example_title(choice: Choice, endpoint: Endpoint) -> str:
-    """The product; if it has two routes on the path, also their keys."""
-    claims = [each for each in endpoint.choices if each.dialect is choice.dialect]
-    return choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if claims[1:] else "")
 
 
 # --- answers --------------------------------------------------------------------------------------------------
@@ -277,16 +272,13 @@ def _binary_forms(route: Route) -> Sequence[str]:
     """The forms other than JSON that its example's vectors can have, with the packages installed here."""
     if route.body is None:
         return ()
-    incoming = Incoming(body=orjson.dumps(route.example))
-    return [form for form in (OCTETS, ARROW) if _supports(route, incoming, form)]
-
-
-def _supports(route: Route, incoming: Incoming, form: str) -> bool:
-    try:
-        call = route.parse(incoming)
-        return negotiated(call, {"accept": form}) is not call
-    except VectordError:
-        return False
+    forms = []
+    for form in (OCTETS, ARROW):
+        with suppress(VectordError):
+            call = route.parse(Incoming(body=orjson.dumps(route.example)))
+            if negotiated(call, {"accept": form}) is not call:
+                forms.append(form)
+    return forms
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

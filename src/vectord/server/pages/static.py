@@ -47,13 +47,10 @@ def serve_file(path: Path, request: Mapping[str, str], headers: Mapping[str, str
     return Rendered(body=_plain(path), content_type=content_type, headers=shown)
 
 
-def _stored(path: Path) -> Path:
-    return path.with_name(f"{path.name}.gz")
-
-
 @cache
 def _packed(path: Path) -> bytes:
-    return gzip.compress(path.read_bytes(), mtime=0) if path.exists() else _stored(path).read_bytes()
+    stored = path.with_name(f"{path.name}.gz")
+    return gzip.compress(path.read_bytes(), mtime=0) if path.exists() else stored.read_bytes()
 
 
 @cache
