@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from vectord.checkpoints.spec import ChatTemplate
 from vectord.errors import InputTooLong, InvalidField, Overloaded
 from vectord.schema import Conversation
-from vectord.text import chat
+from vectord.text import chat, chat_template
 from vectord.text.chat import ChatTemplates
 
 CHATML = (
@@ -33,7 +33,8 @@ TRIMMING = """
 {%- endfor %}
 """
 PARTS = (
-    "{% set ns = namespace(n=0) %}{% for message in messages %}{% for part in message.content %}"
+    "{% set ns = namespace(n=0) %}{{ 2 * 1.5 ~ 2 ** 8 ~ '-' * 8 }}"
+    "{% for message in messages %}{% for part in message.content %}"
     "{% set ns.n = ns.n + 1 %}{{ ns.n }}{{ {'q': '<\">', 'role': message.role} | tojson }}{{ part.type }}"
     " {{ part.text }}{% endfor %}{% endfor %}"
 )
@@ -142,6 +143,8 @@ async def test_a_template_does_not_run_on_the_event_loop(
         pytest.param("{{ messages.append(1) }}", "SecurityError", id="changes"),
         pytest.param("{% include '/etc/passwd' %}", "TypeError", id="files"),
         pytest.param("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError", id="depth"),
+        pytest.param("{{ 9 ** 9 ** 9 }}", "OverflowError", id="power"),
+        pytest.param("{{ 'a' * 9 ** 9 }}", "OverflowError", id="repetition"),
         pytest.param("{% for", "TemplateSyntaxError", id="syntax"),
         pytest.param("{{ raise_exception('Two roles only.') }}", "Two roles only.", id="its own words"),
         pytest.param("{{ raise_exception(messages[0].content) }}", "it refuses them", id="the client's words"),
@@ -155,6 +158,35 @@ async def test_a_template_that_fails_fails_alone(template: str, reason: str, tem
     assert raised.value.field == "conversation"
     text = await templates.render(ChatTemplate(CHATML, {}), conversation("b"), "a")
     assert text == "<|im_start|>user\nb<|im_end|>\n"
+
+
+FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(FOR_EVER + "{% endfor %}" * 3, id="loops"),
+        pytest.param(FOR_EVER.replace(") %}", ") if not a %}") + "{% endfor %}" * 3, id="filtered loops"),
+        pytest.param(
+            "{% macro two(n) %}{% if n %}{{ two(n - 1) }}{{ two(n - 1) }}{% endif %}{% endmacro %}{{ two(99) }}",
+            id="macros",
+        ),
+        pytest.param(
+            "{% for a in 'ab' recursive %}{{ loop('ab') if loop.depth < 99 }}{% endfor %}", id="recursive loops"
+        ),
+    ],
+)
+async def test_a_template_that_loops_for_ever_is_ended(
+    template: str, templates: ChatTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conversations after it are rendered."""
+    monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 0.05)
+    endless = templates.render(ChatTemplate(template, {}), conversation("a"), "a")
+    other = asyncio.create_task(templates.render(ChatTemplate(CHATML, {}), conversation("b"), "b"))
+    with pytest.raises(InvalidField, match="does not end within"):
+        await endless
+    assert await other == "<|im_start|>user\nb<|im_end|>\n"
 
 
 async def test_a_template_that_drops_the_last_message_cannot_continue_it(templates: ChatTemplates) -> None:

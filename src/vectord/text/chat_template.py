@@ -1,13 +1,16 @@
 """Messages to text: a model's chat template in jinja2's sandbox, as transformers and vLLM run it.
 
 chat.py imports this module in a thread, with the first conversation, and calls it there. The sandbox keeps a template
-from Python's internals and from the values it is given. A text is limited; the template's time and memory are not.
+from Python's internals and from the values it is given. The time of a template and the length of its text are limited;
+its memory is not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -16,6 +19,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -24,6 +28,8 @@ from vectord.errors import InvalidField
 from vectord.schema import Conversation
 
 TEXT_LIMIT_CHARACTERS = 4 * 2**20
+TIME_LIMIT_S = 5.0  # of the processor; the longest conversations take tenths of a second
+NUMBER_LIMIT_BITS = 64
 OPEN_END = "\ue000\ue001\ue000 "  # marks the end of the last message; its space shows whether the template trims
 
 
@@ -33,6 +39,10 @@ class Refused(TemplateError):
 
 class CannotContinue(Exception):
     """`continue_final_message` cannot be obeyed; the message says why."""
+
+
+class TookTooLong(Exception):
+    """The template ran for TIME_LIMIT_S."""
 
 
 class GenerationTag(Extension):
@@ -72,21 +82,61 @@ def strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """The names of transformers' chat templates. Source: transformers.utils.chat_template_utils."""
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
-    made.filters["tojson"] = to_json
-    made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": PlainNamespace}
-    return made
+class Environment(ImmutableSandboxedEnvironment):
+    """The names of transformers' chat templates, and a limit of time, which each call and each step of a loop checks.
+
+    Source of the names: transformers.utils.chat_template_utils.
+    """
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        self.filters["tojson"] = to_json
+        self.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": PlainNamespace}
+        self._thread = threading.local()  # one template runs in a thread at a time
+
+    def begin(self) -> None:
+        """The template that this thread runs next has TIME_LIMIT_S."""
+        self._thread.ends_s = time.thread_time() + TIME_LIMIT_S
+
+    def step(self) -> bool:
+        """Called by each step of a loop: see `compiled`."""
+        return True
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if time.thread_time() > __self._thread.ends_s:
+            raise TookTooLong
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Limits the results that Python would compute for hours, while no other thread runs."""
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            is_large = bits > NUMBER_LIMIT_BITS
+        else:
+            count, sequence = (left, right) if isinstance(left, int) else (right, left)
+            is_large = isinstance(sequence, Sized) and len(sequence) * count > TEXT_LIMIT_CHARACTERS
+        if is_large:
+            raise OverflowError
+        return super().call_binop(context, operator, left, right)
 
 
-ENVIRONMENT = environment()
+ENVIRONMENT = Environment()
 
 
 @lru_cache(maxsize=16)
 def compiled(template: str) -> tuple[Any, bool]:
     """The template, and whether it reads the content of a message as a list of parts."""
-    return ENVIRONMENT.from_string(template), reads_parts(ENVIRONMENT.parse(template))
+    tree = ENVIRONMENT.parse(template)
+    in_parts = reads_parts(tree)
+    for loop in tree.find_all(nodes.For):
+        step = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None)
+        if loop.test is None:
+            loop.body.insert(0, nodes.ExprStmt(step))
+        else:
+            loop.test = nodes.And(step, loop.test)
+    return ENVIRONMENT.from_string(tree), in_parts
 
 
 def reads_parts(tree: nodes.Template) -> bool:
@@ -125,6 +175,8 @@ def rendered(template: ChatTemplate, conversation: Conversation) -> str | Invali
         return _failed(str(problem))
     except MemoryError:
         return _failed("it makes too long a text")
+    except TookTooLong:
+        return _failed(f"it does not end within {TIME_LIMIT_S:g} s")
     except Exception as failure:  # a template can provoke every kind of failure
         return _failed(f"it fails ({type(failure).__name__})")
 
@@ -141,6 +193,7 @@ def _text(template: ChatTemplate, conversation: Conversation) -> str:
         _mark_end(messages)
     variables = {**template.tokens, "tools": None, "documents": None, **json.loads(conversation.variables)}
     variables |= {"messages": messages, "add_generation_prompt": conversation.add_generation_prompt}
+    ENVIRONMENT.begin()
     parts, characters = [], 0
     for part in program.generate(variables):
         characters += len(part)
