@@ -17,18 +17,20 @@ from tests.cluster.remote.values import ERRORS, arrays, failures, same
 from vectord import schema
 from vectord.cluster.remote.codec import (
     ALIGNMENT,
+    ANSWER,
     DTYPES,
     REQUESTS,
     RESULTS,
     BadFrame,
     Buffer,
-    decode_request,
+    decode_call,
     decode_result,
     decode_value,
-    encode_request,
+    encode_call,
     encode_result,
     encode_value,
 )
+from vectord.cluster.remote.messages import ARGUMENTS
 from vectord.errors import InvalidField, Untokenizable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, Result, Usage
 
@@ -54,7 +56,8 @@ def result(array: np.ndarray[Any, Any]) -> EmbedResult:
 def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> None:
     """With all fields, and its caller."""
     request, caller = data.draw(st.from_type(kind)), data.draw(st.from_type(Caller))
-    arrived, who = decode_request(*received(encode_request(request, caller)))
+    method, (arrived, who) = decode_call(*received(encode_call(ANSWER, request, caller)), ARGUMENTS)
+    assert method == ANSWER
     assert same(request, arrived)
     assert same(caller, who)
 
@@ -154,7 +157,7 @@ def test_an_invalid_array_is_refused(wrong: object) -> None:
 @given(packed=st.binary(max_size=200), arrays=st.binary(max_size=64))
 def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> None:
     """Never another exception."""
-    for decode in (decode_request, decode_result, partial(decode_value, VectordError)):
+    for decode in (partial(decode_call, kinds=ARGUMENTS), decode_result, partial(decode_value, VectordError)):
         with pytest.raises(BadFrame):
             decode(packed, arrays)
 
@@ -163,10 +166,10 @@ def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> N
 @given(data=st.data())
 def test_a_frame_with_a_wrong_byte_is_a_value_or_a_bad_frame(data: st.DataObject) -> None:
     """At any offset."""
-    packed, arrays = received(encode_request(EmbedRequest(inputs=["text", [1, 2]]), ANYONE))
+    packed, arrays = received(encode_call(ANSWER, EmbedRequest(inputs=["text", [1, 2]]), ANYONE))
     at, byte = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.integers(0, 255))
     try:
-        decode_request(packed[:at] + bytes([byte]) + packed[at + 1 :], arrays)
+        decode_call(packed[:at] + bytes([byte]) + packed[at + 1 :], arrays, ARGUMENTS)
     except BadFrame:
         return
 
@@ -178,12 +181,15 @@ def test_depth_is_bounded(depth: int) -> None:
         decode_value(VectordError, b"\x91" * depth + b"\x00", b"")
 
 
-def test_an_unknown_class_is_refused() -> None:
+def test_an_unknown_class_or_method_is_refused() -> None:
     """Only the classes of schema.py and errors.py are known, and MultiRequest cannot be nested."""
     inner = ("MultiRequest", [("ListModels", {})])
     for name, value in (("Engine", {}), ("Caller", {}), ("MultiRequest", [inner])):
         with pytest.raises(BadFrame):
-            decode_request(msgspec.msgpack.encode((ANYONE, name, value)), b"")
+            decode_call(msgspec.msgpack.encode((ANSWER, (name, value, ANYONE))), b"", ARGUMENTS)
+    for method, arguments in (("close", ()), ("spend", ("rate", "bucket", 1))):
+        with pytest.raises(BadFrame):
+            decode_call(msgspec.msgpack.encode((method, arguments)), b"", ARGUMENTS)
     with pytest.raises(BadFrame):
         decode_value(VectordError, msgspec.msgpack.encode(("SystemExit", "words", {})), b"")
 
@@ -191,9 +197,9 @@ def test_an_unknown_class_is_refused() -> None:
 def test_a_request_that_cannot_be_encoded_is_a_client_error() -> None:
     """Half of a surrogate pair, or a number of more than 64 bits."""
     with pytest.raises(Untokenizable):
-        encode_request(EmbedRequest(inputs=["\ud800"]), ANYONE)
+        encode_call(ANSWER, EmbedRequest(inputs=["\ud800"]), ANYONE)
     with pytest.raises(InvalidField):
-        encode_request(EmbedRequest(inputs=[], dimensions=2**70), ANYONE)
+        encode_call(ANSWER, EmbedRequest(inputs=[], dimensions=2**70), ANYONE)
 
 
 def test_every_dtype_is_numeric() -> None:

@@ -17,7 +17,7 @@ from tests.server.live import until
 
 from vectord.cluster.remote import client, frames, link, server
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
-from vectord.cluster.remote.codec import encode_request
+from vectord.cluster.remote.codec import ANSWER, encode_call
 from vectord.cluster.remote.frames import FrameKind, frame
 from vectord.cluster.remote.link import Link
 from vectord.errors import (
@@ -192,7 +192,8 @@ async def test_a_front_end_that_does_not_read_does_not_block_others(monkeypatch:
             stuck.setblocking(False)
             loop = asyncio.get_running_loop()
             for number in range(1, 40):
-                await loop.sock_sendall(stuck, frame(FrameKind.REQUEST, number, encode_request(ONE, ANYONE))[0])
+                call = encode_call(ANSWER, ONE, ANYONE)
+                await loop.sock_sendall(stuck, frame(FrameKind.CALL, number, call)[0])
             await fake.entered.acquire()
             assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
 

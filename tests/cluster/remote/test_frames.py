@@ -67,8 +67,8 @@ def test_frames_arrive_complete_however_they_are_split(
 @pytest.mark.parametrize("cut", [1_000, READ_BYTES - 1, 10**9])
 def test_a_large_frame_arrives_complete_between_small_ones(size: int, cut: int) -> None:
     """Larger than the read buffer, followed by the next frame."""
-    large = (FrameKind.RESULT, 2, b"packed", bytes(range(256)) * (size // 256))
-    sent = [(FrameKind.REQUEST, 1, b"a", b""), large, (FrameKind.REPLY, 3, b"b", b"c")] * 2
+    large = (FrameKind.REPLY, 2, b"packed", bytes(range(256)) * (size // 256))
+    sent = [(FrameKind.CALL, 1, b"a", b""), large, (FrameKind.REPLY, 3, b"b", b"c")] * 2
     assert fed(written(*sent), [cut])[0] == sent
 
 

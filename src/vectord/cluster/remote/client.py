@@ -10,23 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
-import orjson
-
-from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
-from vectord.cluster.remote.frames import FrameKind
+from vectord.cluster.remote.codec import ANSWER
 from vectord.cluster.remote.link import Link
-from vectord.cluster.remote.messages import (
-    CheckBusy,
-    DrawTokens,
-    ExposeMetrics,
-    MetricsPage,
-    Query,
-    ShowFigures,
-    SpendTokens,
-)
 from vectord.errors import Overloaded, ShuttingDown, TimedOut
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
@@ -67,13 +54,12 @@ class RemoteEngine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._draining:
             raise ShuttingDown()
-        content = encode_request(request, caller)
         self._running += 1
         self._idle.clear()
         try:
             with self._refusals_noted():
                 async with asyncio.timeout(self._left_s(caller)) as scope:
-                    return cast(Result, await self._link.request(FrameKind.REQUEST, content, decode_result))
+                    return cast(Result, await self._link.call(Result, ANSWER, request, caller))
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -94,7 +80,7 @@ class RemoteEngine:
         """Checks with the engine's process, but only within CHECK_S of a refusal: the check takes a round trip."""
         if time.monotonic() < self._checks_until_s:
             with self._refusals_noted():
-                await _query(self._link, CheckBusy(operation, caller), None)
+                await self._link.call(None, "check_busy", operation, caller)
 
     @contextmanager
     def _refusals_noted(self) -> Iterator[None]:
@@ -137,10 +123,10 @@ class RemoteBuckets:
         """Does nothing: the engine's process has opened them."""
 
     async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
-        return cast(Refusal | None, await _query(self._link, DrawTokens(list(draws)), Refusal | None))
+        return cast(Refusal | None, await self._link.call(Refusal | None, "draw", draws))
 
     async def spend(self, rate: Rate, bucket: str, amount: int) -> None:
-        await _query(self._link, SpendTokens(rate, bucket, amount), None)
+        await self._link.call(None, "spend", rate, bucket, amount)
 
     async def close(self) -> None:
         """Does nothing: the link has another owner."""
@@ -162,18 +148,11 @@ class RemoteMetrics:
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics of all processes, including the latest reports of this front-end."""
         self.flush()
-        page = cast(MetricsPage, await _query(self._link, ExposeMetrics(accept), MetricsPage))
-        return page.body, page.content_type
+        return cast(tuple[bytes, str], await self._link.call(tuple[bytes, str], "exposition", accept))
 
     async def figures(self, part: FigurePart) -> dict[str, Any] | None:
         self.flush()
-        found = await _query(self._link, ShowFigures(part), bytes | None)
-        return None if found is None else cast(dict[str, Any], orjson.loads(found))
+        return cast(dict[str, Any] | None, await self._link.call(dict[str, Any] | None, "figures", part))
 
     def flush(self) -> None:
         self._link.flush_reports()
-
-
-async def _query(link: Link, query: Query, reply: Any) -> Any:
-    """reply: its type."""
-    return await link.request(FrameKind.QUERY, encode_value(query), partial(decode_value, reply))

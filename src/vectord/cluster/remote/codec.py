@@ -36,14 +36,26 @@ class BadFrame(Exception):
     """The other side sent something that this protocol does not have."""
 
 
-def encode_request(request: Request, caller: Caller) -> list[Buffer]:
+ANSWER = "answer"  # the method of EngineClient, whose first argument is a request
+
+
+def encode_call(method: str, *arguments: Any) -> list[Buffer]:
     """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for an integer over 64 bits."""
-    return encode_value((caller, *_tagged(request)))
+    if method == ANSWER:
+        request, caller = arguments
+        arguments = (*_tagged(request), caller)
+    return encode_value((method, arguments))
 
 
-def decode_request(packed: Buffer, arrays: Buffer) -> tuple[Request, Caller]:
-    caller, name, raw = decode_value(tuple[Caller, str, msgspec.Raw], packed, arrays)
-    return _untagged(REQUESTS, name, raw, arrays), caller
+def decode_call(packed: Buffer, arrays: Buffer, kinds: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """The method and its arguments. kinds: the types of the arguments of each method besides ANSWER."""
+    method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
+    if method == ANSWER:
+        name, raw_request, caller = decode_value(tuple[str, msgspec.Raw, Caller], raw, arrays)
+        return method, (_untagged(REQUESTS, name, raw_request, arrays), caller)
+    if method not in kinds:
+        raise BadFrame(f"unknown method {method[:40]!r}")
+    return method, decode_value(kinds[method], raw, arrays)
 
 
 def encode_result(result: Result) -> list[Buffer]:

@@ -26,16 +26,11 @@ JOINED_BYTES = 64 * 1024  # smaller frames are written in one piece
 
 
 class FrameKind(IntEnum):
-    # From a front-end:
-    REQUEST = 1  # a request with a new id
-    CANCEL = 2  # the request with this id
-    QUERY = 3  # a query of messages.py with a new id
-    REPORT = 4  # reports of messages.py, without a reply
-    # From the engine:
-    RESULT = 6  # of a REQUEST
-    REPLY = 7  # to a QUERY
-    ERROR = 8  # of any of them
-    STATE = 9  # the EngineState, every HEARTBEAT_S
+    CALL = 1  # of a front-end: a method and its arguments, with a new id
+    CANCEL = 2  # of a front-end: the call with this id
+    REPLY = 3  # to a call
+    ERROR = 4  # of a call
+    STATE = 5  # the EngineState, every HEARTBEAT_S
 
 
 _log = logging.getLogger("vectord.cluster.remote")

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
-from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
+from vectord.cluster.remote.codec import BadFrame, decode_result, decode_value, encode_call
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
 from vectord.cluster.remote.messages import HEARTBEAT_S, EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 from vectord.housekeeping import Housekeeping
+from vectord.schema import Result
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
@@ -31,8 +32,6 @@ NO_ANSWER = "The engine's process does not answer."
 REPORT_DELAY_S = 0.05  # reports are sent in batches
 MAX_REPORTS = 16_384  # kept without an engine; beyond it the oldest are dropped
 
-Decode: TypeAlias = Callable[[memoryview, memoryview], Any]
-
 _log = logging.getLogger("vectord.cluster.remote")
 
 
@@ -42,7 +41,7 @@ class Link:
         self.state = state
         self._path = path
         self._connection: FrameConnection | None = None  # None: no engine
-        self._pending: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], Any]] = {}  # with the type of the reply
         self._last_number = 0
         self._silent_s = 0.0  # since the engine's last frame
         self._connecting: asyncio.Task[None] | None = None
@@ -87,25 +86,26 @@ class Link:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    async def request(self, kind: FrameKind, content: list[Buffer], decode: Decode) -> Any:
-        """The reply, decoded by `decode`. Cancelling this cancels the work in the engine.
+    async def call(self, reply: Any, method: str, *arguments: Any) -> Any:
+        """Call this method of the engine's process. reply: the type of what it returns. Cancelling this cancels it.
 
-        Raises the engine's error; Unavailable without an engine that answers; PayloadTooLarge for content above the
-        frame limit.
+        Raises its error; Unavailable without an engine that answers; PayloadTooLarge for arguments above the frame
+        limit; those of `encode_call`.
         """
+        content = encode_call(method, *arguments)
         if self._connection is not None and not self._is_silent:
             await self._connection.drained()
         if self._connection is None or self._is_silent:
             raise self._unavailable()
         self._last_number = number = self._last_number + 1
         try:
-            self._connection.send(kind, number, content)
+            self._connection.send(FrameKind.CALL, number, content)
         except BadFrame:
             raise PayloadTooLarge("The request has more than {limit} bytes.", limit=MAX_FRAME_BYTES) from None
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._pending[number] = reply, decode
+        replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[number] = replied, reply
         try:
-            return await reply
+            return await replied
         except asyncio.CancelledError:
             if self._pending.pop(number, None) is not None and self._connection is not None:
                 self._connection.send(FrameKind.CANCEL, number, [b""])
@@ -123,10 +123,11 @@ class Link:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._reports and self._connection is not None:
-            content = self._housekeeping.run(encode_value, list(self._reports))
+            content = self._housekeeping.run(encode_call, "observe", list(self._reports))
             self._reports.clear()
             if content is not None:
-                self._connection.send(FrameKind.REPORT, 0, content)
+                self._last_number += 1
+                self._connection.send(FrameKind.CALL, self._last_number, content)
 
     # --- the connection ---------------------------------------------------------------------------------------
 
@@ -168,17 +169,19 @@ class Link:
                     self._connected_or_given_up.set()
                     for callback in self._on_connect:
                         callback()
-            case FrameKind.RESULT | FrameKind.REPLY | FrameKind.ERROR:
-                reply, decode = self._pending.pop(number, (None, None))
-                if reply is None or decode is None or reply.done():  # the request was cancelled
+            case FrameKind.REPLY | FrameKind.ERROR:
+                replied, reply = self._pending.pop(number, (None, None))
+                if replied is None or replied.done():  # a call that was cancelled, or a report
                     return
                 try:
                     if kind is FrameKind.ERROR:
-                        reply.set_exception(decode_value(VectordError, packed, arrays))
+                        replied.set_exception(decode_value(VectordError, packed, arrays))
+                    elif reply is Result:
+                        replied.set_result(decode_result(packed, arrays))
                     else:
-                        reply.set_result(decode(packed, arrays))
-                except BadFrame:  # ends the connection; this request is no longer among the pending ones
-                    reply.set_exception(Unavailable(NO_ENGINE))
+                        replied.set_result(decode_value(reply, packed, arrays))
+                except BadFrame:  # ends the connection; this call is no longer among the pending ones
+                    replied.set_exception(Unavailable(NO_ENGINE))
                     raise
             case _:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
@@ -202,9 +205,9 @@ class Link:
     def _disconnected(self) -> None:
         self._connection = None
         pending, self._pending = self._pending, {}
-        for reply, _ in pending.values():
-            if not reply.done():
-                reply.set_exception(self._unavailable())
+        for replied, _ in pending.values():
+            if not replied.done():
+                replied.set_exception(self._unavailable())
 
 
 def first_state(path: Path) -> EngineState:

@@ -1,7 +1,7 @@
 """Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
-    REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id     CANCEL cancels the task
-    REPORT ─▶ metrics                                          STATE is sent to all front-ends every HEARTBEAT_S
+    CALL ─▶ a task ─▶ REPLY or ERROR with the same id     CANCEL cancels the task
+    STATE is sent to all front-ends every HEARTBEAT_S
 
 The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
 connection cancels its requests. A connection that does not read its results is not read either.
@@ -11,42 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import orjson
 
-from vectord.cluster.remote.codec import (
-    BadFrame,
-    Buffer,
-    decode_request,
-    decode_value,
-    encode_result,
-    encode_value,
-)
+from vectord.cluster.remote.codec import ANSWER, BadFrame, Buffer, decode_call, encode_result, encode_value
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
-from vectord.cluster.remote.messages import (
-    HEARTBEAT_S,
-    CheckBusy,
-    DrawTokens,
-    EngineState,
-    ExposeMetrics,
-    MetricsPage,
-    Query,
-    QueryReply,
-    Report,
-    ShowFigures,
-    SpendTokens,
-)
+from vectord.cluster.remote.messages import ARGUMENTS, HEARTBEAT_S, EngineState, Report
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.housekeeping import Housekeeping
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
-from vectord.observability.metrics import Metrics
-from vectord.schema import Caller, ModelList, Result
+from vectord.observability.metrics import FigurePart, Metrics
+from vectord.schema import ANYONE, Caller, ModelList, Result
 from vectord.server.admission.buckets import TokenBuckets
 
 BACKLOG = 128  # connections that wait in the kernel while the engine's process starts
@@ -133,8 +112,18 @@ class _FrontEndConnection:
         )
         self._server = server
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._bytes: dict[int, int] = {}  # of the requests of those tasks
+        self._bytes: dict[int, int] = {}  # of the calls of those tasks
         self._paused = False
+        metrics = server.metrics
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            ANSWER: server.engine.answer,
+            "check_busy": server.engine.check_busy,
+            "draw": server.buckets.draw,
+            "spend": server.buckets.spend,
+            "observe": self._observe,
+        }
+        if metrics is not None:  # otherwise no front-end asks for them
+            self._methods |= {"exposition": metrics.exposition, "figures": self._figures}
         self._housekeeping = Housekeeping("a report of a front-end")
 
     async def finish(self) -> None:
@@ -146,23 +135,18 @@ class _FrontEndConnection:
 
     def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
-            case FrameKind.REQUEST:
-                request, caller = decode_request(packed, arrays)
-                work = self._answer(
-                    number, FrameKind.RESULT, partial(self._server.engine.answer, request, caller), caller
-                )
-                self._start(number, len(packed) + len(arrays), work)
-            case FrameKind.QUERY:
-                query: Query = decode_value(Query, packed, arrays)
-                self._start(
-                    number, len(packed), self._answer(number, FrameKind.REPLY, partial(self._reply, query), Caller())
-                )
+            case FrameKind.CALL:
+                method, arguments = decode_call(packed, arrays, ARGUMENTS)
+                if number in self._tasks:
+                    raise BadFrame("an id is in use")
+                self._bytes[number] = len(packed) + len(arrays)
+                work = self._answer(number, self._methods[method], arguments)
+                self._tasks[number] = task = asyncio.get_running_loop().create_task(work)
+                task.add_done_callback(lambda _: self._ended(number))
+                self._pause_or_resume_reading()
             case FrameKind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
-            case FrameKind.REPORT:
-                for report in decode_value(list[Report], packed, arrays):
-                    self._record(report)
             case _:
                 raise BadFrame(f"{kind.name} is a frame of the engine")
 
@@ -180,33 +164,14 @@ class _FrontEndConnection:
             report = msgspec.structs.replace(report, process=id(self))
         self._housekeeping.run(metrics.observe, report)
 
-    async def _reply(self, query: Query) -> QueryReply:
-        buckets, metrics = self._server.buckets, self._server.metrics
-        match query:
-            case CheckBusy():
-                await self._server.engine.check_busy(query.operation, query.caller)
-                return None
-            case DrawTokens():
-                return await buckets.draw(query.draws)
-            case SpendTokens():
-                await buckets.spend(query.rate, query.bucket, query.amount)
-                return None
-            case ExposeMetrics():
-                return None if metrics is None else MetricsPage(*await metrics.exposition(query.accept))
-            case ShowFigures():
-                figures = None if metrics is None else metrics.figures(query.part)
-                return None if figures is None else orjson.dumps(figures)
+    async def _observe(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            self._record(report)
+
+    async def _figures(self, part: FigurePart) -> dict[str, Any] | None:
+        return None if self._server.metrics is None else self._server.metrics.figures(part)
 
     # --- tasks ------------------------------------------------------------------------------------------------
-
-    def _start(self, number: int, size_bytes: int, work: Coroutine[Any, Any, None]) -> None:
-        if number in self._tasks:
-            work.close()
-            raise BadFrame("an id is in use")
-        self._bytes[number] = size_bytes
-        self._tasks[number] = task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(lambda _: self._ended(number))
-        self._pause_or_resume_reading()
 
     def _ended(self, number: int) -> None:
         del self._tasks[number], self._bytes[number]
@@ -218,13 +183,16 @@ class _FrontEndConnection:
             self._paused = paused
             (self.frames.pause_reading if paused else self.frames.resume_reading)()
 
-    async def _answer(self, number: int, kind: FrameKind, work: Callable[[], Awaitable[Any]], caller: Caller) -> None:
-        """Send the result of `work`, or its error. Cancelled when the front-end does not want it any more."""
+    async def _answer(self, number: int, call: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+        """Send what the call returns, or its error. Cancelled when the front-end does not want it any more."""
+        caller = next((each for each in arguments if isinstance(each, Caller)), ANYONE)
         try:
-            found = await work()
-            content = self._encoded_result(found) if kind is FrameKind.RESULT else encode_value(found)
+            found = await call(*arguments)
+            if isinstance(found, ModelList):
+                self._server.announce()  # before the result, so that the front-end has the changed state
+            content = encode_result(found) if isinstance(found, Result) else encode_value(found)
             await self.frames.drained()
-            self.frames.send(kind, number, content)
+            self.frames.send(FrameKind.REPLY, number, content)
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # the front-end does not have its cause
                 log_failure(error, request_id=caller.request_id, method="", route=caller.route)
@@ -235,11 +203,6 @@ class _FrontEndConnection:
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
             self._fail(number, VectordError(UNFORESEEN), caller)
-
-    def _encoded_result(self, result: Result) -> list[Buffer]:
-        if isinstance(result, ModelList):
-            self._server.announce()  # before the result, so that the front-end has the changed state
-        return encode_result(result)
 
     def _fail(self, number: int, error: VectordError, caller: Caller) -> None:
         """Sends the error, or another one if its values cannot be sent: without a frame the front-end would wait."""
