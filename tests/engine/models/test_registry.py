@@ -76,11 +76,11 @@ def test_a_stalled_model_is_reported_as_stalled():
     facts = SimpleNamespace(dtype="float32", device="cpu", name="fake", gpu=None)
     for model, stalls in ((stalled, True), (other, False)):
         model.state = "ready"
-        worker = SimpleNamespace(stalled=stalls, states={"cpu": "stalled" if stalls else "ready"})
+        worker = SimpleNamespace(stalled=stalls, states={"cpu": "hung" if stalls else "ready"})
         model.runner = SimpleNamespace(worker=worker, facts=facts)
     assert registry.readiness() == {"a": "stalled", "b": "ready"}
     assert [target.info().state for target in registry.targets] == ["stalled", "ready", "stalled"]
-    assert [target.info().devices["cpu"] for target in registry.targets] == ["stalled", "ready", "stalled"]
+    assert [target.info().devices["cpu"] for target in registry.targets] == ["hung", "ready", "hung"]
 
 
 def test_before_loading_the_info_is_complete_and_requests_are_refused():

@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, sequence_of, spec
 
-from vectord.compute.backends.base import TokenBatch
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import MAX_HUNG, Device, DeviceStream
+from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import BatchOutcome, Worker
-from vectord.errors import InferenceFailed, InferenceTimedOut
+from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
+from vectord.errors import InferenceTimedOut
 
 
 def item(text: str) -> Item:
@@ -66,11 +65,6 @@ async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits
         worker.stop()
         backend.gate.set()
         assert await asyncio.to_thread(worker.join, 10)
-
-
-def kill(tokens: TokenBatch) -> None:
-    if ord("!") in tokens.texts.ids:
-        raise SystemExit
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -149,21 +143,6 @@ async def test_queued_items_can_be_cancelled_and_running_ones_cannot():
     assert backend.texts_run() == ["a", "c"]
 
 
-async def test_a_dead_thread_is_replaced_and_its_text_fails():
-    """The other texts of the batch run again alone. The worker is stalled until a new thread serves."""
-    async with working(FakeBackend(fail=kill)) as desk:
-        guilty, innocent = item("!"), [item("x"), item("z")]
-        desk.worker.put([innocent[0], guilty, innocent[1]])
-        answers = await desk.answers(3)
-        assert isinstance(answers[guilty], InferenceFailed)
-        assert all(isinstance(answers[one], Mapping) for one in innocent)
-        desk.worker.put([item("y")])
-        (answer,) = (await desk.answers(1)).values()
-        assert isinstance(answer, Mapping)
-        assert not desk.worker.stalled
-        assert desk.changes == [True, False] * 2
-
-
 async def test_a_hung_forward_fails_its_batch_and_its_thread_is_replaced():
     """A later result of the old thread is dropped."""
     backend = FakeBackend(streams=2)
@@ -232,9 +211,9 @@ async def test_of_streams_that_hang_at_once_only_the_excess_is_lost():
     async with working(backend, forward_timeout_s=60) as desk:
         desk.worker.put([item("a") for _ in range(MAX_HUNG + 1)])
         await entered(backend, MAX_HUNG + 1)
-        desk.worker._hangs.timeout_s = 1e-9
+        desk.worker._forward_timeout_s = 1e-9
         desk.worker.give_up_hung()
-        desk.worker._hangs.timeout_s = 60
+        desk.worker._forward_timeout_s = 60
         await desk.answers(MAX_HUNG + 1)
         assert desk.worker.living_streams == MAX_HUNG
         assert not desk.worker.gone
@@ -265,38 +244,6 @@ async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
     """Waits until the new thread has reported, if there is one."""
     while times <= MAX_HUNG and (backend.renewed < times or desk.worker.stalled):
         await asyncio.sleep(0.001)
-
-
-async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
-    """And not longer."""
-    async with working(FakeBackend(fail=kill)) as desk:
-        seen: list[bool] = []
-        start_thread = desk.worker._start_thread
-        monkeypatch.setattr(
-            desk.worker, "_start_thread", lambda place: (seen.append(desk.worker.stalled), start_thread(place))
-        )
-        desk.worker.put([item("!")])
-        await desk.answers(1)
-        desk.worker.put([item("y")])
-        await desk.answers(1)
-        assert seen == [True]
-        assert not desk.worker.stalled
-
-
-async def test_without_a_new_thread_the_old_one_continues(monkeypatch):
-    """A system without free threads must not leave the queue without one."""
-
-    def no_thread(place: DeviceStream) -> None:
-        raise RuntimeError("can't start new thread")
-
-    async with working(FakeBackend(fail=kill)) as desk:
-        monkeypatch.setattr(desk.worker, "_start_thread", no_thread)
-        desk.worker.put([item("!")])
-        await desk.answers(1)
-        desk.worker.put([item("y")])
-        (answer,) = (await desk.answers(1)).values()
-        assert isinstance(answer, Mapping)
-        assert not desk.worker.stalled
 
 
 async def test_an_idle_stream_waits_for_the_batch_window():

@@ -1,16 +1,15 @@
-"""The devices that run one model's queue: their load and state, the retries of failed batches, and hung threads. Pure.
+"""The devices that run one model's queue: their load and state, and the texts reserved for some of them. Pure.
 
-The worker calls it under its lock. One thread holds each stream of a device. A stream is **away** while
-its thread is dead or hung and not yet replaced, and **lost** when it will not be replaced.
+The worker calls it under its lock. One thread holds each stream of a device. A stream **hangs** from the end of its
+batch's time until another thread has taken it, and is **lost** when none will.
 
 The next batch goes to the least loaded device with a free stream: the one that runs the fewest tokens, and among equals
 the one that has run the fewest so far. A device whose batches fail is soon idle and would attract every batch. So a
-failed batch is retried on another device; if that succeeds MAX_BLAMED times in a row, the first device is lost.
+failed batch is retried on another device; if that one answers it, the first device is lost.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from typing import NamedTuple
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.execution import Execution
 from vectord.schema import DeviceState
-
-MAX_BLAMED = 3  # consecutive batches that failed on a device and succeeded on another
-MAX_HUNG = 3  # abandoned threads per device; their memory cannot be freed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,31 +36,52 @@ class DeviceStream(NamedTuple):
     number: int
 
 
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Texts to run together, before all others, on one of these devices: a retry, or a self-test."""
+
+    items: list[Item]
+    devices: frozenset[Device]
+    suspect: Device | None = None  # the device they failed on; it is to blame if they succeed here
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningBatch:
+    batch: Batch
+    free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
+    started_s: float
+    stream: DeviceStream
+    reservation: Reservation | None = None  # where the batch came from; None: the queue
+
+
 class Devices:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.all = devices
         self.all_streams = [DeviceStream(device, number) for device in devices for number in range(device.streams)]
-        self._busy: dict[DeviceStream, int] = {}  # running tokens
+        self._running: dict[DeviceStream, RunningBatch] = {}
         self._run_tokens: Counter[Device] = Counter()  # since the start
-        self._away: set[DeviceStream] = set()
+        self._hung: set[DeviceStream] = set()
         self._lost: set[DeviceStream] = set()
         self.living = frozenset(devices)  # the devices with a stream that is not lost
-        self._blamed: Counter[Device] = Counter()
 
     # --- load -------------------------------------------------------------------------------------------------
 
-    def began(self, stream: DeviceStream, tokens: int) -> None:
-        self._busy[stream] = tokens
-        self._run_tokens[stream.device] += tokens
+    def began(self, running: RunningBatch) -> None:
+        self._running[running.stream] = running
+        self._run_tokens[running.stream.device] += running.batch.tokens
 
-    def ended(self, stream: DeviceStream) -> None:
-        del self._busy[stream]
+    def ended(self, running: RunningBatch) -> bool:
+        """False if it was given up before: its results are dropped, and its thread must end."""
+        if self._running.get(running.stream) is not running:
+            return False
+        del self._running[running.stream]
+        return True
 
     def busy_streams(self, device: Device) -> int:
-        return sum(stream.device is device for stream in self._busy)
+        return sum(stream.device is device for stream in self._running)
 
     def busy_tokens(self, device: Device) -> int:
-        return sum(tokens for stream, tokens in self._busy.items() if stream.device is device)
+        return sum(running.batch.tokens for stream, running in self._running.items() if stream.device is device)
 
     def is_next(self, device: Device) -> bool:
         """Whether no other device with a free stream is less loaded."""
@@ -81,17 +98,35 @@ class Devices:
         idle = sum(self._idle_streams(one) for one in self.all)
         return max(1, idle or sum(bool(self._free_streams(one)) for one in self.all))
 
+    def _load(self, device: Device) -> tuple[int, int]:
+        return self.busy_tokens(device), self._run_tokens[device]
+
+    def _free_streams(self, device: Device) -> int:
+        """The number of free streams: not busy, hung or lost."""
+        return device.streams - sum(stream.device is device for stream in {*self._running, *self._hung, *self._lost})
+
+    def _idle_streams(self, device: Device) -> int:
+        if not device.pipelined:
+            return self._free_streams(device)
+        return int(not self.busy_streams(device) and self._free_streams(device) > 0)
+
     # --- state ------------------------------------------------------------------------------------------------
 
-    def leave(self, stream: DeviceStream) -> None:
-        self._away.add(stream)
+    def give_up(self, started_before_s: float) -> RunningBatch | None:
+        """A batch that began before this time; its stream hangs from now on. None: there is none."""
+        for running in self._running.values():
+            if running.started_s < started_before_s:
+                del self._running[running.stream]
+                self._hung.add(running.stream)
+                return running
+        return None
 
-    def come_back(self, stream: DeviceStream) -> None:
-        self._away.discard(stream)
+    def renewed(self, stream: DeviceStream) -> None:
+        """Another thread has taken the stream."""
+        self._hung.discard(stream)
 
-    def lose(self, stream: DeviceStream) -> None:
-        self._away.add(stream)
-        self._lost.add(stream)
+    def lose(self, streams: Sequence[DeviceStream]) -> None:
+        self._lost.update(streams)
         self.living = frozenset(one.device for one in self.all_streams if one not in self._lost)
 
     def is_lost(self, stream: DeviceStream) -> bool:
@@ -103,68 +138,22 @@ class Devices:
 
     @property
     def states(self) -> dict[str, DeviceState]:
-        """Device name -> state. stalled: one of its streams is away."""
-        living, away = self.living, {stream.device for stream in self._away}
+        """Device name -> state. hung: one of its streams hangs or is lost; lost: all are."""
+        living, hung = self.living, {stream.device for stream in self._hung | self._lost}
         return {
-            device.name: "lost" if device not in living else "stalled" if device in away else "ready"
+            device.name: "lost" if device not in living else "hung" if device in hung else "ready"
             for device in self.all
         }
 
-    # --- failures ---------------------------------------------------------------------------------------------
 
-    def blame(self, device: Device) -> bool:
-        """Another device has answered texts that failed on this one. True: it is lost now, for MAX_BLAMED in a row."""
-        self._blamed[device] += 1
-        if self._blamed[device] < MAX_BLAMED or device not in self.living:
-            return False
-        for stream in self.all_streams:
-            if stream.device is device:
-                self.lose(stream)
-        return True
-
-    def clear(self, device: Device) -> None:
-        """The device has answered a text: its failures in a row end."""
-        del self._blamed[device]
-
-    def _load(self, device: Device) -> tuple[int, int]:
-        return self.busy_tokens(device), self._run_tokens[device]
-
-    def _free_streams(self, device: Device) -> int:
-        """The number of free streams: neither busy nor away."""
-        taken = sum(stream.device is device for stream in {*self._busy, *self._away})
-        return device.streams - taken
-
-    def _idle_streams(self, device: Device) -> int:
-        if not device.pipelined:
-            return self._free_streams(device)
-        return int(not self.busy_streams(device) and self._free_streams(device) > 0)
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """Texts to run together, before all others, on one of these devices: a retry, or a self-test."""
-
-    items: list[Item]
-    devices: frozenset[Device]
-    final: bool = False  # if they fail, no other device runs them
-    suspect: Device | None = None  # the device they failed on; it is to blame if they succeed here
-
-    @property
-    def tokens(self) -> int:
-        return sum(item.tokens for item in self.items)
-
-
-class Retries:
+class Reservations:
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
 
     def queued(self) -> tuple[int, int]:
         """The number of texts and tokens."""
-        texts = tokens = 0
-        for reservation in self._reservations:
-            texts += len(reservation.items)
-            tokens += reservation.tokens
-        return texts, tokens
+        items = [item for reservation in self._reservations for item in reservation.items]
+        return len(items), sum(item.tokens for item in items)
 
     def add(self, reservation: Reservation) -> None:
         self._reservations.append(reservation)
@@ -194,46 +183,3 @@ class Retries:
 
     def clear(self) -> None:
         self._reservations.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class RunningBatch:
-    batch: Batch
-    free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
-    started_s: float
-    stream: DeviceStream
-    reservation: Reservation | None  # where the batch came from; None: the queue
-
-
-class HangMonitor:
-    """A hung thread cannot be ended. It is abandoned: its batch fails, and its result, if any, is dropped."""
-
-    def __init__(self, timeout_s: float) -> None:
-        """timeout_s: 0: a forward may take any time."""
-        self.timeout_s = timeout_s
-        self._running: dict[threading.Thread, RunningBatch] = {}  # without abandoned threads
-        self._hung: list[tuple[Device, threading.Thread]] = []
-
-    @property
-    def hung_threads(self) -> list[threading.Thread]:
-        return [thread for _, thread in self._hung]
-
-    def began(self, running: RunningBatch) -> None:
-        """The calling thread runs this from now on."""
-        self._running[threading.current_thread()] = running
-
-    def ended(self) -> RunningBatch | None:
-        """What the calling thread ran; None if it was abandoned meanwhile."""
-        return self._running.pop(threading.current_thread(), None)
-
-    def abandon_overdue(self, now_s: float) -> RunningBatch | None:
-        """A batch that has run for longer than the timeout; its thread is abandoned. None: there is none left."""
-        for thread, running in self._running.items():
-            if self.timeout_s and now_s - running.started_s > self.timeout_s:
-                del self._running[thread]
-                self._hung.append((running.stream.device, thread))
-                return running
-        return None
-
-    def hung_on(self, device: Device) -> int:
-        return sum(one is device for one, _ in self._hung)

@@ -2,12 +2,11 @@
 
     whole batch ── MemoryError ──> two halves, down to one text, which then fails with OutOfMemory
         │
-        ├───────── any other Exception ──> text by text: one poison text fails alone
+        ├───────── any other exception ──> text by text: one poison text fails alone
         │
         └── answers ── a text whose numbers are not all finite ──> alone in float32; fails if still not finite
 
-`pack` makes the arrays that the backend reads. A BaseException such as SystemExit passes through and ends the thread;
-worker.py handles it.
+`pack` makes the arrays that the backend reads.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Execution:
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
-        """One reply per item, in order. Never raises an Exception."""
+        """One reply per item, in order. Raises nothing, not even a SystemExit of the operator's own class."""
         return self._run(batch.items, stream, batch.alone)
 
     def free_memory(self) -> None:
@@ -68,7 +67,7 @@ class Execution:
             logger.warning("out of memory with %d texts: trying halves", len(items))
             middle = len(items) // 2
             parts: Sequence[Sequence[Item]] = (items[:middle], items[middle:])
-        except Exception as cause:  # the device's library may raise anything
+        except BaseException as cause:  # the device's library may raise anything
             if len(items) == 1:
                 logger.error("a text of %d tokens failed", items[0].tokens, exc_info=cause)
                 return [_failure(InferenceFailed("The model failed on this text."), cause)]
@@ -100,7 +99,7 @@ class Execution:
             packed = pack((item,), self._outputs, alone=False)
             answers = self._backend.forward_exact(packed.batch)
             self._check_shapes(answers, packed)
-        except Exception as cause:
+        except BaseException as cause:
             logger.error("computing a text again in float32 failed", exc_info=cause)
             return _failure(InferenceFailed("The model's answer for this text is not finite."), cause)
         if not self._is_finite_for(item, packed, answers, 0):

@@ -7,13 +7,10 @@
 Several devices share one queue: the least loaded device with a free stream takes the next batch (devices.py). The lock
 is held for list operations only, never during a forward.
 
-A batch that fails on one device is retried once on another (`Retries`). A thread dies when a backend raises something
-other than an Exception, such as SystemExit: the batch's texts run again one by one, a text that kills a thread again
-fails, and a new thread replaces the dead one.
-
-A thread hangs when a forward does not end within `forward_timeout_s` (`HangMonitor`): the batch fails, and a new thread
-renews the backend's stream and takes it. After MAX_HUNG hung threads on a device, or if a stream cannot be
-renewed, the stream is lost. Without any stream left, queued texts and all later ones fail (`gone`).
+A batch that fails on one device is retried once on another (`Reservation`). A forward that does not end within
+`forward_timeout_s` hangs: its batch fails, and a new thread renews the backend's stream and takes it. After MAX_HUNG
+hung threads on a device, or if a stream cannot be renewed, the stream is lost. Without any stream left, queued texts
+and all later ones fail (`gone`).
 """
 
 from __future__ import annotations
@@ -28,21 +25,14 @@ from functools import cache
 from weakref import WeakSet
 
 from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
-from vectord.engine.queue.devices import (
-    MAX_HUNG,
-    Device,
-    Devices,
-    DeviceStream,
-    HangMonitor,
-    Reservation,
-    Retries,
-    RunningBatch,
-)
+from vectord.engine.queue.devices import Device, Devices, DeviceStream, Reservation, Reservations, RunningBatch
 from vectord.engine.queue.execution import Reply
 from vectord.engine.queue.scheduler import Scheduler
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.housekeeping import Housekeeping
 from vectord.schema import DeviceState, Lane
+
+MAX_HUNG = 3  # hung threads per device; their memory cannot be freed
 
 logger = logging.getLogger("vectord.engine")
 
@@ -83,10 +73,11 @@ class Worker:
         self._deliver = deliver
         self._stalled_changed = stalled_changed
         self._condition = threading.Condition(threading.Lock())
-        self._hangs = HangMonitor(forward_timeout_s)
-        self._retries = Retries()
+        self._forward_timeout_s = forward_timeout_s
+        self._reservations = Reservations()
         self._stopping = False
         self._threads: dict[DeviceStream, threading.Thread] = {}
+        self._hung_threads: list[tuple[Device, threading.Thread]] = []
         self._housekeeping = Housekeeping(f"freeing the memory of {name}")
 
     @staticmethod
@@ -132,13 +123,13 @@ class Worker:
     def put_on(self, device: int, items: Sequence[Item]) -> None:
         """Run these as one batch on that device, without a retry on another."""
         with self._condition:
-            self._reserve(Reservation(list(items), frozenset({self._devices.all[device]}), final=True))
+            self._reserve(Reservation(list(items), frozenset({self._devices.all[device]})))
             self._fail_unserved()
 
     def cancel(self, items: Sequence[Item]) -> list[Item]:
         """Remove queued items; returns those that were still queued."""
         with self._condition:
-            return [item for item in items if self._scheduler.cancel(item) or self._retries.cancel(item)]
+            return [item for item in items if self._scheduler.cancel(item) or self._reservations.cancel(item)]
 
     def promote(self, item: Item, client: str) -> None:
         with self._condition:
@@ -151,7 +142,7 @@ class Worker:
     def queued(self) -> tuple[int, int]:
         """The number of queued texts and tokens."""
         with self._condition:
-            texts, tokens = self._retries.queued()
+            texts, tokens = self._reservations.queued()
             return len(self._scheduler) + texts, self._scheduler.tokens + tokens
 
     def are_queued(self, items: Sequence[Item]) -> list[bool]:
@@ -169,26 +160,23 @@ class Worker:
         with self._condition:
             self._stopping = True
             self._scheduler.take_all()
-            self._retries.clear()
+            self._reservations.clear()
             self._condition.notify_all()
 
     def join(self, timeout_s: float) -> bool:
         """Blocks until the threads have ended; False if one still runs after `timeout_s`."""
         deadline_s = self.now_s() + timeout_s
-        # Listed anew each time: a thread that dies enters its successor before it ends.
-        while alive := [one for one in (*self._threads.values(), *self._hangs.hung_threads) if one.is_alive()]:
-            left_s = deadline_s - self.now_s()
-            if left_s <= 0:
-                return False
-            alive[0].join(left_s)
-        return True
+        threads = [*self._threads.values(), *(thread for _, thread in self._hung_threads)]
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - self.now_s()))
+        return not any(thread.is_alive() for thread in threads)
 
     def end_at_exit(self) -> None:
         """Blocks until no thread is in native code any more, except for hung ones. Called on the main thread."""
         # In a fork, no thread of its parent lives, and one may have held the lock.
         if any(one.is_alive() for one in self._threads.values()):
             self.stop()
-        for one in set(self._threads.values()).difference(self._hangs.hung_threads):
+        for one in set(self._threads.values()).difference(thread for _, thread in self._hung_threads):
             one.join()
 
     def give_up_hung(self) -> None:
@@ -198,25 +186,26 @@ class Worker:
         """
         now_s = self.now_s()
         # One after the other: of several that hang at once on a device, the first MAX_HUNG are replaced.
-        while (running := self._abandon_overdue(now_s)) is not None:
+        while (running := self._give_up_overdue(now_s)) is not None:
             stream, items, seconds = running.stream, running.batch.items, now_s - running.started_s
             logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, len(items), seconds)
-            self._set_away(stream, True)
-            error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._hangs.timeout_s)
+            error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._forward_timeout_s)
             self._finish(running, [error] * len(items), now_s)
-            hung = self._hangs.hung_on(stream.device)
+            self._hung_threads.append((stream.device, self._threads[stream]))
+            hung = sum(device is stream.device for device, _ in self._hung_threads)
             if hung <= MAX_HUNG:
                 self._start_thread(stream, renew=True)
                 continue
             where = stream.device.name, stream.number
             logger.error("%d forwards of %s hang on %s: stream %d is lost", hung, self._name, *where)
-            self._lose(stream)
+            self._lose([stream])
 
-    def _abandon_overdue(self, now_s: float) -> RunningBatch | None:
+    def _give_up_overdue(self, now_s: float) -> RunningBatch | None:
         with self._condition:
-            running = self._hangs.abandon_overdue(now_s)
+            running = self._devices.give_up(now_s - self._forward_timeout_s) if self._forward_timeout_s else None
             if running is not None:
-                self._devices.ended(running.stream)
+                self._condition.notify_all()  # another device may be next now
+                self._report_states()
             return running
 
     # --- on the worker threads --------------------------------------------------------------------------------
@@ -228,27 +217,31 @@ class Worker:
         thread.start()
 
     def _serve(self, stream: DeviceStream, renew: bool) -> None:
-        if renew and not self._renewed(stream):
+        if renew and not self._renew(stream):
             return
-        self._set_away(stream, False)
         ended_s = self.now_s()
         while (running := self._next_batch(stream, ended_s)) is not None:
-            try:
-                answers = stream.device.execution.run(running.batch, stream.number)
-            except BaseException as cause:  # SystemExit and the like: this thread ends, its texts must not hang
-                if not self._end_batch():
+            answers = stream.device.execution.run(running.batch, stream.number)
+            ended_s = self.now_s()
+            with self._condition:
+                if not self._devices.ended(running):
                     return
-                self._report_death(running, cause)
-                if self._replaced(stream):
-                    return
-                self._set_away(stream, False)
-                ended_s = self.now_s()
-            else:
-                ended_s = self.now_s()
-                if not self._end_batch():
-                    return
-                self._answered(running, answers, ended_s)
-                self._housekeeping.run(stream.device.execution.free_memory)
+            self._answered(running, answers, ended_s)
+            self._housekeeping.run(stream.device.execution.free_memory)
+
+    def _renew(self, stream: DeviceStream) -> bool:
+        """False if the backend cannot renew the stream, which is lost."""
+        try:
+            stream.device.execution.renew(stream.number)
+        except Exception:
+            logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
+            self._lose([stream])
+            return False
+        with self._condition:
+            self._devices.renewed(stream)
+            self._condition.notify_all()  # another device may be next now
+            self._report_states()
+        return True
 
     def _next_batch(self, stream: DeviceStream, free_s: float) -> RunningBatch | None:
         """Waits for the calling thread's next batch. None: the thread must end."""
@@ -256,12 +249,11 @@ class Worker:
         with self._condition:
             while not (self._stopping or self._devices.is_lost(stream)):
                 now_s = self.now_s()
-                reservation = self._retries.take(device)
+                reservation = self._reservations.take(device)
                 batch = self._take(device, now_s) if reservation is None else unscheduled_batch(reservation.items)
                 if batch is not None:
                     running = RunningBatch(batch, free_s, now_s, stream, reservation)
-                    self._hangs.began(running)
-                    self._devices.began(stream, batch.tokens)
+                    self._devices.began(running)
                     if len(self._devices.all) > 1 and len(self._scheduler):
                         self._condition.notify_all()  # another device may be next now
                     return running
@@ -290,47 +282,26 @@ class Worker:
         return self._devices.busy_tokens(device) * self._devices.sharers(device)
 
     def _reserve(self, reservation: Reservation) -> None:
-        self._retries.add(reservation)
+        self._reservations.add(reservation)
         self._condition.notify_all()
-
-    def _end_batch(self) -> bool:
-        """False if the calling thread has been abandoned: its result is dropped, and it must end."""
-        with self._condition:
-            running = self._hangs.ended()
-            if running is not None:
-                self._devices.ended(running.stream)
-            return running is not None
 
     def _answered(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
         """Deliver the answers; texts without one are retried on another device, if there is one."""
         pairs = list(zip(running.batch.items, answers, strict=True))
         failed = [item for item, answer in pairs if isinstance(answer, InferenceFailed)]
-        if len(failed) < len(pairs):
-            self._blame_suspect(running)
+        suspect = None if running.reservation is None else running.reservation.suspect
+        if suspect in self._devices.living and len(failed) < len(pairs):
+            logger.error("%s fails texts that other devices answer: %s no longer uses it", suspect.name, self._name)
+            self._lose([stream for stream in self._devices.all_streams if stream.device is suspect])
         if failed and self._retried_elsewhere(running, failed, answers):
             pairs = [(item, answer) for item, answer in pairs if not isinstance(answer, InferenceFailed)]
             running = replace(running, batch=unscheduled_batch([item for item, _ in pairs]))
         if pairs:
             self._finish(running, [answer for _, answer in pairs], ended_s)
 
-    def _blame_suspect(self, running: RunningBatch) -> None:
-        """This device has answered texts; if they failed on another one before, that one is to blame."""
-        if len(self._devices.all) == 1:
-            return
-        suspect = running.reservation.suspect if running.reservation is not None else None
-        with self._condition:
-            self._devices.clear(running.stream.device)
-            given_up = suspect is not None and self._devices.blame(suspect)
-            if given_up:
-                self._fail_unserved()
-                self._condition.notify_all()  # its threads end
-                self._report_states()
-        if suspect is not None and given_up:
-            logger.error("%s fails texts that other devices answer: %s no longer uses it", suspect.name, self._name)
-
     def _retried_elsewhere(self, running: RunningBatch, failed: list[Item], answers: Sequence[Reply]) -> bool:
         """Whether another device will run them. A lack of memory is no device's fault."""
-        if running.reservation is not None and running.reservation.final:
+        if running.reservation is not None:
             return False
         device = running.stream.device
         out_of_memory = any(isinstance(answer, OutOfMemory) for answer in answers)
@@ -338,7 +309,7 @@ class Worker:
             others = self._devices.living - {device}
             if not others or self._stopping:
                 return False
-            self._reserve(Reservation(failed, others, final=True, suspect=None if out_of_memory else device))
+            self._reserve(Reservation(failed, others, suspect=None if out_of_memory else device))
         logger.warning("%d texts failed on %s: another device retries them", len(failed), device.name)
         return True
 
@@ -348,61 +319,19 @@ class Worker:
         )
         self._post(self._deliver, outcome)
 
-    def _report_death(self, running: RunningBatch, cause: BaseException) -> None:
-        logger.error("a worker thread of %s died; starting another", self._name, exc_info=cause)
-        self._set_away(running.stream, True)
-        items = running.batch.items
-        if len(items) > 1:  # one text killed the thread; the others must not fail with it
-            with self._condition:
-                together = running.reservation or Reservation([], self._devices.living)
-                for item in items:
-                    self._reserve(replace(together, items=[item]))
-                self._fail_unserved()
-            return
-        error = InferenceFailed("The worker died while it ran this text.")
-        error.__cause__ = cause
-        self._finish(running, [error], self.now_s())
-
-    def _renewed(self, stream: DeviceStream) -> bool:
-        try:
-            stream.device.execution.renew(stream.number)
-        except Exception:
-            logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
-            self._lose(stream)
-            return False
-        return True
-
-    def _replaced(self, stream: DeviceStream) -> bool:
-        """False if the system refuses a new thread: the old one must continue."""
-        try:
-            self._start_thread(stream)
-        except RuntimeError:
-            logger.exception("no new thread for %s: the old one continues", self._name)
-            self._threads[stream] = threading.current_thread()
-            return False
-        return True
-
     # --- states -----------------------------------------------------------------------------------------------
 
-    def _set_away(self, stream: DeviceStream, away: bool) -> None:
+    def _lose(self, streams: Sequence[DeviceStream]) -> None:
         with self._condition:
-            if self._devices.is_lost(stream):
-                return
-            (self._devices.leave if away else self._devices.come_back)(stream)
-            self._condition.notify_all()  # another device may be next now
-            self._report_states()
-
-    def _lose(self, stream: DeviceStream) -> None:
-        with self._condition:
-            self._devices.lose(stream)
+            self._devices.lose(streams)
             self._fail_unserved()
             self._report_states()
-            self._condition.notify_all()  # its batch may have kept another from starting
+            self._condition.notify_all()  # its batch may have kept another from starting; its threads end
 
     def _fail_unserved(self) -> None:
         """Fail the texts whose devices are all lost. Called under the lock."""
         living = self._devices.living
-        items = self._retries.take_unserved(living)
+        items = self._reservations.take_unserved(living)
         if not living:
             items += self._scheduler.take_all()
         if items:
