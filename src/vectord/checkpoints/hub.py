@@ -155,7 +155,8 @@ def model_id_of(name: str) -> str:
     path = _expanded(name)
     if path.suffix == gguf_file.SUFFIX:
         return path.stem
-    return path.resolve().name if _must_be_path(name) or path.exists() else name
+    is_local = _must_be_path(name) or is_model_folder(path) or gguf_file.is_gguf(path)
+    return path.resolve().name if is_local else name
 
 
 def _may_be_path(name: str) -> bool:

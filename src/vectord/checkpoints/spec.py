@@ -67,12 +67,16 @@ _KINDS: Mapping[Output, AnswerKind] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestedModel:
-    """A model that the operator requests, in a setting or in the catalogue file."""
+    """A model that the operator requests, in a setting or in the catalogue file, with what the settings say of it."""
 
     model: str  # a folder, a package, a hub id
     name: str | None = None  # the operator's name for it, if its files have another
     handler: str | None = None  # the operator's own class, module.Class
     pooling: Pooling | None = None  # overrides the model's own
+    served_name: str = ""
+    aliases: tuple[str, ...] = ()  # further names clients may use
+    pinned: bool = False  # loaded at start and never unloaded to make room
+    adapters: tuple[tuple[str, Path], ...] = ()  # their names and folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

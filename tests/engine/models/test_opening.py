@@ -74,8 +74,11 @@ def test_an_incomplete_or_missing_folder_does_not_stop_the_other_models(spoilt: 
     assert (broken.reopen().name, set(broken.reopen().spec.kinds)) == ("b", {"dense", "tokens"})
 
 
-def test_a_model_that_is_not_found_is_served_under_its_hub_id(tmp_path: Path) -> None:
-    """Among others, so that a request for it learns that it failed. Its last part is an alias, as for other models."""
+def test_a_model_that_is_not_found_is_served_under_its_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among others, so that a request for it learns that it failed. Its last part is an alias, as for other models. A
+    folder of that name without a model changes nothing."""
+    (tmp_path / "no-org" / "nothing").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     _, missing = opened(str(minilm_folder(tmp_path / "a")), "no-org/nothing", offline=True)
     assert (missing.name, missing.aliases) == ("no-org/nothing", ("nothing",))
     with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine"):

@@ -146,6 +146,17 @@ def test_an_invalid_alias_stops_the_start(tmp_path: Path, aliases: tuple[str, ..
         opened(str(minilm_folder(tmp_path / "mine")), model_aliases=aliases)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [{"model_aliases": ("ada",)}, {"pinned_models": ("other",)}, {"lora": ("legal",)}],
+    ids=lambda one: [*one],
+)
+def test_names_are_checked_before_files_are_read(setting: dict[str, Any]) -> None:
+    """An error in a setting costs no download."""
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        opened("no-org/nothing", offline=True, **setting)
+
+
 def write_adapter(folder: Path) -> Path:
     """The files that are read at start, of an adapter of one layer."""
     folder.mkdir()

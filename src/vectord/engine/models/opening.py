@@ -9,6 +9,7 @@ the port opened after 0.33 s instead of 0.19.)
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from importlib import import_module
 from math import prod
 from pathlib import Path, PurePath
 
+from vectord.checkpoints.adapters import is_made_for, read_adapter
 from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
 from vectord.checkpoints.checkpoint import find_weight_files, open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
@@ -27,7 +29,7 @@ from vectord.checkpoints.hub import find_base, model_id_of, resolve
 from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, RequestedModel
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.config import Config, DeviceConfig, ModelConfig
@@ -44,16 +46,11 @@ from vectord.engine.models.backend import (
     with_graph,
 )
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import (
-    further_names,
-    hub_id_of,
-    pinned_names,
-    requested_models,
-    served_names,
-    with_adapters,
-)
+from vectord.engine.models.requested import hub_id_of, named, requested_models
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.text.sequence import Encoder
+
+log = logging.getLogger("vectord.models")
 
 
 class UnreadableModel(ModelUnavailable):
@@ -72,77 +69,31 @@ def open_models(config: Config) -> list[ModelSource]:
     export_hub(config.model, os.environ)
     if config.device.backend != "auto":
         check_backend(config.device.backend)  # before a useless download
-    device = settle_device(config.device)
-    requested = requested_models(config.model)
-    unreadable: dict[RequestedModel, UnreadableModel] = {}
-    specs = [_read_facts_or_none(one, config.model, required_graphs(device), unreadable) for one in requested]
-    is_fatal = len(unreadable) == len(specs) or config.engine.required_models == "all" or config.model.lora
-    if unreadable and is_fatal:  # adapters need the model that they were trained for
-        raise next(iter(unreadable.values()))
-    names = served_names(requested, specs, config.model.served_model_name)
-    specs = with_adapters(requested, specs, names, config.model)
-    aliases = further_names(requested, specs, names, config.model.model_aliases)
-    pinned = pinned_names(config.model.pinned_models, names)
-
-    def source(spec: ModelSpec, name: str) -> ModelSource:
-        return make_source(spec, name, aliases[name], device, pinned=name in pinned)
-
-    def unread(one: RequestedModel, spec: ModelSpec, name: str, error: UnreadableModel) -> ModelSource:
-        def reopen() -> ModelSource:
-            return source(read_facts(one, config.model, required_graphs(device)), name)
-
-        return ModelSource(
-            name, aliases[name], spec, lambda: reopen().load(), name in pinned, failure=error, reopen=reopen
-        )
-
-    return [
-        unread(one, spec, name, unreadable[one]) if one in unreadable else source(spec, name)
-        for one, spec, name in zip(requested, specs, names, strict=True)
-    ]
+    config = replace(config, device=settle_device(config.device))
+    models = [_opened(one, config) for one in named(requested_models(config.model), config.model)]
+    failures = [model.failure for model in models if model.failure is not None]
+    is_fatal = len(failures) == len(models) or config.engine.required_models == "all" or config.model.lora
+    if failures and is_fatal:  # adapters need the model that they were trained for
+        raise failures[0]
+    return models
 
 
-def make_source(
-    spec: ModelSpec,
-    name: str,
-    aliases: tuple[str, ...],
-    device: DeviceConfig,
-    *,
-    pinned: bool,
-) -> ModelSource:
-    """The source of a model with these facts. Raises StartError for a backend or dtype that cannot compute it."""
-    backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
-    check_adapters(spec, backend)
-    spec = with_graph(spec, backend, device)
-    if backend == "fake":  # known cosines of the published model do not hold for made-up numbers
-        spec = replace(spec, known_cosines=())
-    options = backend_options(device, backend)
-    queries = None
-    if spec.query is not None:
-        queries = make_source(spec.query, f"{name} (queries)", (), device, pinned=pinned)
-    return ModelSource(
-        name=name,
-        aliases=aliases,
-        spec=spec,
-        load=partial(_load, spec, backend, options),
-        pinned=pinned,
-        memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
-        queries=queries,
-    )
+def open_model(requested: RequestedModel, config: Config, located: Located | None = None) -> ModelSource:
+    """The model, as the settings change it. config: with a settled device. located: where the model is, if known.
+
+    Blocks while it downloads. Raises UnreadableModel, or StartError for a backend, a dtype or settings that do not fit.
+    """
+    spec = read_facts(requested, config.model, required_graphs(config.device), located)
+    return _source(spec, requested.served_name, requested, config.device)
 
 
-def _read_facts_or_none(
-    requested: RequestedModel,
-    config: ModelConfig,
-    graphs: Sequence[str],
-    unreadable: dict[RequestedModel, UnreadableModel],
-) -> ModelSpec:
-    """The facts. Of an unreadable model only the id; it makes nothing until it is read."""
+def _opened(requested: RequestedModel, config: Config) -> ModelSource:
+    """The model, or one with a `failure`, which has no facts but its id until it is opened again."""
     try:
-        return read_facts(requested, config, graphs)
+        return open_model(requested, config)
     except UnreadableModel as error:
         folder = Path(requested.model)
-        unreadable[requested] = error
-        return ModelSpec(
+        unknown = ModelSpec(
             model_id=model_id_of(requested.model),
             revision=None,
             folder=folder,
@@ -156,6 +107,36 @@ def _read_facts_or_none(
             max_tokens=0,
             fingerprint="",
         )
+        reopen = partial(open_model, requested, config)
+        return ModelSource(
+            name=requested.served_name,
+            aliases=requested.aliases,
+            spec=unknown,
+            load=lambda: reopen().load(),
+            pinned=requested.pinned,
+            failure=error,
+            reopen=reopen,
+        )
+
+
+def _source(spec: ModelSpec, name: str, requested: RequestedModel, device: DeviceConfig) -> ModelSource:
+    """Raises StartError for a backend or dtype that cannot compute a model with these facts."""
+    backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
+    check_adapters(spec, backend)
+    spec = with_graph(spec, backend, device)
+    if backend == "fake":  # known cosines of the published model do not hold for made-up numbers
+        spec = replace(spec, known_cosines=())
+    options = backend_options(device, backend)
+    queries = replace(requested, aliases=())
+    return ModelSource(
+        name=name,
+        aliases=requested.aliases,
+        spec=spec,
+        load=partial(_load, spec, backend, options),
+        pinned=requested.pinned,
+        memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
+        queries=None if spec.query is None else _source(spec.query, f"{name} (queries)", queries, device),
+    )
 
 
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
@@ -208,7 +189,7 @@ _OTHER_DECODERS = frozenset(
 def read_facts(
     requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = (), located: Located | None = None
 ) -> ModelSpec:
-    """graphs: patterns of ONNX files to download with the rest; located: where the model is, if it is known.
+    """The facts of the model's files, as the settings change them. graphs: patterns of ONNX files to download, too.
 
     Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
     """
@@ -261,8 +242,10 @@ def read_facts(
         spec = replace(spec, query=_queries_alike(spec, spec.query, config))
     shortened = replace(spec, max_tokens=min(spec.max_tokens, _max_tokens(spec, config)))
     if pooling is not None or spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
-        return replace(shortened, known_cosines=())  # they hold for its own pooling of whole texts without a prompt
-    return shortened
+        shortened = replace(shortened, known_cosines=())  # they hold for its own pooling of texts without a prompt
+    if not requested.adapters:
+        return shortened
+    return changed(shortened, adapters=(*spec.adapters, *_read_adapters(requested, spec, config)))
 
 
 def _with_base(located: Located, config: ModelConfig, graphs: Sequence[str]) -> Located:
@@ -291,6 +274,19 @@ def _with_base(located: Located, config: ModelConfig, graphs: Sequence[str]) -> 
             f"under another name, correct base_model_name_or_path, or: vectord serve BASE --lora NAME={located.folder}"
         ) from error
     return replace(located, base=base)
+
+
+def _read_adapters(requested: RequestedModel, spec: ModelSpec, config: ModelConfig) -> list[Adapter]:
+    """The adapters that the operator adds. Raises ModelUnavailable for their files."""
+    adapters = []
+    for name, folder in requested.adapters:
+        if name in [adapter.name for adapter in spec.adapters]:
+            raise ConfigError(f"lora: {name}: the model has an adapter of this name")
+        adapter = read_adapter(name, folder, frozenset(config.allow_unknown_config))
+        if not is_made_for(adapter, spec):
+            log.warning("lora: %s was trained for another model than %s: see %s", name, spec.model_id, folder / ADAPTER)
+        adapters.append(adapter)
+    return adapters
 
 
 def _lock_of(requested: RequestedModel, config: ModelConfig) -> LockedModel | None:

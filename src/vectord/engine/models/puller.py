@@ -14,9 +14,9 @@ from vectord.checkpoints.pulling import Cached, Progress, Pulled, find_cached, p
 from vectord.checkpoints.spec import Located, RequestedModel
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
-from vectord.engine.models.opening import locked_model, make_source, read_facts
+from vectord.engine.models.opening import locked_model, open_model
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import further_names, hub_id_of, requested_models
+from vectord.engine.models.requested import hub_id_of, named, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
 
 
@@ -67,18 +67,16 @@ class ModelPuller:
     def fetch(self, name: str, progress: Progress) -> ModelSource:
         """Blocks while it downloads. Raises StartError."""
         config, device = self._config.model, settle_device(self._config.device)
-        requested, graphs = self._requested(name), required_graphs(device)
+        (requested,) = named([self._requested(name)], ModelConfig())
         located = None
         if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
-            hub_id = hub_id_of(requested.model)
+            hub_id, graphs = hub_id_of(requested.model), required_graphs(device)
             lock, limit = self._locked(requested), config.pull_limit
             folder = pull_configured(hub_id, config, graphs, progress, lock, limit_bytes=limit).folder
             located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
         # The base of an adapter is pulled by its own name, which pull_allow and pull_limit then judge.
-        spec = read_facts(requested, replace(config, offline=True), graphs, located)
-        served_name = requested.name or spec.model_id
-        aliases = further_names([requested], [spec], [served_name], ())[served_name]
-        return make_source(spec, served_name, aliases, device, pinned=False)
+        config = replace(config, offline=True)
+        return open_model(requested, replace(self._config, model=config, device=device), located)
 
     def find_cached(self, name: str) -> Cached:
         """Raises InvalidField for a model that is not in the cache, such as a folder of the operator's."""

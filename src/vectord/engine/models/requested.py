@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,17 +9,12 @@ from pathlib import Path
 from typing import cast, get_args
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.adapters import is_made_for, read_adapter
-from vectord.checkpoints.fingerprint import changed
-from vectord.checkpoints.folder import ADAPTER
-from vectord.checkpoints.hub import is_model_folder
-from vectord.checkpoints.spec import ModelSpec, RequestedModel
+from vectord.checkpoints.hub import is_model_folder, model_id_of
+from vectord.checkpoints.spec import RequestedModel
 from vectord.config import ModelConfig
 from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ConfigError
 from vectord.schema import VectorKind
-
-log = logging.getLogger("vectord.models")
 
 _ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>\S+)")
 _LORA = re.compile(r"((?P<model>[^\s=]{1,200}):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)")
@@ -64,11 +58,30 @@ def hub_id_of(model: str) -> str:
 # --- names ----------------------------------------------------------------------------------------------------
 
 
-def served_names(requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], given: Sequence[str]) -> list[str]:
-    """One name per model: `given` first, then the models' own. Raises ConfigError for too many names or a duplicate."""
-    if len(given) > len(specs):
-        raise ConfigError(f"served_model_name: {len(given)} names for {len(specs)} models")
-    own = [one.name or spec.model_id for one, spec in zip(requested, specs, strict=True)]
+def named(requested: Sequence[RequestedModel], config: ModelConfig) -> list[RequestedModel]:
+    """The models with their names for clients and their adapters.
+
+    Raises ConfigError for a name or an adapter of no model, a name of two models, and another form of a setting.
+    """
+    names = _served_names(requested, config.served_model_name)
+    aliases = _further_names(requested, names, config.model_aliases)
+    for name in config.pinned_models:
+        if name not in names:
+            raise ConfigError(f"pinned_models: no model is served as {name!r}; served: {', '.join(names)}")
+    found = [
+        replace(one, served_name=name, aliases=aliases[name], pinned=name in config.pinned_models)
+        for one, name in zip(requested, names, strict=True)
+    ]
+    for text in config.lora:
+        _add_adapter(found, text)
+    return found
+
+
+def _served_names(requested: Sequence[RequestedModel], given: Sequence[str]) -> list[str]:
+    """One name per model: `given` first, then the models' own."""
+    if len(given) > len(requested):
+        raise ConfigError(f"served_model_name: {len(given)} names for {len(requested)} models")
+    own = [one.name or model_id_of(one.model) for one in requested]
     names = [*given, *own[len(given) :]]
     for name in names:
         if names.count(name) > 1:
@@ -76,20 +89,16 @@ def served_names(requested: Sequence[RequestedModel], specs: Sequence[ModelSpec]
     return names
 
 
-def further_names(
-    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], names: Sequence[str], given: Sequence[str]
+def _further_names(
+    requested: Sequence[RequestedModel], names: Sequence[str], given: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Served name -> its aliases: the operator's NAME=MODEL (`given`), and those that follow from the model (the
-    operator's name, its id, the catalogue's names, the id's last part). A name that fits two models is none's alias.
-
-    Raises ConfigError for another form, a model that is not served, or a name that is taken.
-    """
-    derived = {
-        name: dict.fromkeys(
-            filter(None, (one.name, spec.model_id, *catalogue.other_names(spec.model_id), spec.model_id.split("/")[-1]))
-        )
-        for name, one, spec in zip(names, requested, specs, strict=True)
-    }
+    operator's name, its id, the catalogue's names, the id's last part). A name that fits two models is none's alias."""
+    derived = {}
+    for name, one in zip(names, requested, strict=True):
+        model_id = model_id_of(one.model)
+        own_names = (one.name, model_id, *catalogue.other_names(model_id), model_id.split("/")[-1])
+        derived[name] = dict.fromkeys(filter(None, own_names))
     count = [alias for aliases in derived.values() for alias in aliases].count
     own = {
         name: [alias for alias in aliases if alias not in names and count(alias) == 1]
@@ -116,45 +125,24 @@ def further_names(
     }
 
 
-def pinned_names(pinned: Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Raises ConfigError for a name that no model has."""
-    for name in pinned:
-        if name not in names:
-            raise ConfigError(f"pinned_models: no model is served as {name!r}; served: {', '.join(names)}")
-    return frozenset(pinned)
-
-
-def with_adapters(
-    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], served: Sequence[str], config: ModelConfig
-) -> list[ModelSpec]:
-    """The models with the adapters of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER, where MODEL is
-    the model's own name or its name for clients. served: these names, in the order of the models.
-
-    Raises ConfigError for another form, an unknown model or a name twice; ModelUnavailable for an adapter's files.
-    """
-    adapted = list(specs)
-    for text in config.lora:
-        match = _LORA.fullmatch(text)
-        if match is None:
-            raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
-        model, name = match["model"], match["name"]
-        names = [
-            {one.name, one.model, hub_id_of(one.model), name_for_clients}
-            for one, name_for_clients in zip(requested, served, strict=True)
-        ]
-        places = [i for i, own in enumerate(names) if (len(names) == 1 if model is None else model in own)]
-        if len(places) != 1:
-            which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
-            raise ConfigError(f"lora: {name}: {which}")
-        spec = adapted[places[0]]
-        if name in [adapter.name for adapter in spec.adapters]:
-            raise ConfigError(f"lora: {name}: the model has an adapter of this name")
-        folder = Path(match["folder"]).expanduser()
-        adapter = read_adapter(name, folder, frozenset(config.allow_unknown_config))
-        if not is_made_for(adapter, spec):
-            log.warning("lora: %s was trained for another model than %s: see %s", name, spec.model_id, folder / ADAPTER)
-        adapted[places[0]] = replace(spec, adapters=(*spec.adapters, adapter))
-    return [spec if spec is old else changed(spec) for spec, old in zip(adapted, specs, strict=True)]
+def _add_adapter(models: list[RequestedModel], text: str) -> None:
+    """An adapter of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER, where MODEL is the model's own
+    name or its name for clients."""
+    match = _LORA.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
+    model, name = match["model"], match["name"]
+    names = [{one.name, one.model, hub_id_of(one.model), one.served_name} for one in models]
+    places = [i for i, own in enumerate(names) if (len(names) == 1 if model is None else model in own)]
+    if len(places) != 1:
+        which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
+        raise ConfigError(f"lora: {name}: {which}")
+    (place,) = places
+    adapters = models[place].adapters
+    if name in dict(adapters):
+        raise ConfigError(f"lora: {name}: the model has an adapter of this name")
+    adapters = (*adapters, (name, Path(match["folder"]).expanduser()))
+    models[place] = replace(models[place], adapters=adapters)
 
 
 # --- composites -----------------------------------------------------------------------------------------------
