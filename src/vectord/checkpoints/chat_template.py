@@ -14,10 +14,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 
 def read_chat_template(folder: ModelFolder, operators: str | None = None) -> ChatTemplate | None:
     """The operator's template, else that of chat_template.jinja, else that of tokenizer_config.json, where one of
-    several is called default.
-
-    Raises ModelUnavailable for a file that is unreadable or has more than LIMIT_BYTES.
-    """
+    several is called default."""
     text = operators if operators is not None else _text(folder)
     if text is None:
         return None

@@ -56,10 +56,7 @@ class Checkpoint(dict[str, Weight]):
 
 
 def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
-    """Map .safetensors files, .bin and .pt files of torch, or a GGUF file. Reads only the headers.
-
-    Raises ModelUnavailable, naming the file: unreadable, cut off, another format, or contradicting itself.
-    """
+    """Map .safetensors files, .bin and .pt files of torch, or a GGUF file. Reads only the headers."""
     weights: dict[str, Weight] = {}
     maps = []
     for path in paths:
@@ -86,8 +83,7 @@ def tensor_shape(path: Path, name: str) -> tuple[int, ...]:
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
     """Return a GGUF file itself, the files of `find_weights`, or an ONNX graph followed by the files of its tensors.
 
-    Graphs come last because they run on padded batches. Raises ModelUnavailable: no weights, a missing shard, or a
-    graph that names files outside its folder.
+    Graphs come last because they run on padded batches.
     """
     if is_gguf(folder):
         return (folder,)
@@ -101,10 +97,7 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """Return model.safetensors, else the shards of its index in order, else pytorch_model.bin or its shards.
-
-    Raises ModelUnavailable: none of them, or an index that names a file that is missing or outside the folder.
-    """
+    """Return model.safetensors, else the shards of its index in order, else pytorch_model.bin or its shards."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         single, index = folder / name, folder / f"{name}.index.json"
         if single.is_file():

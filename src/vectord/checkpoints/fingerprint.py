@@ -37,7 +37,6 @@ def fingerprint(spec: ModelSpec) -> str:
     """Return 16 hex digits: a hash of the facts in `spec`, and of the size and samples of each file.
 
     Samples of 2 MB distinguish checkpoints that were trained separately; reading whole files would take seconds.
-    Raises ModelUnavailable, naming the file, if a file is unreadable or config.json is nested too deeply.
     """
     digest = hashlib.sha256(_facts(spec))
     for path in _files(spec):

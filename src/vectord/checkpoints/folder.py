@@ -96,10 +96,7 @@ class ModelFolder:
 
 
 def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: RouteName = "document") -> ModelFolder:
-    """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind.
-
-    allowed: keys of any configuration file that may be unknown. route: of a Router.
-    """
+    """allowed: keys of any configuration file that may be unknown. route: of a Router."""
     if is_gguf(located.folder):
         return _open_gguf(located, allowed)
     modules, query = read_modules(located.folder, allowed, route), read_query_module(located.folder, allowed)
@@ -153,7 +150,7 @@ def _open_adapter(
 ) -> ModelFolder:
     """The base model's folder with the adapter, and with the files that the adapter's folder has of its own.
 
-    adapter: the folder of adapter_config.json. Raises ModelUnavailable as `open_folder`.
+    adapter: the folder of adapter_config.json.
     """
     if (base.folder / ADAPTER).is_file():
         raise ModelUnavailable(f"{adapter / ADAPTER}: its base model has an adapter too, which is not supported")
@@ -182,7 +179,7 @@ def _open_adapter(
 
 
 def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
-    """A GGUF file as the folder that it was made from. Raises ModelUnavailable, naming file and key."""
+    """A GGUF file as the folder that it was made from."""
     model = read_model(located.folder, allowed)
     entries = (catalogue.find(name) for name in (located.model_id, *model.names))
     nothing = Settings(located.folder, {}, allowed)
@@ -222,10 +219,7 @@ def read_modules(
     folder: Path, allowed: frozenset[str] = frozenset(), route: RouteName = "document"
 ) -> tuple[Module, ...]:
     """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
-    Of a Router those of one route, and the modules after it.
-
-    Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
-    """
+    Of a Router those of one route, and the modules after it."""
     listed = _listed(folder, allowed)
     if listed and listed[0].kind in router.ROUTERS:
         listed = (*_route(listed[0], route), *listed[1:])
@@ -293,8 +287,8 @@ def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module:
 def read_dense(module: Module, *, over: str) -> DenseModule:
     """Return the linear layer and its weight file.
 
-    over: the required input, "sentence_embedding" or "token_embeddings". Folders written before version 5.4 do not
-    name their input. Raises ModelUnavailable: widths, names or files that are missing or not supported.
+    over: the required input, "sentence_embedding" or "token_embeddings". Folders written before version 5.4 do not name
+    their input.
     """
     config = module.read_config()
     refuse_null(config, "in_features out_features bias activation_function")
@@ -346,7 +340,7 @@ def _check_names(config: Settings, over: str) -> None:
 
 
 def chain_width(width: int, modules: Collection[DenseModule]) -> int:
-    """Return the width after the modules. Raises ModelUnavailable if one expects another width than it gets."""
+    """Return the width after the modules."""
     for module in modules:
         if module.in_features != width:
             raise ModelUnavailable(f"{module.folder}: expects {module.in_features} numbers and gets {width}")

@@ -37,8 +37,7 @@ def find_graph(folder: Path, dtype: str, named: str | None = None, *, has_vnni: 
     """Return the graph file to load: `named`, a path inside the folder, or the preferred file for `dtype`.
 
     Without a file for `dtype`, logs a warning and returns the float32 file. has_vnni: whether the processor has
-    instructions that add int8 products in 32 bits. Raises ConfigError for a path that leads out of the folder,
-    ModelUnavailable if there is no such file.
+    instructions that add int8 products in 32 bits.
     """
     if named is not None:
         path = PurePath(named)

@@ -55,7 +55,6 @@ def resolve(
 
     revision: branch, tag or commit of the hub; hf_home: folder of the Hugging Face cache, None: huggingface_hub's
     default; token: for the download; graphs: patterns of ONNX files (graphs.py), of which at least one is needed too.
-    Raises ModelUnavailable with all places searched and the way out.
     """
     if local := _local(name):
         if revision is not None:
@@ -97,8 +96,7 @@ def resolve(
 def find_base(folder: Path) -> str | None:
     """Return the name of the base model of a folder that has an adapter instead of weights; None for other folders.
 
-    A relative path may begin at the working folder, as peft has it, or at the adapter's. Raises ModelUnavailable if
-    adapter_config.json names no base model.
+    A relative path may begin at the working folder, as peft has it, or at the adapter's.
     """
     adapter = folder / ADAPTER
     if not holds_only_adapter(folder):
@@ -137,8 +135,7 @@ def _holds_models(folder: Path) -> bool:
 
 
 def _local(name: str) -> Located | None:
-    """The folder or GGUF file at the path `name`, or the file that Ollama has under that name. Raises ModelUnavailable
-    if the name must be one of them and is not."""
+    """The folder or GGUF file at the path `name`, or the file that Ollama has under that name."""
     if name.startswith(ollama.PREFIX):
         path: Path | None = ollama.find_blob(name.removeprefix(ollama.PREFIX), os.environ)
     else:

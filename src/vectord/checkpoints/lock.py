@@ -70,7 +70,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def write_lock(path: Path, models: Iterable[LockedModel]) -> None:
-    """Replace the file atomically. Raises ConfigError if the folder cannot be written to."""
+    """Replace the file atomically."""
     text = _HEAD + "version = 1\n" + "".join(map(_stanza, sorted(models, key=lambda model: model.model)))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -104,7 +104,6 @@ def check_folder(folder: Path, model: LockedModel, read: Iterable[Path] = ()) ->
     """Check that every locked file in `folder` is unchanged, and that every file that will be read is locked.
 
     read: files that will be opened in addition to those of every model. Reads every byte: seconds for gigabytes.
-    Raises ModelUnavailable, naming the file.
     """
     for file in model.files:
         path = folder / file.path

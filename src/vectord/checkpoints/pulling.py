@@ -140,7 +140,7 @@ def pull(
 
 
 def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
-    """The files of the listing. Raises ModelUnavailable for a path outside the folder."""
+    """The files of the listing."""
     for sibling in siblings:
         path = str(sibling.rfilename)
         if PurePosixPath(path).is_absolute() or {"", ".", ".."} & set(re.split(r"[/\\]", path)) or "\0" in path:

@@ -73,8 +73,6 @@ def read_spec(
     pooling, default_prompt_name, chat_template: replace the model's own; task: the use of the model, auto for its
     intended one; is_splade: a masked-language model is a SPLADE, whatever its name. allow_unknown: keys of
     configuration files that may be unknown (config_keys.py).
-    Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
-    name or a task that the model does not have.
     """
     allowed = frozenset(allow_unknown)
     folder = open_folder(located, allowed)
@@ -253,7 +251,6 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
 
     `task` decides for a plain language model, and a static table is always static. Otherwise modules.json decides, else
     the transformers class that the model was saved as, then the model's name.
-    Raises ModelUnavailable for modules in an unsupported order, ConfigError for a task that the model cannot do.
     """
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
         # A language model can do either; the operator chooses.
@@ -421,10 +418,7 @@ _DEFAULT_MAX_TOKENS = 512
 
 def _max_tokens(folder: ModelFolder) -> int:
     """The maximum length of a text, special tokens included: max_seq_length, else the tokenizer's model_max_length, but
-    no more than the network's positions.
-
-    Raises ModelUnavailable if the positions leave no room for a token.
-    """
+    no more than the network's positions."""
     keys = () if folder.model_type in _BY_DISTANCE else _POSITION_KEYS
     positions = next((limit for key in keys if (limit := _limit(folder.config.get(key)))), None)
     is_rotary = folder.config.get("position_embedding_type") == "rotary"
@@ -478,10 +472,7 @@ def _prompts(folder: ModelFolder) -> Mapping[str, str]:
 
 
 def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str | None) -> str | None:
-    """The name of the prompt for texts without one: the operator's choice, else the model's default.
-
-    Raises ConfigError for an unknown choice, ModelUnavailable if the model names an unknown prompt.
-    """
+    """The name of the prompt for texts without one: the operator's choice, else the model's default."""
     if chosen is not None:
         if chosen not in prompts:
             names = ", ".join(prompts) or "none"

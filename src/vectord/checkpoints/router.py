@@ -27,10 +27,7 @@ _SUPPORTED = f"supported are the routes query (a network, a StaticEmbedding or o
 
 
 def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Return the modules of the routes query and document, as modules.json would list them. path: the Router's file.
-
-    Raises ModelUnavailable, naming the file: routes of another kind, or another default than the document's.
-    """
+    """Return the modules of the routes query and document, as modules.json would list them. path: the Router's file."""
     settings = read_settings(path)
     types, structure, parameters = (settings.get(key) for key in ("types", "structure", "parameters"))
     if not isinstance(types, dict) or not isinstance(structure, dict) or not isinstance(parameters, dict):
@@ -56,8 +53,7 @@ def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
 def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: frozenset[str]) -> Path:
     """Return the file with the weight of each of a query's tokens. place: the folder of the module.
 
-    tokenizer, max_tokens: of the documents. Raises ModelUnavailable for a table that does not fit, and for a tokenizer
-    of queries that makes other tokens, or fewer.
+    tokenizer, max_tokens: of the documents.
     """
     settings = read_settings(place / "config.json", optional=True, allowed=allowed)
     refuse_unread(settings, SPARSE_TABLE)

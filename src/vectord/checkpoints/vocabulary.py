@@ -23,7 +23,7 @@ _OF_VOCAB_TXT = frozenset({"BertTokenizer", "DistilBertTokenizer", "PreTrainedTo
 def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
     """Return the ids of those `tokens` that the tokenizer.json at `path` has in exactly this form, added tokens first.
 
-    Reads JSON, so that this layer needs no tokenizer. Raises ModelUnavailable: not there, or an unknown form.
+    Reads JSON, so that this layer needs no tokenizer.
     """
     known, _ = read_vocabulary(path)
     found = {token: known[token] for token in tokens if token in known}
@@ -36,7 +36,7 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
 def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
     """Return the id of each token of the tokenizer.json at `path`, and the whole file.
 
-    The ids are not checked. Raises ModelUnavailable: not there, or an unknown form.
+    The ids are not checked.
     """
     if is_gguf(path):
         raise ModelUnavailable(f"{path}: single tokens are looked up in tokenizer.json only")
@@ -78,8 +78,7 @@ def read_token_settings(path: Path) -> Mapping[str, Any]:
 def vocab_txt_json(path: Path) -> str:
     """Return the tokenizer.json that transformers' BertTokenizer makes of the vocab.txt at `path`.
 
-    Special tokens and normalization come from the files next to it. Raises ModelUnavailable, naming the file:
-    unreadable, too large, not UTF-8, without a special token, or of another class than BertTokenizer.
+    Special tokens and normalization come from the files next to it.
     """
     try:
         lines = read_bytes(path, VOCABULARY_LIMIT_BYTES).decode().removesuffix("\n").split("\n")

@@ -109,11 +109,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path, mapped: mmap.mmap) -> GgufFile:
-    """Return the metadata and tensors of the mapped file.
-
-    Raises ModelUnavailable, naming file and field: another format, cut off, more than the limits above, a repeated
-    name, or tensors that overlap, leave a gap or end after the file.
-    """
+    """Return the metadata and tensors of the mapped file."""
     return _Header(path, mapped).read()
 
 

@@ -47,11 +47,7 @@ class OnnxFile:
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Return the graph's outputs and the files that it needs.
-
-    Raises ModelUnavailable, naming the file: not a protobuf, too large, nested too deeply, or tensors in a file that
-    is not a regular file of the graph's own folder, that has a second hard link, or is too short.
-    """
+    """Return the graph's outputs and the files that it needs."""
     with map_file(path) as mapped:
         if len(mapped) >= GRAPH_LIMIT_BYTES:
             raise ModelUnavailable(f"{path}: {GRAPH_LIMIT_BYTES:,} bytes or more, which no ONNX file can have")

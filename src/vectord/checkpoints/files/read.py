@@ -49,14 +49,14 @@ class Settings(Mapping[str, Any]):
         return self.fields.items()
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return the boolean at `key`, or `default` without one. Raises ModelUnavailable for any other value."""
+        """Return the boolean at `key`, or `default` without one."""
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
             raise ModelUnavailable(f"{self.path}: {key} must be true or false; found {repr(value)[:80]}")
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int) -> int:
-        """Return the whole number at `key`, or `default` without one. Raises ModelUnavailable for any other value."""
+        """Return the whole number at `key`, or `default` without one."""
         value = self.get(key, default)
         if type(value) is not int or not least <= value <= most:
             found = "nothing" if value is None else repr(value)[:80]
@@ -83,8 +83,7 @@ def read_settings(path: Path, *, optional: bool = False, allowed: Collection[str
 
 
 def read_bytes(path: Path, limit_bytes: int) -> bytes:
-    """Return the whole file. Raises ModelUnavailable: unreadable, more than `limit_bytes`, or a pipe or device, which
-    might never end."""
+    """Return the whole file."""
     if path.exists() and not path.is_file():
         raise ModelUnavailable(f"{path}: not a regular file")
     try:
@@ -98,7 +97,7 @@ def read_bytes(path: Path, limit_bytes: int) -> bytes:
 
 
 def read_operators_file(setting: str, value: str, limit_bytes: int) -> bytes:
-    """Return the file that a setting names. Raises ConfigError: unreadable, or more than `limit_bytes`."""
+    """Return the file that a setting names."""
     path = Path(value).expanduser()
     try:
         with path.open("rb") as file:
@@ -111,7 +110,7 @@ def read_operators_file(setting: str, value: str, limit_bytes: int) -> bytes:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """Return the file as a private map. Raises ModelUnavailable: unreadable or empty."""
+    """Return the file as a private map."""
     try:
         with path.open("rb") as file:
             # Copy on write: arrays over the map are writable, which some libraries require, and the file cannot change.
@@ -123,7 +122,7 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:
-    """Return the JSON object in the file. Raises ModelUnavailable: missing, too large, or not a JSON object."""
+    """Return the JSON object in the file."""
     value = read_json(path, limit_bytes=limit_bytes)
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -131,12 +130,12 @@ def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict
 
 
 def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
-    """Return the JSON value in the file. Raises ModelUnavailable, naming the file."""
+    """Return the JSON value in the file."""
     return parse_json(read_bytes(path, limit_bytes), path)
 
 
 def parse_json(data: bytes, path: Path) -> Any:
-    """Return the JSON value of `data`, which comes from `path`. Raises ModelUnavailable: no JSON, or a repeated key."""
+    """Return the JSON value of `data`, which comes from `path`."""
     try:
         value = json.loads(data, object_pairs_hook=_unique)
         if b"\\ud" in data.lower():

@@ -33,11 +33,7 @@ class _TensorHeader(msgspec.Struct):
 
 
 def read_safetensors(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
-    """Return the tensors of the mapped file by name.
-
-    Raises ModelUnavailable, naming the file, if it is cut off, or if tensors overlap, leave a gap, or have another size
-    than their shape and dtype require.
-    """
+    """Return the tensors of the mapped file by name."""
     header_bytes = int.from_bytes(mapped[:8], "little")
     if len(mapped) < 8:
         raise ModelUnavailable(f"{path}: {len(mapped)} bytes are too few for a safetensors file")

@@ -27,11 +27,8 @@ from vectord.errors import ModelUnavailable
 
 DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
 PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; one byte may cost 64 bytes of memory
-_KNOWN_FLAGS = 1 << 3 | 1 << 11  # sizes follow the data; names are UTF-8. Other flags mean encryption and patches
-_LOCAL = struct.Struct("<4s 2x 2H 12x L 2H")  # signature, flags, method, size, lengths of name and extra field
-_END = struct.Struct("<4s 2H 2x H 2L H")  # signature, two disks, members, size and place of the directory, comment
-_END64 = struct.Struct("<32x 3Q 8x Q 4x")  # members, size and place of the directory; place of this record
-_OPEN = (0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF)  # what _END says of members, size and place to refer to _END64
+_ENCRYPTED = 1
+_LOCAL = struct.Struct("<26x 2H")  # a member's local header: lengths of name and extra field, which follow it
 
 Members = Mapping[str, range]  # the bytes of each member in the file
 
@@ -82,7 +79,6 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     """Return the tensors of the mapped file.
 
     Two names of one tensor share one array. Tensors that are not contiguous (a transpose) are copied.
-    Raises ModelUnavailable, naming the file: not torch's zip format, cut off, or not a plain dict of tensors.
     """
     members = read_members(path, mapped)
     root = min(members, default="").partition("/")[0]
@@ -132,40 +128,26 @@ def _array(mapped: mmap.mmap, view: StoredTensor, storage_at: int) -> npt.NDArra
 
 
 def read_members(path: Path, mapped: mmap.mmap) -> Members:
-    """Return the place of every member; all lie inside the file and none overlaps another.
-
-    Raises ModelUnavailable, naming the file: not a zip file, cut off, compressed, encrypted, or contradicting itself.
-    """
-    end_at = len(mapped) - 22  # a zip file may end in a comment; torch.save writes none
-    if end_at < 0 or mapped[end_at : end_at + 4] != b"PK\x05\x06":
-        raise ModelUnavailable(
-            f"{path}: no zip directory at its end; it is incomplete, or in the format of torch before 1.6: "
-            "convert it to safetensors"
-        )
-    _, *disks, count, size_bytes, directory_at, comment_bytes = _END.unpack_from(mapped, end_at)
+    """Return the place of every member's bytes in the file."""
     try:
         archive = zipfile.ZipFile(cast(io.BufferedIOBase, _BoundedReader(mapped)))
     except (zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, ValueError, struct.error) as error:
-        raise ModelUnavailable(f"{path}: its zip directory is damaged ({error})") from error
-    entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
-    is_zip64 = mapped[max(end_at - 20, 0) : max(end_at - 16, 0)] == b"PK\x06\x07"
-    stop = end_at - _END64.size if is_zip64 else end_at
-    found = (len(entries), stop - archive.start_dir, archive.start_dir)
-    # zipfile trusts the zip64 record, and shifts a directory that is not at its place; other readers do neither.
-    wrong = is_zip64 and _END64.unpack_from(mapped, stop) != (*found, stop)
-    given = zip((count, size_bytes, directory_at), found, _OPEN if is_zip64 else found, strict=True)
-    if any(disks) or comment_bytes or wrong or any(number not in allowed for number, *allowed in given):
-        raise ModelUnavailable(f"{path}: its zip directory does not match the record at its end")
+        raise ModelUnavailable(
+            f"{path}: not a complete zip file ({error}); it is cut off, or in the format of torch before 1.6: "
+            "convert it to safetensors"
+        ) from error
     members: dict[str, range] = {}
-    end = 0  # the first header is at byte 0: zipfile would skip foreign bytes before it
-    for entry in entries:
-        name = entry.orig_filename
-        if not _is_plain_path(name) or name in members:
-            raise ModelUnavailable(f"{path}: a member named {name[:100]!r}, which is not a plain path or occurs twice")
-        if entry.header_offset < end or (end == 0 and entry.header_offset):
-            raise ModelUnavailable(f"{path}: member {name} overlaps another one, or does not begin the file")
-        members[name] = _locate(path, mapped, entry, archive.start_dir)
-        end = members[name].stop
+    for entry in archive.infolist():
+        name, at = entry.orig_filename, entry.header_offset
+        if entry.compress_type or entry.flag_bits & _ENCRYPTED:
+            raise ModelUnavailable(f"{path}: member {name[:100]!r} is compressed or encrypted, which torch's never are")
+        if not 0 <= at <= len(mapped) - _LOCAL.size:
+            raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
+        name_bytes, extra_bytes = _LOCAL.unpack_from(mapped, at)
+        start = at + _LOCAL.size + name_bytes + extra_bytes
+        if start + entry.file_size > len(mapped):
+            raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
+        members[name] = range(start, start + entry.file_size)
     return members
 
 
@@ -183,37 +165,11 @@ class _BoundedReader:
         return self._mapped.read(size)
 
 
-def _is_plain_path(name: str) -> bool:
-    return name.isascii() and name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
-
-
-def _locate(path: Path, mapped: mmap.mmap, entry: zipfile.ZipInfo, directory_at: int) -> range:
-    """The bytes after the member's local header, which must agree with its entry in the directory."""
-    name, size_bytes, at = entry.orig_filename, entry.file_size, entry.header_offset
-    if entry.compress_type or entry.compress_size != size_bytes or entry.flag_bits & ~_KNOWN_FLAGS or entry.volume:
-        raise ModelUnavailable(f"{path}: member {name} is compressed, encrypted or in parts, which torch.save never is")
-    name_at = at + _LOCAL.size
-    if name_at > directory_at:
-        raise ModelUnavailable(f"{path}: member {name} lies outside the file")
-    signature, flags, method, local_bytes, name_bytes, extra_bytes = _LOCAL.unpack_from(mapped, at)
-    local = (signature, flags, method, mapped[name_at : name_at + name_bytes])
-    # 0: written before the size was known. 0xFFFFFFFF: the size is in the zip64 field.
-    if local != (b"PK\x03\x04", entry.flag_bits, 0, name.encode()) or local_bytes not in (size_bytes, 0, 0xFFFF_FFFF):
-        raise ModelUnavailable(f"{path}: the header of member {name} and the zip directory differ")
-    start = name_at + name_bytes + extra_bytes
-    if start + size_bytes > directory_at:
-        raise ModelUnavailable(f"{path}: member {name} lies outside the file")
-    return range(start, start + size_bytes)
-
-
 # --- the pickle -----------------------------------------------------------------------------------------------
 
 
 def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
-    """Return the tensors of a pickled dict by name.
-
-    Raises ModelUnavailable, naming the file at `path`: anything but one dict of tensors as torch.save writes it.
-    """
+    """Return the tensors of a pickled dict by name."""
     try:
         value = _Unpickler(io.BytesIO(pickled)).load()
         if not isinstance(value, _Dict):

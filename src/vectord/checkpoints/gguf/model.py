@@ -229,11 +229,7 @@ _HARMLESS_OF_ARCHITECTURE: Mapping[str, Harmless] = {
 
 
 def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
-    """Return the facts of the file; allowed: keys of the metadata that may be unknown.
-
-    Raises ModelUnavailable, naming file and key: an unsupported architecture, an unknown or missing key, a value of a
-    wrong type, or a fault that read_gguf finds.
-    """
+    """Return the facts of the file; allowed: keys of the metadata that may be unknown."""
     mapped = map_file(path)
     file = read_gguf(path, mapped)
     metadata = Settings(path, file.metadata, allowed)
@@ -254,7 +250,7 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
 
 
 def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
-    """Return the architecture's name in the file, and its entry. Raises ModelUnavailable if it is not supported."""
+    """Return the architecture's name in the file, and its entry."""
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:

@@ -27,10 +27,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def find_blob(name: str, environ: Mapping[str, str]) -> Path:
-    """Return the GGUF file of the model that Ollama calls `name`: [[HOST/]NAMESPACE/]MODEL[:TAG].
-
-    Raises ModelUnavailable: another form, a model that is not there, or one that has no GGUF file or an adapter.
-    """
+    """Return the GGUF file of the model that Ollama calls `name`: [[HOST/]NAMESPACE/]MODEL[:TAG]."""
     match = _NAME.fullmatch(name)
     if match is None or ".." in name:
         raise ModelUnavailable(f"model {PREFIX}{name[:200]!r}: expected {PREFIX}MODEL or {PREFIX}MODEL:TAG")

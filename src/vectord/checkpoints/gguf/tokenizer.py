@@ -62,10 +62,7 @@ HARMLESS: Mapping[str, Harmless] = {
 
 
 def tokenizer_json(path: Path) -> str:
-    """Return the tokenizer.json of the file's vocabulary.
-
-    Raises ModelUnavailable, naming file and key: an unknown kind of vocabulary or rule, or keys that do not fit it.
-    """
+    """Return the tokenizer.json of the file's vocabulary."""
     vocabulary = _Vocabulary(path, read_gguf(path, map_file(path)).metadata)
     match vocabulary.kind:
         case "bert":

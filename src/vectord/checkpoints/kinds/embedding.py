@@ -33,10 +33,7 @@ _MATRYOSHKA_LIMIT = 2**16
 
 
 def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
-    """Add pooling, Dense modules, dimensions and BGE-M3's heads. pooling: replaces the model's own.
-
-    Raises ModelUnavailable: modules in an unsupported order, an unknown pooling, widths that do not chain.
-    """
+    """Add pooling, Dense modules, dimensions and BGE-M3's heads. pooling: replaces the model's own."""
     own = _pooling_config(folder)
     include_prompt = own is None or own.flag("include_prompt", True)
     mode = pooling or _pooling(folder, own)
@@ -144,10 +141,7 @@ def _refuse_unlisted(root: Path) -> None:
 
 
 def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
-    """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after the pooling.
-
-    Raises ModelUnavailable: pooling by the largest numbers, which would change, or another shape.
-    """
+    """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after pooling."""
     if not folder.config.get("use_bidirectional_attention"):  # only its kind of model has one
         return ()
     file = next((path for path in spec.weights if path.suffix != ".onnx" and tensor_shape(path, "linear.weight")), None)
@@ -170,9 +164,8 @@ def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> t
 
 
 def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:
-    """Dense modules before the pooling, moved after it. Raises ModelUnavailable if that would change the result.
-
-    It does not for pooling that takes one row, nor for the mean if the modules are linear."""
+    """Dense modules before the pooling, moved after it. That changes nothing for pooling that takes one row, nor for
+    the mean if the modules are linear."""
     dense = tuple(read_dense(module, over="token_embeddings") for module in modules)
     linear = all(module.activation == "identity" for module in dense)
     if dense and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
@@ -206,7 +199,7 @@ def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | Non
 
 
 def _add_bge_m3_heads(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Add the heads whose files are there. Raises ModelUnavailable, naming the file, if one does not fit."""
+    """Add the heads whose files are there."""
     if lexical := _head(folder, "sparse_linear"):
         if _head_outputs(lexical, spec.hidden_size) != 1:
             raise ModelUnavailable(f"{lexical}: expected one number per token")
@@ -223,7 +216,7 @@ def _head(folder: ModelFolder, name: str) -> Path | None:
 
 
 def _head_outputs(path: Path, inputs: int) -> int:
-    """The size of the layer's output, from the shape of its weight. Raises ModelUnavailable if its input differs."""
+    """The size of the layer's output, from the shape of its weight."""
     shape = tensor_shape(path, "weight")
     if len(shape) != 2 or shape[0] < 1 or shape[1] != inputs:
         raise ModelUnavailable(f"{path}: weight has the shape {list(shape)}; expected [outputs, {inputs}]")

@@ -81,10 +81,7 @@ def has_layer_heads(folder: ModelFolder) -> bool:
 
 
 def cut_layers(spec: ModelSpec, layer: int) -> ModelSpec:
-    """Return the reranker that ends after this layer, with the layer's head; the network reads the key.
-
-    Raises ConfigError for a layer without a head, and for a model with one head.
-    """
+    """Return the reranker that ends after this layer, with the layer's head; the network reads the key."""
     config = unread_settings(spec.folder / "config.json", spec.config)
     first, last = config.get("start_layer"), config.get("num_hidden_layers")
     if spec.model_type != "minicpm" or type(first) is not int or type(last) is not int:
@@ -119,7 +116,7 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
     """The folder's own, else that of its problem_type, else sigmoid for one label and softmax for several.
 
     sentence-transformers writes a class path: next to the modules since version 6, in config.json under two names
-    before. Raises ModelUnavailable for an unknown problem_type or a class that is not supported.
+    before.
     """
     problem = folder.config.get("problem_type")
     if problem is not None and (not isinstance(problem, str) or problem not in _PROBLEMS):
@@ -158,7 +155,7 @@ _TOKEN_CLASSIFIERS: Mapping[str, str] = {
 
 
 def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Add the scores of each token if the model was saved with such a head. Raises ModelUnavailable as for texts."""
+    """Add the scores of each token if the model was saved with such a head."""
     if folder.modules or not folder.is_saved_as("ForTokenClassification"):
         return spec
     labels = _labels(folder)
@@ -179,10 +176,7 @@ def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 
 def is_yes_no(folder: ModelFolder) -> bool:
-    """Return whether a language model without modules.json is a reranker whose question is known.
-
-    Raises ModelUnavailable for another reranker by its name, because its question is not known.
-    """
+    """Return whether a language model without modules.json is a reranker whose question is known."""
     if _find_template(folder) is not None:
         return True
     if "rerank" in folder.name:

@@ -38,10 +38,7 @@ _KEYS = harmless(
 
 
 def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
-    """Add the table's name and shape, and the library's rules. pooling: the operator's choice.
-
-    Raises ModelUnavailable for an unknown module, key or tensor; ConfigError for a pooling other than mean.
-    """
+    """Add the table's name and shape, and the library's rules. pooling: the operator's choice."""
     if pooling not in (None, "mean"):
         raise ConfigError(f"pooling {pooling}: {folder.root} is a static model, whose vectors are means")
     if [module.kind for module in folder.modules[1:]] not in ([], ["Normalize"]):
