@@ -231,7 +231,8 @@ def _wordpiece(vocabulary: _Vocabulary) -> str:
         for i, token in enumerate(vocabulary.tokens)
         if vocabulary.types[i] != _UNUSED
     }
-    lowercase = vocabulary.flag("normalizer.lowercase", not any(map(_is_cased, ids)))
+    is_cased = any(re.search("[A-Z]", word) for word in ids if not _BRACKETED.fullmatch(word))
+    lowercase = vocabulary.flag("normalizer.lowercase", not is_cased)
     strips = vocabulary.flag("normalizer.strip_accents", vocabulary.flag("strip_accents", lowercase))
     defaults = {"unk": ("unknown", 100), "sep": ("seperator", 102), "pad": ("padding", 0), "mask": ("mask", 103)}
     specials = {name: vocabulary.token(key, default) for name, (key, default) in defaults.items()}
@@ -252,10 +253,6 @@ def _bert_word(token: str, kind: int) -> str:
     if token.startswith(SPACE):
         return token[len(SPACE) :]
     return token if kind in (_CONTROL, _UNKNOWN) or _BRACKETED.fullmatch(token) else f"##{token}"
-
-
-def _is_cased(word: str) -> bool:
-    return not _BRACKETED.fullmatch(word) and re.search("[A-Z]", word) is not None
 
 
 # --- byte-level BPE: Qwen, Llama 3, RoBERTa -------------------------------------------------------------------

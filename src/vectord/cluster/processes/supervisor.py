@@ -90,7 +90,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        # All processes read their keys and certificates again.
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._send_signal(list(self._running), signal.SIGHUP))
         engine = loop.create_task(self._keep_running(ENGINE, "vectord.cluster.processes.engine", self._engine_socket))
         names = [f"front-end-{place}" for place in range(1, self._config.server.front_ends + 1)]
         front_ends = [
@@ -119,10 +120,6 @@ class Supervisor:
                 process.kill()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-
-    def _reload(self) -> None:
-        """SIGHUP: all processes read their keys and certificates again."""
-        self._send_signal(list(self._running), signal.SIGHUP)
 
     async def _keep_running(self, name: str, module: str, listener: socket.socket) -> None:
         """Run this process, and restart it until the shutdown."""

@@ -130,7 +130,7 @@ class _ArrayWriter:
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, VectordError):
-            return _error_fields(value)
+            return type(value).__name__, value.template, vars(value)
         if isinstance(value, Mapping):
             return dict(value)
         if isinstance(value, Sequence):
@@ -209,10 +209,6 @@ class _Attributes(TypedDict, total=False):
     names: dict[str, str]
     retry_after_s: float
     allowed: tuple[str, ...]
-
-
-def _error_fields(error: VectordError) -> tuple[str, str, dict[str, Any]]:
-    return type(error).__name__, error.template, vars(error)
 
 
 def _error(value: Any) -> VectordError:

@@ -5,10 +5,6 @@
 
 A store that is unreachable, slow or broken counts as a miss. Others may read the store: its names are digests of
 tokens. Without a secret, anyone who can write to the store determines the vectors (SECURITY.md).
-
-Cost on the event loop for a request of 32 texts of 384 numbers, with Redis 7 on the same machine of 2 cores: 0.36 ms
-without a store; 1.1 ms if all texts hit; 1.9 ms if all miss, including the writes. More than half is redis-py's.
-`name_of` takes 2 us per text, `encode` 5, `decode` 11.
 """
 
 from __future__ import annotations

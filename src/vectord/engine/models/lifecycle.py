@@ -222,7 +222,8 @@ class Lifecycle:
         """Unload the least recently used models until the budget fits. Raises Unavailable if it cannot."""
         if self._config.model_memory_bytes is None:
             return
-        missing = self._held_bytes() + served.source.memory_bytes - self._config.model_memory_bytes
+        held = sum(one.source.memory_bytes for one in self._models if one.runner is not None)
+        missing = held + served.source.memory_bytes - self._config.model_memory_bytes
         going: list[ServedModel] = []
         for one in sorted(filter(_may_go, self._models), key=lambda one: one.used_s) if makes_room else ():
             if missing > 0:
@@ -238,9 +239,6 @@ class Lifecycle:
                 retry_after_s=RETRY_NO_ROOM_S,
             )
         await self._unload(going, f"to make room for {served.name}")
-
-    def _held_bytes(self) -> int:
-        return sum(served.source.memory_bytes for served in self._models if served.runner is not None)
 
     async def _watch_idle(self) -> None:
         while True:

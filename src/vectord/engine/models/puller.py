@@ -14,7 +14,7 @@ from vectord.checkpoints.pulling import Cached, Progress, Pulled, find_cached, p
 from vectord.checkpoints.spec import Located, RequestedModel
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
-from vectord.engine.models.opening import locked_model, open_model
+from vectord.engine.models.opening import find_lock, open_model
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import hub_id_of, named, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
@@ -57,7 +57,7 @@ class ModelPuller:
         try:
             check_names(name, None)
             requested = self._requested(name)
-            self._locked(requested)
+            find_lock(requested, config)
         except ModelUnavailable as error:
             raise InvalidField("{reason}.", field="model", reason=error.message) from error
         hub_id = hub_id_of(requested.model)
@@ -71,7 +71,7 @@ class ModelPuller:
         located = None
         if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
             hub_id, graphs = hub_id_of(requested.model), required_graphs(device)
-            lock, limit = self._locked(requested), config.pull_limit
+            lock, limit = find_lock(requested, config), config.pull_limit
             folder = pull_configured(hub_id, config, graphs, progress, lock, limit_bytes=limit).folder
             located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
         # The base of an adapter is pulled by its own name, which pull_allow and pull_limit then judge.
@@ -102,7 +102,3 @@ class ModelPuller:
             rerankers=(),
         )
         return requested_models(alone)[0]
-
-    def _locked(self, requested: RequestedModel) -> LockedModel | None:
-        path = self._config.model.lock_file
-        return None if path is None else locked_model(requested, Path(path).expanduser())
