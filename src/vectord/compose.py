@@ -29,8 +29,7 @@ from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.engine.models.puller import ModelPuller
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
-from vectord.errors import ConfigError, ExitCode, RateLimited, installing
-from vectord.observability.exchange import Exchange
+from vectord.errors import ConfigError, ExitCode, installing
 from vectord.observability.logs import FACTS, START, rename_events
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
@@ -88,7 +87,7 @@ def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Compositi
     if metrics is not None:
         metrics.watch(engine.gauges, lambda: engine.models().models)
         metrics.watch_keys(gate.keys.names)
-        metrics.subscribe(Exchange, lambda exchange: _count_rate_limited(engine, exchange))
+        engine.rate_limited = metrics.own.rate_limited
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
@@ -118,11 +117,6 @@ def open_batches(config: ServerConfig) -> BatchStore | None:
     if config.batch_dir is None:
         return None
     return BatchStore(config.batch_dir, config.batch_disk_limit, round(config.batch_retention_hours * 3600))
-
-
-def _count_rate_limited(engine: Engine, exchange: Exchange) -> None:
-    if exchange.error == RateLimited.__name__:
-        engine.count_rate_limited()
 
 
 def _engine(config: Config, observer: Observer) -> Engine:

@@ -29,7 +29,7 @@ class Housekeeping:
         try:
             return call(*args, **options)
         except Exception as problem:
-            self._log(problem)
+            self.log(problem)
             return None
 
     async def wait(self, work: Awaitable[T]) -> T | None:
@@ -37,10 +37,11 @@ class Housekeeping:
         try:
             return await work
         except Exception as problem:
-            self._log(problem)
+            self.log(problem)
             return None
 
-    def _log(self, problem: Exception) -> None:
+    def log(self, problem: Exception) -> None:
+        """Logs a failure, the first of its class, for callers that catch it themselves."""
         if type(problem) not in self._logged:
             self._logged.add(type(problem))
             logger.error(

@@ -731,16 +731,18 @@ async def leave(requests: list[asyncio.Task]) -> None:
     await settle()
 
 
-async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
-    """With a Retry-After. Cached texts and clients with a small share are still served."""
+async def test_a_wait_that_is_too_long_is_refused_at_the_door():
+    """Before the body is read, with a Retry-After, and again by the real tokens."""
     backend, encoder = FakeBackend(max_batch_tokens=16), ByteEncoder()
     async with serving(backend, encoder=encoder, max_queue_wait_s=1e-6) as engine:
         requests = await busy(engine, backend)
         encoder.threads.clear()
         with pytest.raises(Overloaded) as refused:
-            await engine.answer(embed("new"), Caller(client="a"))
+            await engine.check_busy("embed", Caller(client="a"))
         assert refused.value.retry_after_s >= 1
         assert not encoder.threads
+        with pytest.raises(Overloaded):  # by its real tokens
+            await engine.answer(embed("new"), Caller(client="a"))
         await leave(requests)
         backend.gate.set()
         await engine.answer(embed("new"), Caller(client="a"))
@@ -883,7 +885,7 @@ async def test_a_request_leaves_no_reference_cycles():
             await engine.answer(embed("last"), ANYONE)  # the cancelled text has run by now
     left = [one for one in gc.get_objects() if id(one) not in before]
     assert not [one for one in left if type(one) is Item]
-    assert not [one for one in left if type(one) is Job and len(one._answers)]
+    assert not [one for one in left if type(one) is Job and len(one.answers)]
 
 
 # --- events ---------------------------------------------------------------------------------------------------

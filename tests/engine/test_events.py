@@ -183,7 +183,7 @@ async def test_refused_requests_are_counted():
             with pytest.raises(Overloaded):
                 await engine.answer(EmbedRequest(inputs=["b"]), ANYONE)
         assert (await show(engine)).refused_requests == 2  # answered by a full server
-        engine.count_rate_limited()
+        engine.rate_limited = lambda: 1
         assert (await show(engine)).refused_requests == 3
         backend.gate.set()
         await first

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,11 +23,11 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.events import (
+    BatchRan,
     Event,
     ModelStateChanged,
     Observer,
     RequestEnded,
-    StatisticsCounter,
     discard,
 )
 from vectord.engine.models.lifecycle import Lifecycle
@@ -54,9 +54,11 @@ from vectord.errors import (
     FingerprintMismatch,
     Forbidden,
     InvalidField,
+    InvalidRequest,
     ModelFailed,
     ModelUnavailable,
     Overloaded,
+    QueueTimedOut,
     TimedOut,
     VectordError,
 )
@@ -94,6 +96,7 @@ from vectord.schema import (
     Result,
     ShowStatistics,
     SimilarityRequest,
+    Statistics,
     Timings,
     TokenizeRequest,
     UnloadModel,
@@ -104,15 +107,28 @@ from vectord.text.sequence import Encoder
 
 log = logging.getLogger("vectord.engine")
 
-OPERATIONS: Mapping[type[ModelRequest], Callable[[ModelOrComposite, Any, Task], Coroutine[Any, Any, Result]]] = {
-    EmbedRequest: embed,
-    DocumentsRequest: embed_documents,
-    SimilarityRequest: similarity,
-    RerankRequest: rerank,
-    ClassifyRequest: classify,
-    TokenizeRequest: tokenize,
-    DecodeRequest: decode,
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the engine does for one class of requests. inputs: their field, for errors about one of them."""
+
+    operation: str  # RequestEnded.operation
+    run: Callable[[ModelOrComposite, Any, Task], Coroutine[Any, Any, Result]]
+    inputs: str
+
+
+WORK: Mapping[type[Request], Work] = {
+    EmbedRequest: Work("embed", embed, "inputs"),
+    DocumentsRequest: Work("documents", embed_documents, "documents"),
+    SimilarityRequest: Work("similarity", similarity, "sentences"),
+    RerankRequest: Work("rerank", rerank, "passages"),
+    ClassifyRequest: Work("classify", classify, "inputs"),
+    TokenizeRequest: Work("tokenize", tokenize, "inputs"),
+    DecodeRequest: Work("decode", decode, "ids"),
 }
+EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
+QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
+REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
 MAX_FOREIGN_SENDERS = 1000  # clients that are remembered, so that each is logged once
 NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
 
@@ -139,9 +155,9 @@ class Engine:
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
-        self._counter = StatisticsCounter(
-            lambda name: any(_has_vectors(served.kinds) for served in self._registry.models if served.name == name)
-        )
+        self._started_s = time.monotonic()
+        self._counts: Counter[str] = Counter()  # since then, by the fields of Statistics
+        self.rate_limited: Callable[[], int] = lambda: 0  # requests that the server rejected by its rate limits
         self._observer = observer
         self._active: Counter[str] = Counter()  # by operation
         self._housekeeping = Housekeeping("an observer of the engine")
@@ -237,10 +253,6 @@ class Engine:
         """Every name that clients may use -> the served name."""
         return self._registry.names()
 
-    def count_rate_limited(self) -> None:
-        """The server has rejected a request by its rate limits, before the engine saw it."""
-        self._counter.rate_limited += 1
-
     def gauges(self) -> Gauges:
         """The present state, for a scrape of the metrics."""
         runners = self._runners()
@@ -282,63 +294,86 @@ class Engine:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         try:
-            return await before(caller.deadline_s, self._answer(request, caller))
+            if caller.deadline_s is not None:
+                return await before(caller.deadline_s, self._answer(request, caller))
+            return await self._answer(request, caller)
         except ModelFailed as error:
             if caller.operator:
                 raise
             raise error.without_reason() from None
 
     async def check_busy(self, operation: Operation, caller: Caller) -> None:
-        if passed(caller.deadline_s):
+        if caller.deadline_s is not None and passed(caller.deadline_s):
             return
+        lane = caller.lane or "interactive"
         try:
-            self._admission_of(operation).check(caller.client)
-            self._check_wait(caller)
+            (self._rerank_admission if operation == "rerank" else self._admission).check(caller.client)
+            able = [served for served in self._registry.models if served.failure is None]
+            for served in able:  # one that can take another token is enough
+                if served.runner is None:
+                    return
+                try:
+                    served.runner.check_wait(lane, caller)
+                except Overloaded:
+                    if served is able[-1]:
+                        raise
+                else:
+                    return
         except Overloaded as busy:
             self._observe(RequestEnded(caller=caller, operation=operation, error=type(busy).__name__))
             raise
 
-    def _admission_of(self, operation: str) -> Admission:
-        """Rerank requests may have an admission of their own."""
-        return self._rerank_admission if operation == "rerank" else self._admission
-
     async def _answer(self, request: Request, caller: Caller) -> Result:
+        if type(request) in WORK:
+            model_request = cast("ModelRequest", request)
+            task = self._task(caller)
+            # Rerank requests may have places of their own.
+            admission = self._rerank_admission if isinstance(request, RerankRequest) else self._admission
+            try:
+                await admission.enter(caller.client, patient=isinstance(request, EmbedRequest) and request.waits)
+            except BaseException as error:
+                self._report_failure("", request, task, error)
+                raise
+            try:
+                return await self._answer_one(model_request, task)
+            finally:
+                admission.leave(caller.client)
+        if isinstance(request, MultiRequest):
+            return await self._answer_multi(request, caller)
         if isinstance(request, ListModels):
             return self._list_models(request, caller)
         if isinstance(request, ShowStatistics):
-            facts = next((runner.facts for runner in self._runners()), None)
-            return self._counter.statistics(facts.device if facts else "unknown", facts.gpu if facts else None)
+            return self._statistics()
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request, caller)
         if isinstance(request, PullModel):
             return self._pull(request, caller)
-        if isinstance(request, RemoveModel):
-            return await self._remove(request, caller)
-        task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
+        assert isinstance(request, RemoveModel)
+        return await self._remove(request, caller)
+
+    def _task(self, caller: Caller) -> Task:
+        config = self._config
+        return Task(caller, self._pool, self._lifecycle.use, config.max_client_batch_size, config.force_dimensions)
+
+    async def _answer_multi(self, request: MultiRequest, caller: Caller) -> MultiResult:
+        """Runs the parts concurrently. Each part has its own model and is one request to the observer."""
+        task = self._task(caller)
+        reranks = any(isinstance(part, RerankRequest) for part in request.requests)
+        others = not all(isinstance(part, RerankRequest) for part in request.requests)
+        # Always in this order, or two requests would wait for each other's place.
+        admissions = dict.fromkeys([self._admission] * others + [self._rerank_admission] * reranks)
         async with AsyncExitStack() as places:
             try:
-                if isinstance(request, MultiRequest):
-                    check_multi(request, task)
-                for admission in self._admissions(request):
-                    waits = isinstance(request, EmbedRequest) and request.waits
-                    await admission.enter(caller.client, patient=waits)
+                check_multi(request, task)
+                for admission in admissions:
+                    await admission.enter(caller.client)
                     places.callback(admission.leave, caller.client)
             except BaseException as error:
                 self._report_failure("", request, task, error)
                 raise
-            if isinstance(request, MultiRequest):
-                return await self._answer_multi(request, task)
-            return await self._answer_one(request, task)
+            return await self._run_parts(request, task)
 
-    def _admissions(self, request: ModelRequest | MultiRequest) -> Sequence[Admission]:
-        """The admissions that limit this request, each once. A MultiRequest may need both: always in the same order, or
-        two of them would wait for each other's place."""
-        parts = request.requests if isinstance(request, MultiRequest) else (request,)
-        needed = {self._admission_of(_operation(part)) for part in parts}
-        return [each for each in dict.fromkeys((self._admission, self._rerank_admission)) if each in needed]
-
-    async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
-        """Runs the parts concurrently. Each part has its own model and is one request to the observer."""
+    async def _run_parts(self, request: MultiRequest, task: Task) -> MultiResult:
         tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
         work = (
             placed(self._answer_one(part, own), place)
@@ -348,38 +383,45 @@ class Engine:
         return MultiResult(results=results, usage=usage_together([result.usage for result in results], task.started_s))
 
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
-        if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
-            request = replace(request, force_dimensions=True)
+        if request.model is not None and ":" in request.model:
+            request = self._with_adapter(request)
         if not isinstance(request, TokenizeRequest | DecodeRequest) and request.text.cache_salt:
             task.caller = replace(task.caller, cache_salt=request.text.cache_salt)
-        request = self._with_adapter(request)
         model = ""  # a served name, never the client's words: it becomes a label in the metrics
-        operation = _operation(request)
-        self._active[operation] += 1
+        work = WORK[type(request)]
+        resolve = partial(self._registry.resolve, request.model, *_requirements(request), allowed=task.caller.models)
+        self._active[work.operation] += 1
         try:
-            target = self._resolve(request, task)
+            target = resolve()
             model = target.name
-            if request.model is None:
+            if request.model is None and any(served.failure for served in self._registry.models):
                 self._lifecycle.retry_failed()
             while True:
                 try:
-                    result = await self._run(target, request, task)
+                    if not target.is_open:
+                        await _open(target, request, task)
+                    if task.caller.expect_fingerprint or getattr(request, "expect_fingerprint", None):
+                        _check_fingerprint(target, request, task.caller)
+                    asked = request
+                    if getattr(request, "conversation", None) is not None:
+                        asked = await self._rendered(target, request, task.caller)
+                    running = work.run(target, asked, task)
+                    if isinstance(request, RerankRequest):
+                        running = within(self._config.rerank_timeout_s or 0.0, running)
+                    result = await running
                     break
                 except ModelFailed:  # another model may answer, unless the request names this one
-                    failed, target = target, self._resolve(request, task)
+                    failed, target = target, resolve()
                     if target is failed:
                         raise
                     model = target.name
         except BaseException as error:
             self._report_failure(model, request, task, error)
-            raise
+            raise _placed(error, request) from error.__cause__
         finally:
-            self._active[operation] -= 1
+            self._active[work.operation] -= 1
         self._report(model, request, result, task.caller)
         return result
-
-    def _resolve(self, request: ModelRequest, task: Task) -> ModelOrComposite:
-        return self._registry.resolve(request.model, *_requirements(request), allowed=task.caller.models)
 
     def _with_adapter(self, request: ModelRequest) -> ModelRequest:
         """The request to MODEL under the task ADAPTER, if it names MODEL:ADAPTER."""
@@ -393,22 +435,11 @@ class Engine:
 
     async def _rendered(self, target: ModelOrComposite, request: ModelRequest, caller: Caller) -> ModelRequest:
         """The request with the text of its conversation as its only input."""
-        if not isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest) or request.conversation is None:
-            return request
+        assert isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest)
+        assert request.conversation is not None
         template = target.lead.spec.chat_template
         text = await self._chat_templates.render(template, request.conversation, caller.client)
         return replace(request, inputs=(text,), conversation=None)
-
-    async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
-        for part in _unopened(target, request):
-            async with task.use(part):  # raises ModelFailed, unless its files can be read now
-                pass
-        _check_fingerprint(target, request, task.caller)
-        request = await self._rendered(target, request, task.caller)
-        work = OPERATIONS[type(request)](target, request, task)
-        return await (
-            within(self._config.rerank_timeout_s or 0.0, work) if isinstance(request, RerankRequest) else work
-        )
 
     async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
         served = self._registry.named(request.model, caller.models).lead
@@ -479,31 +510,42 @@ class Engine:
 
     def _observe(self, event: Event) -> None:
         """Every event of the engine passes here."""
-        self._housekeeping.run(self._counter.observe, event)
-        self._housekeeping.run(self._observer, event)
+        match event:
+            case RequestEnded(error=None) if event.operation in EMBEDDING:
+                self._counts["embed_requests"] += 1
+                self._counts["embed_texts"] += event.texts
+            case RequestEnded() if event.error in REFUSED and event.operation in QUEUED:
+                self._counts["refused_requests"] += 1
+            case BatchRan():  # without those of a self-test
+                models = [served for served in self._registry.models if served.name == event.model]
+                self._counts["batches"] += any(
+                    served.state != "loading" and not VECTOR_KINDS.isdisjoint(served.kinds) for served in models
+                )
+        try:
+            self._observer(event)
+        except Exception as problem:
+            self._housekeeping.log(problem)
+
+    def _statistics(self) -> Statistics:
+        facts = next((runner.facts for runner in self._runners()), None)
+        return Statistics(
+            uptime_s=time.monotonic() - self._started_s,
+            embed_requests=self._counts["embed_requests"],
+            embed_texts=self._counts["embed_texts"],
+            batches=self._counts["batches"],
+            refused_requests=self._counts["refused_requests"] + self.rate_limited(),
+            device=facts.device if facts else "unknown",
+            gpu=facts.gpu if facts else None,
+        )
 
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
-
-    def _check_wait(self, caller: Caller) -> None:
-        """Raises Overloaded if every model that has not failed is too busy for even one token."""
-        models = [served for served in self._registry.models if served.failure is None]
-        for served in models:
-            if served.runner is None:
-                return
-            try:
-                served.runner.check_wait(caller)
-            except Overloaded:
-                if served is models[-1]:
-                    raise
-            else:
-                return
 
     def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:
         self._observe(
             RequestEnded(
                 caller=task.caller,
-                operation=_operation(request),
+                operation="multi" if isinstance(request, MultiRequest) else WORK[type(request)].operation,
                 model=model,
                 error=_failure(error, task.caller),
                 timings=Timings(total_s=time.perf_counter() - task.started_s),
@@ -511,7 +553,7 @@ class Engine:
         )
 
     def _report(self, model: str, request: Request, result: Result, caller: Caller) -> None:
-        operation = _operation(request)
+        operation = WORK[type(request)].operation
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
             if isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids:
@@ -550,17 +592,16 @@ def _require_allowed(name: str, caller: Caller) -> None:
         raise Forbidden("This key may not use the model.", field="model")
 
 
-def _has_vectors(kinds: frozenset[AnswerKind]) -> bool:
-    return not VECTOR_KINDS.isdisjoint(kinds)
-
-
-def _unopened(target: ModelOrComposite, request: ModelRequest) -> Sequence[ServedModel]:
-    """The models of this request whose files could not be read."""
+async def _open(target: ModelOrComposite, request: ModelRequest, task: Task) -> None:
+    """Read the files of this request's models that could not be read before. Raises ModelFailed."""
     if isinstance(target, Composite) and isinstance(request, EmbedRequest):
         models = [target.members[kind] for kind in sorted(request.outputs & target.kinds)]
     else:
         models = [target.lead]
-    return [served for served in models if not served.is_open]
+    for served in models:
+        if not served.is_open:
+            async with task.use(served):
+                pass
 
 
 def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
@@ -568,7 +609,7 @@ def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
     match request:
         case EmbedRequest(outputs=outputs):
             what = f"make {' and '.join(sorted(outputs)) or 'any'} vectors"
-            return what, [lambda target, kinds: outputs <= kinds and _has_vectors(kinds)]
+            return what, [lambda target, kinds: outputs <= kinds and not VECTOR_KINDS.isdisjoint(kinds)]
         case DocumentsRequest() | SimilarityRequest():
             return "make dense vectors", [lambda target, kinds: kinds >= DENSE]
         case RerankRequest(method=None):
@@ -610,8 +651,15 @@ def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: 
             )
 
 
-def _operation(request: Request) -> str:
-    return type(request).__name__.removesuffix("Request").lower()
+def _placed(error: BaseException, request: ModelRequest) -> BaseException:
+    """The error with the field of its input, if it has no field yet. An error about a lone input has no index."""
+    if not isinstance(error, VectordError) or error.field is not None:
+        return error
+    if error.index is None and not isinstance(error, InvalidRequest):
+        return error
+    field = WORK[type(request)].inputs
+    inputs = getattr(request, "ids", ()) or getattr(request, field)
+    return error.at(field=field, index=None if len(inputs) <= 1 else error.index)
 
 
 def _failure(error: BaseException, caller: Caller) -> str:

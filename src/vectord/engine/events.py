@@ -6,14 +6,12 @@ same events, encoded (cluster/remote).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from vectord.errors import Overloaded, QueueTimedOut
-from vectord.schema import Caller, Gpu, Statistics, TextLength, Timings
+from vectord.schema import Caller, TextLength, Timings
 
 NO_TIMINGS = Timings()
 
@@ -72,46 +70,3 @@ Observer: TypeAlias = Callable[[Event], None]
 
 def discard(event: Event) -> None:
     """The observer that does nothing."""
-
-
-EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
-QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
-REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
-
-
-class StatisticsCounter:
-    """An observer for the engine's own use."""
-
-    def __init__(self, embeds: Callable[[str], bool]) -> None:
-        """embeds: whether the model with this name computes vectors."""
-        self._embeds = embeds
-        self._started_s = time.monotonic()
-        self._embed_requests = 0
-        self._embed_texts = 0
-        self._batches = 0
-        self._refused_requests = 0
-        self.rate_limited = 0  # requests that the server rejected
-        self._loading: set[str] = set()  # models whose batches are part of their self-test
-
-    def statistics(self, device: str, gpu: Gpu | None) -> Statistics:
-        return Statistics(
-            uptime_s=time.monotonic() - self._started_s,
-            embed_requests=self._embed_requests,
-            embed_texts=self._embed_texts,
-            batches=self._batches,
-            refused_requests=self._refused_requests + self.rate_limited,
-            device=device,
-            gpu=gpu,
-        )
-
-    def observe(self, event: Event) -> None:
-        match event:
-            case RequestEnded(error=None) if event.operation in EMBEDDING:
-                self._embed_requests += 1
-                self._embed_texts += event.texts
-            case RequestEnded() if event.error in REFUSED and event.operation in QUEUED:
-                self._refused_requests += 1
-            case BatchRan():
-                self._batches += self._embeds(event.model) and event.model not in self._loading
-            case ModelStateChanged():
-                (self._loading.add if event.state == "loading" else self._loading.discard)(event.model)

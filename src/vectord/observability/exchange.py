@@ -18,14 +18,6 @@ class Steps:
     answered_s: float
     rendered_s: float
 
-    @property
-    def parse_s(self) -> float:
-        return self.parsed_s - self.body_read_s
-
-    @property
-    def render_s(self) -> float:
-        return self.rendered_s - self.answered_s
-
 
 class ConnectionsCounted(msgspec.Struct, frozen=True, tag=True):
     """The HTTP connections of one process, and the lines that its log has lost."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,10 +36,10 @@ class Counter:
         self.meaning = meaning
         self.labels = tuple(labels)
         self.bare_name = bare_name
-        self.values: dict[Labels, float] = {} if labels else {(): 0.0}
+        self.values: dict[Labels, float] = defaultdict(float, {} if labels else {(): 0.0})
 
     def add(self, amount: float, *labels: str) -> None:
-        self.values[labels] = self.values.get(labels, 0.0) + amount
+        self.values[labels] += amount
 
     def expect(self, *labels: str) -> None:
         """Show the series at 0 from now on. A series that appears with its first event hides that event from rate()."""
@@ -127,6 +128,13 @@ class Distribution:
             self.exemplars[bucket] = f' # {{trace_id="{trace_id}"}} {number(value)} {time.time()}'
 
 
+def observe_each(*values: tuple[Distribution, float]) -> None:
+    """`Distribution.observe` for several facts of one event."""
+    for distribution, value in values:
+        distribution.counts[bisect_left(distribution.bounds, value)] += 1
+        distribution.total += value
+
+
 def _head(name: str, meaning: str, kind: str) -> str:
     return f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n"
 
@@ -197,8 +205,10 @@ class BusyShare:
 
     def add(self, seconds: float) -> None:
         """A forward has just ended. seconds: its duration divided by the number of streams."""
-        self._share = self.share() - math.expm1(-seconds / self.MEMORY_S)
-        self._updated_s = self._now_s()
+        now_s = self._now_s()
+        left = self._share * math.exp((self._updated_s - now_s) / self.MEMORY_S)
+        self._share = left - math.expm1(-seconds / self.MEMORY_S)
+        self._updated_s = now_s
 
     def share(self) -> float:
         """0 to 1, or slightly more when long forwards end."""

@@ -25,7 +25,7 @@ from vectord.observability.exchange import Exchange
 from vectord.observability.log_stream import log_stream
 from vectord.observability.progress import LineHandler, TerminalHandler
 
-_requests = logging.getLogger("vectord.requests")
+REQUESTS = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
 START = logging.getLogger("vectord.start")  # where the server listens and what it serves; printed at every level
 
@@ -60,7 +60,7 @@ def configure(config: TelemetryConfig, output: TextIO | None = None, process: st
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
     START.setLevel(min(logging.INFO, _LEVELS[config.log_level]))
-    _requests.setLevel(logging.NOTSET if config.access_log else logging.CRITICAL)
+    REQUESTS.setLevel(logging.NOTSET if config.access_log else logging.CRITICAL)
     # Debug and info lines of these libraries describe their internals: frames, files, URLs with signatures, retries.
     http = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3")
     for library in ("uvicorn", "asyncio", *http, "filelock", "huggingface_hub"):
@@ -79,7 +79,7 @@ def rename_events(names: Mapping[str, str]) -> None:
 
 def log_answer(level: int, exchange: Exchange) -> None:
     """One line for one HTTP answer or gRPC call."""
-    if not _requests.isEnabledFor(level):
+    if not REQUESTS.isEnabledFor(level):
         return
     fields: dict[str, object] = {
         "id": exchange.request_id,
@@ -106,10 +106,10 @@ def log_answer(level: int, exchange: Exchange) -> None:
         fields["key"] = exchange.key
     event = "answered" if exchange.embedded is None else "embedding_request"
     # Not by Logger.info: it walks the stack for the caller's name, which costs as much as the rest of the line.
-    record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)
+    record = logging.LogRecord(REQUESTS.name, level, __file__, 0, event, (), None)
     record.fields = fields
     record.exchange = exchange
-    _requests.handle(record)
+    REQUESTS.handle(record)
 
 
 class RefusalLog:
@@ -131,7 +131,7 @@ class RefusalLog:
     def _write(self, error: str) -> None:
         count = self._further.pop(error)
         if count:
-            _requests.info("refused", extra={"fields": {"error": error, "count": count}})
+            REQUESTS.info("refused", extra={"fields": {"error": error, "count": count}})
 
 
 def log_failure(cause: BaseException, *, request_id: str, method: str, route: str) -> None:

@@ -1,4 +1,5 @@
-"""Collects the metrics of this server and of the products, and writes the page that Prometheus reads.
+"""Collects the metrics of this server and of the products, and writes the page that Prometheus reads; and what the
+console shows besides the present load.
 
 `Metrics.observe` is the observer of the engine and of HTTP. Everything runs on the event loop. Nothing is global: two
 servers in one process count separately.
@@ -7,25 +8,33 @@ servers in one process count separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from vectord.engine.events import Event
+from vectord.engine.events import Event, RequestEnded
 from vectord.housekeeping import Housekeeping
-from vectord.observability.activity import STEP_S, Activity
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import MetricFamilies, Snapshot
 from vectord.observability.process_metrics import ProcessMetrics
-from vectord.observability.server_metrics import ServerMetrics
+from vectord.observability.server_metrics import SECONDS, ServerMetrics
 from vectord.schema import Gauges, ModelInfo
 
 FigurePart: TypeAlias = Literal["live", "history", "requests"]  # parts of the console's data
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+STEP_S = 10.0  # of the history
+STEPS = 366  # of the history: a little more than an hour
+RECENT = 500  # requests
+
+Figures = Mapping[str, Any]
 
 
 class Metrics:
@@ -72,7 +81,10 @@ class Metrics:
         self._keys = names
 
     def observe(self, event: Event | Exchange | ConnectionsCounted) -> None:
-        self.activity.observe(event)
+        if isinstance(event, RequestEnded):
+            self.activity.request_ended(event)
+        elif isinstance(event, Exchange) and event.dialect != "server":
+            self.activity.exchange_ended(event)
         if self._numbers is not None and (model := getattr(event, "model", None)) is not None:
             event = msgspec.structs.replace(event, model=self._label(model))
         for handle in self._handlers.get(type(event), ()):
@@ -132,3 +144,116 @@ class Metrics:
 
     def _label(self, model: str) -> str:
         return model if self._numbers is None else self._numbers.setdefault(model, str(len(self._numbers)))
+
+
+# --- the console ----------------------------------------------------------------------------------------------
+
+
+class Activity:
+    """An hour of history, sums by model and error, and recent requests, for the console.
+
+    Contains names of models and keys; server/pages/console.py removes those that a request's key may not see. No text
+    of a request is kept.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._started_s = now_s()
+        self._models: dict[str, list[int]] = {}
+        self._errors: Counter[str] = Counter()
+        self._recent: deque[tuple[float, Exchange]] = deque(maxlen=RECENT)
+        self._steps: deque[Figures] = deque(maxlen=STEPS)
+        self._last: Figures | None = None
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def exchange_ended(self, event: Exchange) -> None:
+        """event: of a client, not of a probe or a page."""
+        if event.model is not None or event.status >= 400:  # not the lists that pages and clients poll
+            self._recent.append((time.time(), event))
+        if event.status >= 400:
+            self._errors[f"{event.status} {event.error or ''}"] += 1
+
+    def request_ended(self, event: RequestEnded) -> None:
+        """The sums of a model: requests, errors, tokens, texts, truncated texts, and answers by duration."""
+        if not event.model:
+            return
+        sums = self._models.setdefault(event.model, [0] * (6 + len(SECONDS)))
+        sums[0] += 1
+        if event.error is not None:
+            sums[1] += 1
+            return
+        sums[2] += event.tokens
+        sums[3] += event.texts
+        sums[4] += sum(length.kept < length.seen or length.characters_cut > 0 for length in event.lengths)
+        sums[5 + bisect_left(SECONDS, event.timings.total_s)] += 1
+
+    # --- figures ----------------------------------------------------------------------------------------------
+
+    def sums(self) -> dict[str, Any]:
+        """Since the start: errors by status and class, and the sums of each model."""
+        return {
+            "unix_s": time.time(),
+            "uptime_s": self._now_s() - self._started_s,
+            "errors_by": dict(self._errors),
+            "models": {name: list(sums) for name, sums in self._models.items()},
+        }
+
+    def record(self, figures: Figures) -> None:
+        """Add a step to the history. figures: of ServerMetrics, with `sums`; called every STEP_S."""
+        if self._last is not None:
+            self._steps.append(_step(self._last, figures))
+        self._last = figures
+
+    def history(self) -> dict[str, Any]:
+        """Steps of the last hour, the oldest first, and the sums at the end of the last one."""
+        return {"step_s": STEP_S, "steps": list(self._steps), "last": self._last}
+
+    def recent(self) -> Sequence[dict[str, Any]]:
+        """The latest requests that a model answered or that failed, the last one first."""
+        return [
+            {
+                "ended_unix_s": round(ended_unix_s, 3),
+                "dialect": each.dialect,
+                "method": each.method,
+                "route": each.route,
+                "status": each.status,
+                "error": each.error,
+                "model": each.model,
+                "texts": each.texts,
+                "tokens": each.tokens,
+                "ms": round(each.seconds * 1000, 2),
+                "key": each.key,
+            }
+            for ended_unix_s, each in reversed(self._recent)
+        ]
+
+
+_SUMS = ("requests", "errors", "tokens", "run_tokens", "forwards", "forward_fill")
+
+
+def _step(old: Figures, new: Figures) -> dict[str, Any]:
+    """The differences of two figures, and the present sizes of the second. console/history.js makes the same."""
+    counts = _difference(new["latency"]["counts"], old["latency"]["counts"])
+    errors = {name: count - old["errors_by"].get(name, 0) for name, count in new["errors_by"].items()}
+    models = {name: _difference(sums, old["models"].get(name, ())) for name, sums in new["models"].items()}
+    return {
+        "ended_unix_s": round(new["unix_s"], 1),
+        "seconds": round(new["clock_s"] - old["clock_s"], 3),
+        **{name: round(new[name] - old[name], 3) for name in _SUMS},
+        "counts": counts if any(counts) else [],
+        "cache_hits": new["cache"]["hits"] - old["cache"]["hits"],
+        "cache_misses": new["cache"]["misses"] - old["cache"]["misses"],
+        "queued_tokens": new["queued_tokens"],
+        "busy": round(new["busy"], 3),
+        "saturation": round(new["saturation"], 3),
+        "memory": new["memory"],
+        "devices": {name: device["used_bytes"] for name, device in new["devices"].items()},
+        "errors_by": {name: count for name, count in errors.items() if count},
+        "models": {name: sums for name, sums in models.items() if any(sums)},
+    }
+
+
+def _difference(new: Sequence[int], old: Sequence[int]) -> list[int]:
+    """old: may be empty, for zeros."""
+    return [value - before for value, before in zip(new, old or [0] * len(new), strict=True)]

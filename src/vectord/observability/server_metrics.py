@@ -19,6 +19,7 @@ from vectord.observability.instruments import (
     MetricFamilies,
     Snapshot,
     error_names,
+    observe_each,
 )
 from vectord.observability.log_stream import take_dropped
 from vectord.observability.process_metrics import memory_bytes
@@ -102,6 +103,8 @@ class ServerMetrics(MetricFamilies):
         self.model_failed = Gauge("vectord_model_failed", "1 when the model could not be loaded, else 0", ("model",))
         self.build = Gauge("vectord_build_info", "Always 1; the labels name the versions", ("version", "python"))
         self.build.set(1, version, platform.python_version())
+        self._batch_tokens, self._batch_texts = self.batch_tokens.expect(), self.batch_texts.expect()
+        self._batch_fill, self._forward_seconds = self.batch_fill.expect(), self.forward_seconds.expect()
         self._busy = BusyShare()
         self._connections: dict[int, ConnectionsCounted] = {}  # the last report of each process
         self.log_lines_dropped.expect()
@@ -146,12 +149,15 @@ class ServerMetrics(MetricFamilies):
         }
 
     def http_answered(self, exchange: Exchange) -> None:
-        self.requests.add(1, exchange.dialect, exchange.route, str(exchange.status))
+        self.requests.values[exchange.dialect, exchange.route, str(exchange.status)] += 1
         if exchange.key is not None and self._names_keys:
             self.key_answers.add(1, exchange.key, str(exchange.status))
         if (reason := REJECTIONS.get(exchange.error or "")) is not None:
             self.rejected.add(1, reason)
-        self.request_seconds.expect(exchange.dialect).observe(exchange.seconds, exchange.trace_id)
+        seconds = self.request_seconds.children.get((exchange.dialect,)) or self.request_seconds.expect(
+            exchange.dialect
+        )
+        seconds.observe(exchange.ended_s - exchange.began_s, exchange.trace_id)
 
     def connections_counted(self, event: ConnectionsCounted) -> None:
         self._connections[event.process] = event
@@ -174,27 +180,29 @@ class ServerMetrics(MetricFamilies):
             return
         self.queue_seconds.observe(event.timings.waiting_s)
         if event.model:
-            self.tokens.add(event.tokens, event.model)
+            self.tokens.values[event.model,] += event.tokens
 
     def batch_ran(self, event: BatchRan) -> None:
-        self.batch_texts.observe(event.texts)
-        self.batch_tokens.observe(event.tokens)
-        self.batch_fill.observe((event.tokens + event.padding_tokens) / event.max_tokens)
-        self.forward_seconds.observe(event.seconds)
-        self.forward_tokens.add(event.tokens - event.bulk_tokens, event.model, "interactive")
-        self.forward_tokens.add(event.bulk_tokens, event.model, "bulk")
+        observe_each(
+            (self._batch_texts, event.texts),
+            (self._batch_tokens, event.tokens),
+            (self._batch_fill, (event.tokens + event.padding_tokens) / event.max_tokens),
+            (self._forward_seconds, event.seconds),
+        )
+        self.forward_tokens.values[event.model, "interactive"] += event.tokens - event.bulk_tokens
+        self.forward_tokens.values[event.model, "bulk"] += event.bulk_tokens
         if event.device:
-            self.device_tokens.add(event.tokens, event.model, event.device)
+            self.device_tokens.values[event.model, event.device] += event.tokens
         if event.padding_tokens:
-            self.padding_tokens.add(event.padding_tokens, event.model)
+            self.padding_tokens.values[event.model,] += event.padding_tokens
         self._busy.add(event.seconds / event.streams)
 
     def cache_looked_up(self, event: CacheLookedUp) -> None:
         hits, misses = (
             (self.shared_cache_hits, self.shared_cache_misses) if event.shared else (self.cache_hits, self.cache_misses)
         )
-        hits.add(event.hits, event.model)
-        misses.add(event.misses, event.model)
+        hits.values[event.model,] += event.hits
+        misses.values[event.model,] += event.misses
         if event.rejected:
             self.shared_cache_refused.add(event.rejected, event.model)
 
@@ -202,6 +210,10 @@ class ServerMetrics(MetricFamilies):
         self._expect_name(event.model)
         self.ready.set(1 if event.state == "ready" else 0, event.model)
         self.model_failed.set(1 if event.state == "failed" else 0, event.model)
+
+    def rate_limited(self) -> int:
+        """How many requests were refused for their rate."""
+        return int(self.rejected.values[REJECTIONS["RateLimited"],])
 
     # --- scrapes ----------------------------------------------------------------------------------------------
 

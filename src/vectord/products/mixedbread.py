@@ -12,10 +12,9 @@ import msgspec
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, render_message
 from vectord.products.common.fields import refused
-from vectord.products.common.inputs import Switch, TopN, read_switch
+from vectord.products.common.inputs import Switch, TopN
 from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import json_answer
+from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
 from vectord.schema import RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes()
@@ -69,7 +68,7 @@ def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
         text=TextOptions(truncate_by_default=True),
         raw=False,
     )
-    shows = read_switch(body.return_input, "return_input") is True
+    shows = body.return_input is True
 
     def render(result: RerankResult) -> Rendered:
         data = [

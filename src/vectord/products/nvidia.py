@@ -15,8 +15,7 @@ from vectord.products.common.errors import UNPROCESSABLE, error_response
 from vectord.products.common.inputs import TextItem, Truncate, read_truncate
 from vectord.products.common.models import check_one_model
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import json_answer
+from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
 from vectord.schema import RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})

@@ -1,6 +1,6 @@
-"""The steps of every request that do not depend on its transport. http/handler.py and grpc/services.py call them.
+"""The steps of every request that do not depend on its transport. http/, grpc/ and batches/ call them.
 
-    begin -> identify -> gate.admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
+    begin -> identify -> gate.admit -> answer (parse, engine, count, render) -> (send) -> end
 
 Runs on the event loop. `failed` replaces the later steps: it turns any exception into the error that the client gets.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
 from vectord.errors import (
     UNFORESEEN,
@@ -26,23 +27,41 @@ from vectord.errors import (
     drop_frames,
 )
 from vectord.housekeeping import Housekeeping
-from vectord.observability.exchange import Exchange
-from vectord.observability.logs import RefusalLog, log_answer, log_failure
-from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
-from vectord.products.common.batches import BatchResult
-from vectord.schema import Caller, EmbedResult, Result, Usage
-from vectord.server.admission.gate import Gate, caller_of, client_of, request_id
-from vectord.server.admission.keys import Key
+from vectord.observability.exchange import Exchange, Steps
+from vectord.observability.logs import REQUESTS, RefusalLog, log_answer, log_failure
+from vectord.observability.tracing import TRACEPARENT, RequestSpan, Tracing, sampled_trace_id
+from vectord.products.common.batches import BatchRequest, BatchResult
+from vectord.schema import Caller, EmbedResult, Request, Result, Usage
+from vectord.server.admission.gate import Gate, caller_of, request_id
+from vectord.server.admission.keys import KEY_HEADERS, Key
 
 _log = logging.getLogger("vectord.server")
 
+
+class Asked(Protocol):
+    """What a body or message asks for: a product's `Call`, or a message of gRPC."""
+
+    @property
+    def request(self) -> Request | BatchRequest: ...
+
+    def named(self, error: VectordError) -> VectordError:
+        """`error` with the names of this product's fields."""
+        ...
+
+
+C = TypeVar("C", bound=Asked)
+T = TypeVar("T")
 ExchangeObserver: TypeAlias = Callable[[Exchange], None]
+Ask: TypeAlias = Callable[[Request | BatchRequest, Caller], Awaitable[Result | BatchResult]]
 
 # Errors of a flood: thousands in a second, which differ in nothing but their id.
 REFUSALS = frozenset(kind.__name__ for kind in (Overloaded, QueueTimedOut, RateLimited))
 CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
 REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names that the client sent
 CUT_SHORT = "The server shut down before this request was finished."
+ON_LOOP_BYTES = 2**14  # larger bodies and messages are parsed in a thread, which costs 0.1 ms
+LARGE_BYTES = 2**18  # a larger body's shape is checked, and its product selected, in a thread; below, in 5 ms
+LARGE_AT_ONCE = 1  # bodies that are decompressed or parsed; bombs of 16 clients in 7 threads delayed probes by 200 ms
 
 
 class Shutdown:
@@ -94,20 +113,13 @@ class RequestRecord:
     headers: Mapping[str, str]  # names in lower case
     address: str = ""
     key: Key | None = None  # None: no key, or an unknown one
-    operator: bool = False  # see Keys.is_operator
+    operator: bool = False  # see Caller
     span: RequestSpan | None = None
-    _caller: Caller | None = None
-
-    @property
-    def client(self) -> str:
-        return client_of(self.address, self.key)
 
     def caller(self) -> Caller:
         """Called after `RequestPipeline.identify`. Raises InvalidField for an invalid header."""
-        if self._caller is None:
-            name, route = self.exchange.request_id, self.exchange.route
-            self._caller = caller_of(self.headers, self.address, self.key, name, route, operator=self.operator)
-        return self._caller
+        name, route = self.exchange.request_id, self.exchange.route
+        return caller_of(self.headers, self.address, self.key, name, route, operator=self.operator)
 
 
 class RequestPipeline:
@@ -123,6 +135,7 @@ class RequestPipeline:
         self._tracer = tracer
         self._housekeeping = Housekeeping("the report of a request")
         self._refusals = RefusalLog()
+        self.large = asyncio.Semaphore(LARGE_AT_ONCE)  # of bodies: a decoder holds the interpreter's lock
         self.reload = Reload()
         self.reload.on_begin(gate.keys.reload)
 
@@ -155,20 +168,60 @@ class RequestPipeline:
             began_s = record.exchange.began_s
             record.span = self._housekeeping.run(self._tracer.begin, *span, record.headers, began_s)
         record.address = self.gate.address(peer, forwarded)
-        record.key = self.gate.keys.lookup(record.headers) if reads_key else None
-        record.operator = self.gate.keys.is_operator(record.key)
+        keys = self.gate.keys
+        if reads_key and not KEY_HEADERS.isdisjoint(record.headers):
+            record.key = keys.lookup(record.headers)
+        record.operator = keys.anyone_operates if record.key is None else record.key.admin
 
     def check_running(self) -> None:
         """Raises ShuttingDown."""
         if self.shutdown.begun:
             raise ShuttingDown
 
-    async def account(self, record: RequestRecord, result: Result | BatchResult) -> None:
+    async def answer(
+        self,
+        record: RequestRecord,
+        caller: Caller,
+        parse: Callable[[], C],
+        n_bytes: int,
+        ask: Ask,
+        render: Callable[[C, Result | BatchResult], Awaitable[T]],
+    ) -> T:
+        """What to send for one body or message.
+
+        parse: from its bytes; in a thread if `n_bytes` are many. ask: gets the result, usually of the engine. render:
+        from that result. Raises VectordErrors, also those of `ask` and `render`, with the field names of the product.
+        """
+        began_s = time.perf_counter()
+        if n_bytes <= ON_LOOP_BYTES:
+            call = parse()
+        else:
+            call = await self.in_thread(partial(_parse_large, parse), n_bytes)
+        del parse  # it may have the body
+        parsed_s = time.perf_counter()
+        try:
+            result = await ask(call.request, caller)
+            await self._account(record, result)
+            answered_s = time.perf_counter()
+            rendered = await render(call, result)
+        except VectordError as error:
+            raise call.named(error) from error.__cause__
+        record.exchange.steps = Steps(began_s, parsed_s, answered_s, time.perf_counter())
+        return rendered
+
+    async def in_thread(self, work: Callable[[], T], n_bytes: int) -> T:
+        """The result of `work` on so many bytes. Large bodies one at a time: several would only delay the loop."""
+        if n_bytes <= LARGE_BYTES:
+            return await asyncio.to_thread(work)
+        async with self.large:
+            return await asyncio.to_thread(work)
+
+    async def _account(self, record: RequestRecord, result: Result | BatchResult) -> None:
         """Count a result of the engine, and subtract its tokens from the key's quota. A gRPC stream has many.
 
         The result counts even where the quota is out of reach: with front-ends, the engine's process has it.
         """
-        exchange = record.exchange
+        exchange, key = record.exchange, record.key
         exchange.model = getattr(result, "model", None)
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
@@ -177,7 +230,8 @@ class RequestPipeline:
             exchange.timings = usage.timings
         if isinstance(result, EmbedResult):
             exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
-        await self._housekeeping.wait(self.gate.limits.spend(record.key, result))
+        if key is not None and key.tokens_per_minute is not None:
+            await self._housekeeping.wait(self.gate.limits.spend(key, result))
 
     def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
         """The error to render. Logs failures of the server under the request id; clients get the message alone.
@@ -205,11 +259,26 @@ class RequestPipeline:
         exchange.ended_s = time.perf_counter()
         if exchange.steps is None:
             exchange.timings = None
-        exchange.trace_id = sampled_trace_id(record.headers) if record.span is None else record.span.trace_id
+        if record.span is not None:
+            exchange.trace_id = record.span.trace_id
+        elif TRACEPARENT in record.headers:
+            exchange.trace_id = sampled_trace_id(record.headers)
         exchange.key = None if record.key is None or record.key.shared else record.key.name
         if self._observer is not None:
-            self._housekeeping.run(self._observer, exchange)
+            try:
+                self._observer(exchange)
+            except Exception as problem:
+                self._housekeeping.log(problem)
         if self._tracer is not None and record.span is not None:
             self._housekeeping.run(self._tracer.end, record.span, exchange)
-        if exchange.error not in REFUSALS or self._refusals.is_first(exchange.error):
-            self._housekeeping.run(log_answer, logging.DEBUG if quiet else logging.INFO, exchange)
+        level = logging.DEBUG if quiet else logging.INFO
+        if REQUESTS.isEnabledFor(level) and (exchange.error not in REFUSALS or self._refusals.is_first(exchange.error)):
+            self._housekeeping.run(log_answer, level, exchange)
+
+
+def _parse_large(parse: Callable[[], C]) -> C:
+    """`parse()`. Errors lose their traceback, so that a refused list of a million ids is freed in this thread."""
+    try:
+        return parse()
+    except VectordError as error:
+        raise error.with_traceback(None) from error.__cause__

@@ -88,7 +88,7 @@ def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGT
         for index, length in enumerate(lengths):
             seen += length.seen
             kept += length.kept
-            if length.truncated:
+            if length.kept < length.seen or length.characters_cut:
                 truncated.add(index)
             if length.foreign:
                 foreign.add(index)
@@ -101,8 +101,8 @@ def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGT
 
 def server_timing(steps: Steps, timings: Timings | None) -> str:
     """timings: None for a result without a forward pass, such as a list of models."""
-    parse = f"parse;dur={steps.parse_s * 1000:.3f}"
-    render = f"render;dur={steps.render_s * 1000:.3f}"
+    parse = f"parse;dur={(steps.parsed_s - steps.body_read_s) * 1000:.3f}"
+    render = f"render;dur={(steps.rendered_s - steps.answered_s) * 1000:.3f}"
     if timings is None:
         return f"{parse}, {render}"
     return (

@@ -4,6 +4,7 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from vectord.checkpoints.spec import Adapter
 from vectord.errors import InvalidField, Untokenizable
@@ -91,17 +92,22 @@ def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = No
     Raises InvalidField for fewer tokens, or for the other end.
     """
     options = request.options
-    max_tokens = most if options.max_tokens is None else min(options.max_tokens, most)
-    if options.max_tokens is not None and options.max_tokens < least:
+    if side is not None and options.truncate_side != side:
+        raise InvalidField("{field}: this model's inputs are only cut at their end", field="truncate_side")
+    return text_limit(options.max_tokens, request.truncate, options.truncate_side, most, least)
+
+
+@lru_cache(maxsize=256)
+def text_limit(asked: int | None, truncate: bool, side: Side, most: int, least: int) -> Limit:
+    """`limit_of` inputs that are cut at any end. asked: by the request; None: as many as the model reads."""
+    if asked is not None and asked < least:
         raise InvalidField(
             "{field} must be at least {limit} here, special tokens included; got {given}",
             field="max_tokens",
             limit=least,
-            given=options.max_tokens,
+            given=asked,
         )
-    if side is not None and options.truncate_side != side:
-        raise InvalidField("{field}: this model's inputs are only cut at their end", field="truncate_side")
-    return Limit(max_tokens, request.truncate, options.truncate_side, most)
+    return Limit(most if asked is None else min(asked, most), truncate, side, most)
 
 
 def require_specials(options: TextOptions, purpose: str) -> None:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -79,8 +80,8 @@ class PlainTokenizer:
             spec.config.get("type_vocab_size") if self.has_types else None,
             spec.tokenizer,
         )
-        self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
-        self._no_types.flags.writeable = False  # all texts share it
+        self.no_types: Int32 = np.zeros(spec.max_tokens, np.int32)  # the type ids of a text without types, if cut
+        self.no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer, spec.tokenizer)
         self._skipped_id = spec.skipped_id
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
@@ -96,14 +97,9 @@ class PlainTokenizer:
         """
         # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        for group in _groups(sources):
-            try:
-                encodings: list[Encoding] = run([source.text for source in group], add_special_tokens=specials)
-            except BaseException as error:
-                if not is_library_failure(error) and not isinstance(error, TypeError):  # TypeError: not Unicode text
-                    raise
-                raise _first_failure(run, group) from None
-            yield from encodings
+        if sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources) <= CALL_CHARACTERS:
+            return iter(_encoded(run, sources, specials))
+        return chain.from_iterable(_encoded(run, group, specials) for group in _groups(sources))
 
     def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
         """The tokens (n,) of each source without specials, in order. Raises Untokenizable."""
@@ -129,14 +125,10 @@ class PlainTokenizer:
                 token=self.tokenizer.id_to_token(self._skipped_id) or str(self._skipped_id),
             )
 
-    def no_types(self, ids: Int32) -> Int32:
-        """The type ids of tokens (n,) without types: zeros."""
-        return self._no_types[: len(ids)]
-
     def sequence(self, ids: Int32, length: TextLength, index: int | None, **parts: Any) -> TokenSequence:
         """Tokens (n,) as a sequence. Its type ids are zeros unless `parts` has others. Raises as `check_known`."""
         self.check_known(ids, index)
-        parts.setdefault("type_ids", self.no_types(ids))
+        parts.setdefault("type_ids", self.no_types[: len(ids)])
         return TokenSequence(ids=ids, length=length, index=index or 0, **parts)
 
     # --- token ids that a client sends ------------------------------------------------------------------------
@@ -237,8 +229,9 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, 
 
     Raises InputTooLong if it may not be cut, and InvalidField for an image or another file as a data URI.
     """
-    refuse_data_uri(text, index)
-    kept = fit_characters(text, limit, index)
+    if ":" in text[:99]:
+        refuse_data_uri(text, index)
+    kept = text if len(text) <= limit.surely_fits else fit_characters(text, limit, index)
     return Source(index, prompt + kept, len(text) - len(kept), foreign)
 
 
@@ -251,6 +244,16 @@ def refuse_data_uri(text: str, index: int | None) -> None:
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:
     """A list may have as many ids as a text may have characters: decoding them costs as much. Raises InputTooLong."""
     check_size(len(ids), limit.max_characters, "token ids", index=index)
+
+
+def _encoded(run: Callable[..., list[Encoding]], sources: Sequence[Source], specials: bool) -> list[Encoding]:
+    """run: a batch call of the tokenizer. Raises Untokenizable."""
+    try:
+        return run([source.text for source in sources], add_special_tokens=specials)
+    except BaseException as error:
+        if not is_library_failure(error) and not isinstance(error, TypeError):  # TypeError: not Unicode text
+            raise
+        raise _first_failure(run, sources) from None
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:

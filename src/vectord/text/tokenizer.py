@@ -7,7 +7,7 @@ all inputs that are not a single text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,7 @@ from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.options import find_adapter, find_prompt, limit_of
+from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
@@ -53,6 +53,9 @@ class TextEncoder:
                 raise ModelUnavailable(f"{path}: its special tokens fill all {self.max_tokens} tokens of a text")
             # (V,) the weight of each token of a query, for a model that runs no network on queries
             self.query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
+            self._specials = self._frame.specials
+            self._unscored_id = spec.unscored_id
+            self._default_prompt = find_prompt(spec.prompts, TextOptions(), spec.default_prompt_name)
             self._windows = WindowEncoder(self._plain, self.max_tokens)
             self._pairs = PairEncoder(self._plain, self.max_tokens, caps_query=spec.caps_query is True)
             self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
@@ -81,10 +84,12 @@ class TextEncoder:
         EmptyInput (an empty list of ids) with the input's index, or with the field `query`; InvalidField with the field
         of an option; ModelCannot for pairs that the tokenizer does not join in one way.
         """
-        adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
+        adapter = 0
+        if self._spec.adapters:
+            adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
         sequences = self._read(request, part)
-        if self._spec.unscored_id is not None:
-            sequences = [_before(sequence, self._spec.unscored_id) for sequence in sequences]
+        if self._unscored_id is not None:
+            sequences = [_before(sequence, self._unscored_id) for sequence in sequences]
         return [replace(sequence, adapter=adapter) for sequence in sequences] if adapter else sequences
 
     def _read(self, request: ReadRequest, part: range | None) -> list[TokenSequence]:
@@ -98,37 +103,46 @@ class TextEncoder:
         if self._colbert is not None:
             kind = request.options.kind or "document"
             return list(self._colbert.read(request, self._prompt(replace(request.options, kind=kind)), indexes))
+        if all(isinstance(request.inputs[i], str) for i in indexes):
+            return self._read_texts(request, indexes)
         sequences: list[TokenSequence] = []
         for paired, run in groupby(indexes, key=lambda i: _is_pair(request.inputs[i])):
             read = self._pairs.read_pairs if paired else self._read_texts
             sequences += read(request, list(run))
         return sequences
 
-    def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> Iterator[TokenSequence]:
+    def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> list[TokenSequence]:
         options, inputs = request.options, request.inputs
         prompt = self._prompt(options)
-        specials = self._frame.specials if options.add_special_tokens else (0, 0)
+        specials = self._specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
-        limit = limit_of(request, self.max_tokens, sum(specials) + 1)
+        limit = text_limit(
+            options.max_tokens, request.truncate, options.truncate_side, self.max_tokens, sum(specials) + 1
+        )
         if self._static is not None:
             limit = replace(limit, model_characters=self._static.max_characters)
         by_table = self.query_weights is not None and options.is_query  # without a network, no token gives no weight
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
-            value, foreign = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
-            if isinstance(value, str) or prompt:
-                text = self._plain.text_of(value, limit, i)
-                sources.append(cut_source(text, limit, i, prompt, foreign=foreign))
+            value, foreign = inputs[i], False
+            if not isinstance(value, str):
+                value, foreign = self._plain.own_or_text(value, limit, i, own_ids=options.own_ids)
+                if prompt:
+                    value = self._plain.text_of(value, limit, i)
+            if isinstance(value, str):
+                sources.append(cut_source(value, limit, i, prompt, foreign=foreign))
             else:
                 given[i] = self._take_ids(value, specials, limit, i, foreign=foreign)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
-        tokenized = (
+        tokenized = [
             self._sequence(source, encoding, specials, limit, prompt_tokens, may_be_empty=by_table)
             for source, encoding in zip(sources, encodings, strict=True)
-        )
-        for i in indexes:
-            yield given[i] if i in given else next(tokenized)
+        ]
+        if not given:
+            return tokenized
+        texts = iter(tokenized)
+        return [given[i] if i in given else next(texts) for i in indexes]
 
     def _take_ids(
         self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
@@ -155,11 +169,13 @@ class TextEncoder:
         if self._static is not None and self._static.truncates_known and len(ids) > limit.max_tokens:
             known = ids[ids != self._static.unknown_id]
             ids = known if len(known) else ids[: limit.max_tokens]
-        kept = fit_tokens(ids, specials, limit, index)
+        is_cut = len(ids) > limit.max_tokens
+        kept = fit_tokens(ids, specials, limit, index) if is_cut else ids
         self._plain.check_known(kept, index)
-        type_ids = self._plain.no_types(kept)
+        type_ids = self._plain.no_types[: len(kept)]
         if self._frame.has_type_ids:
-            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), specials, limit, index)
+            type_ids = np.array(encoding.type_ids, np.int32)
+            type_ids = fit_tokens(type_ids, specials, limit, index) if is_cut else type_ids
         spans = None
         if prompt_tokens:
             if limit.side == "left":  # a cut from the left removes the prompt's tokens first
@@ -172,13 +188,15 @@ class TextEncoder:
             length=TextLength(len(ids), len(kept), source.characters_cut, source.foreign),
             index=index or 0,
             spans=spans,
-            rows=self._rows(len(kept)),
+            rows=self._rows(len(kept)) if self._drops_first else None,
         )
 
     def _rows(self, tokens: int) -> Int32 | None:
         return np.arange(1, tokens, dtype=np.int32) if self._drops_first else None
 
     def _prompt(self, options: TextOptions) -> str:
+        if options.prompt is None and options.prompt_name is None and options.task is None and options.kind is None:
+            return self._default_prompt
         prompts = self._spec.prompts
         if self._spec.names_kinds and options.prompt_name in {"query", "document"} - prompts.keys():
             kind: InputKind = "query" if options.is_query else "document"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,9 +31,9 @@ NORMALIZED_AT_ONCE = 64
 PIECE_CHARACTERS = 32_768  # long texts are tokenized in pieces of this size, which bounds memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limit:
-    """A request's rule for texts that are too long."""
+    """A request's rule for texts that are too long. `limit_of` keeps those that are in use."""
 
     max_tokens: int
     truncate: bool
@@ -40,7 +41,7 @@ class Limit:
     model_tokens: int = 0  # the model's limit if the request sets a lower one, else 0
     model_characters: int | None = None  # the model's own limit of characters, if it has one
 
-    @property
+    @cached_property
     def max_characters(self) -> int:
         """The number of characters that are tokenized.
 
@@ -51,6 +52,11 @@ class Limit:
         short = min(tokens, SHORT_TEXT_TOKENS)
         most = CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
         return most if self.model_characters is None else min(most, self.model_characters)
+
+    @cached_property
+    def surely_fits(self) -> int:
+        """A text of so many characters has at most `max_characters` after any normalization."""
+        return self.max_characters * USUAL_EXPANSION // LONGEST_EXPANSION
 
     def too_long(self, index: int | None, tokens: int) -> InputTooLong:
         return InputTooLong(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
+from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.inputs import (
+    Switch,
     TextItem,
     agreed,
     check_characters,
@@ -23,7 +26,12 @@ from vectord.products.common.inputs import (
     read_side,
     read_switch,
 )
-from vectord.schema import Span
+from vectord.schema import ListModels, Span
+
+
+class Switched(msgspec.Struct):
+    flag: Annotated[Switch, msgspec.Meta(description="what it switches")] = None
+
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
@@ -144,8 +152,17 @@ def test_fields_that_mean_the_same_may_not_differ():
     [(True, True), (False, False), ("true", True), ("False", False), ("TRUE", True), (None, None)],
 )
 def test_a_switch_is_a_boolean_or_its_name(value, switch):
-    """null is unset, which differs from false."""
-    assert read_switch(value, "truncate") is switch
+    """null is unset, which differs from false. Clients such as RAGFlow send the name."""
+    routes, seen = Routes(), []
+
+    @routes.post("/switch", answer=None, summary="", example=None)
+    def parse(body: Switched, incoming: Incoming) -> Call:
+        seen.append(body.flag)
+        return Call(ListModels(), lambda result: Rendered(body=b""))
+
+    (route,) = routes
+    route.parse(Incoming(body=msgspec.json.encode({"flag": value})))
+    assert seen == [switch]
 
 
 @pytest.mark.parametrize(

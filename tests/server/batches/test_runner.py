@@ -50,6 +50,7 @@ from vectord.server.batches import store as store_module
 from vectord.server.batches.runner import CONCURRENT_LINES, BatchRunner
 from vectord.server.batches.store import BatchStore
 from vectord.server.http.routing import Choice, Endpoint, Table
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 ENDPOINT = "/v1/embeddings"
 HOUR_S = 3600
@@ -69,7 +70,8 @@ async def running(
 ) -> AsyncIterator[BatchRunner]:
     table = Table(load_dialects(("openai",)), (), render_any)
     store = BatchStore(str(folder), limit_bytes, HOUR_S)
-    runner = BatchRunner(store, engine or FakeEngine(), table, gate or Gate(ServerConfig()), Guards())
+    pipeline = RequestPipeline(gate or Gate(ServerConfig()), Shutdown())
+    runner = BatchRunner(store, engine or FakeEngine(), table, pipeline, Guards())
     async with asyncio.timeout(20), runner.running():
         yield runner
 
@@ -235,6 +237,7 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Endpoint, "choose", choose)
     monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
+    monkeypatch.setattr("vectord.server.pipeline.ON_LOOP_BYTES", 0)
     async with running(tmp_path) as runner:
         for text, status in (("a", "completed"), ("b", "failed")):
             steps.clear()
@@ -257,8 +260,9 @@ async def test_only_large_lines_are_parsed_one_at_a_time(tmp_path, monkeypatch, 
             met.append(False)
 
     monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
+    monkeypatch.setattr("vectord.server.pipeline.ON_LOOP_BYTES", 0)
     if is_large:
-        monkeypatch.setattr("vectord.server.batches.runner.LARGE_BYTES", 0)
+        monkeypatch.setattr("vectord.server.pipeline.LARGE_BYTES", 0)
     async with running(tmp_path) as runner:
         batch = await ended(runner, await create(runner, lines(2)))
     assert batch.request_counts.completed == 2

@@ -34,6 +34,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, load_dialec
 from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server import pipeline
 from vectord.server.admission.gate import Gate
+from vectord.server.admission.keys import new_key
 from vectord.server.batches.runner import BatchRunner
 from vectord.server.http import handler
 from vectord.server.http.app import build_table, create_app
@@ -380,11 +381,13 @@ async def fail_later(*details: object) -> None:
 
 @pytest.mark.parametrize("what", ["observe", "begin", "end", "log", "spend"])
 async def test_a_report_that_fails_does_not_fail_the_request(
-    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other reports follow, and the log has the reason, once for all requests."""
     caplog.set_level(logging.INFO, "vectord.requests")
-    gate, tracer = Gate(ServerConfig()), Mock()
+    key, entry = new_key("search")
+    (tmp_path / "keys.toml").write_text(f"{entry}tokens_per_minute = 1000\n")
+    gate, tracer = Gate(ServerConfig(api_keys_file=str(tmp_path / "keys.toml"))), Mock()
     tracer.begin = fail if what == "begin" else lambda *_: Mock(traceparent="00-0-0-00", trace_id=None)
     tracer.end = fail if what == "end" else Mock()
     metrics = BrokenMetrics("1.0") if what == "observe" else None
@@ -394,7 +397,7 @@ async def test_a_report_that_fails_does_not_fail_the_request(
         monkeypatch.setattr(gate.limits, "spend", fail_later)
     app = create_app(FakeEngine(), (EMBED,), ServerConfig(), metrics, gate=gate, tracer=tracer)
     for _ in range(2):
-        reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
+        reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}', headers={"x-api-key": key})
         assert (reply.status, reply.json["inputs"]) == (200, ["x"])
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["secret"]
     if what != "log":

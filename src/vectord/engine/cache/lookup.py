@@ -131,11 +131,8 @@ class ModelCache:
         self._observer = observer
         self._shared_between_keys = shared_between_keys
         self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
-        self._running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
-
-    def covers(self, kinds: frozenset[AnswerKind]) -> bool:
-        """Whether answers of these kinds are kept."""
-        return kinds <= KEPT_KINDS and (self._memory.enabled or self._shared is not None)
+        self.kinds = KEPT_KINDS if memory.enabled or shared is not None else frozenset()  # whose answers are kept
+        self.running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
 
     async def look_up(
         self,
@@ -146,11 +143,15 @@ class ModelCache:
     ) -> list[Miss]:
         """Calls `found` with the index and answer of each hit; returns the misses."""
         misses: list[Miss] = []
-        partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
+        partition = b""
+        if caller.named or caller.cache_salt:
+            partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
         for index, one in enumerate(sequences):
             if index and index % TEXTS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            key = cache_key(self._fingerprint, one.ids, one.type_ids, _layout(one), kinds, partition)
+            is_plain = one.spans is None and one.keys is None and not one.adapter
+            layout = b"" if is_plain else _layout(one)
+            key = cache_key(self._fingerprint, one.ids, one.type_ids, layout, kinds, partition)
             answer = self._memory.get(key)
             if answer is None:
                 misses.append(Miss(index, one, key))
@@ -169,7 +170,7 @@ class ModelCache:
             if start:
                 await asyncio.sleep(0)
             part = texts[start : start + TEXTS_PER_LOOKUP]
-            unknown = {one.key: one.sequence for one in part if one.key is not None and one.key not in self._running}
+            unknown = {one.key: one.sequence for one in part if one.key is not None and one.key not in self.running}
             names = {name_of(key, self._dtype): key for key in unknown}
             stored = await shared.find({name: self._shapes(unknown[key], key[-1]) for name, key in names.items()})
             rejected += stored.rejected
@@ -187,25 +188,10 @@ class ModelCache:
         self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(misses), shared=True, rejected=rejected))
         return misses
 
-    def running(self, key: CacheKey | None) -> Item | None:
-        """The item of another request for the same text, queued or running; None: there is none."""
-        return None if key is None else self._running.get(key)
-
-    def started(self, item: Item) -> None:
-        """From now on other requests may wait for this item."""
-        if item.key is not None:
-            self._running[item.key] = item
-
-    def ended(self, item: Item) -> None:
-        """The item has an answer or an error, or was cancelled."""
-        if item.key is not None:
-            self._running.pop(item.key, None)
-
-    def keep(self, item: Item, answer: Answer) -> None:
-        if item.key is not None:
-            self._memory.keep(item.key, answer)
-            if self._shared is not None:
-                self._shared.keep(name_of(item.key, self._dtype), answer)
+    def keep(self, key: CacheKey, answer: Answer) -> None:
+        self._memory.keep(key, answer)
+        if self._shared is not None:
+            self._shared.keep(name_of(key, self._dtype), answer)
 
     def _shapes(self, sequence: TokenSequence, kinds: frozenset[AnswerKind]) -> Shapes:
         """The expected shapes of this text's answer."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vectord.engine.models.registry import ModelOrComposite
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.task import Task, placing_errors, usage_of
+from vectord.engine.operations.task import Task, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
 from vectord.schema import AnswerKind, ClassifyRequest, ClassifyResult
 from vectord.text.sequence import ReadRequest, TextOrPair
@@ -26,16 +26,14 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
     kind_of_answer: AnswerKind = "token_scores" if request.each_token else "scores"
     inputs: Sequence[TextOrPair] = request.ids or request.inputs
     task.check_count("inputs", len(inputs))
-    with placing_errors("inputs", len(inputs)):
-        _check_scores(len(inputs), len(labels))
-        async with task.use(served) as runner:
-            task.check_wait(runner)
-            options = request.text
-            read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
-            sequences = await task.read(runner, read)
-            if request.each_token:
-                _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
-            ran = await task.run(runner, sequences, frozenset({kind_of_answer}))
+    _check_scores(len(inputs), len(labels))
+    async with task.use(served) as runner:
+        options = request.text
+        read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
+        sequences = await task.read(runner, read)
+        if request.each_token:
+            _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
+        ran = await task.run(runner, sequences, frozenset({kind_of_answer}))
     logits = ran.rows(kind_of_answer)
     activation = "identity" if request.raw else served.spec.score_activation
     scores, kind = postprocess.activate(logits, activation)

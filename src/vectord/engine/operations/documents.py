@@ -38,14 +38,12 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
     _check(served, target.name, request, task)
     how = request.spans if request.chunks is None else request.chunks
     assert how is not None, "either chunks or spans"
-    with placing_errors("documents", len(request.documents)):
-        async with task.use(served.reader_of(request.text)) as runner:
-            task.check_wait(runner)
-            chunked = await task.chunk(runner, request.documents, how)
-            task.check_count("documents", sum(map(len, chunked)), "chunk")
-            made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
+    async with task.use(served.reader_of(request.text)) as runner:
+        chunked = await task.chunk(runner, request.documents, how)
+        task.check_count("documents", sum(map(len, chunked)), "chunk")
+        made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
-    cut = served.spec.cut(request.dimensions)
+    cut = served.spec.truncate_dim if request.dimensions is None else request.dimensions
     vectors = await compute(rows.size, lambda: postprocess.finish(rows, cut, request.normalize))
     shown = await compute(
         rows.size, lambda: {kind: postprocess.in_precision(vectors, kind) for kind in request.precisions}
@@ -73,7 +71,7 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
             field="late",
             model=name,
         )
-    check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
+    check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
     check_precisions(request.precisions, normalize=request.normalize)
     task.check_count("documents", len(request.documents))
     if request.spans is not None:

@@ -5,6 +5,7 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
+from vectord.engine.operations.task import INLINE_NUMBERS, Task, compute, together, usage_of
 from vectord.engine.queue.batch import Answer
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
@@ -36,28 +37,28 @@ from vectord.schema import (
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+OF_TOKENS: frozenset[VectorKind] = frozenset({"tokens", "colbert"})  # one vector for each token
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
 
 
 async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
     """All requested vectors. Each model of a composite reads each text once; without `outputs`, no model is loaded."""
     parts = target.parts(request.outputs)
-    _check(parts, request)
+    _check(parts, request, task)
     task.check_count("inputs", len(request.inputs))
     space = space_of(target, request.dimensions, request.normalize)
     if not request.outputs:
         usage = usage_of(task, (), request.inputs, NOTHING_RAN)
         return EmbedResult(model=target.name, fingerprint=space, usage=usage)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
-    made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
+    each = [await work[0]] if len(work) == 1 else await together(work)
+    made = dict(zip((served.name for served, _ in parts), each, strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
     return EmbedResult(
         model=target.name,
         fingerprint=space,
-        dense=await _finish(made[sources["dense"]].ran.rows("dense"), target.lead.spec, request)
-        if "dense" in sources
-        else {},
+        dense=await _finish(made[sources["dense"]], target.lead.spec, request) if "dense" in sources else {},
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
         tokens=made[sources["tokens"]].ran.each("tokens") if "tokens" in sources else None,
@@ -70,7 +71,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
         ),
         sources=sources,
         lengths={name: vectors.lengths for name, vectors in made.items()},
-        limits={served.name: served.reader_of(request.text).spec.max_tokens for served, _ in parts},
+        limits={name: vectors.spec.max_tokens for name, vectors in made.items()},
         failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
 
@@ -81,7 +82,6 @@ async def similarity(target: ModelOrComposite, request: SimilarityRequest, task:
     require(served, DENSE)
     task.check_count("sentences", len(request.sentences))
     async with task.use(served.reader_of(request.text)) as runner:
-        task.check_wait(runner)
         texts = [request.source, *request.sentences]
         try:
             sequences = await task.read(runner, request_of(runner, texts, request.text))
@@ -126,7 +126,11 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
 
 def space_of(target: ModelOrComposite, dimensions: int | None, normalize: bool) -> str:
     """The name of the vector space: of the model, the width (None: the usual one) and normalization."""
-    return f"{target.fingerprint}{target.lead.spec.width_of_space(dimensions)}" + ("" if normalize else ":raw")
+    if isinstance(target, ServedModel) and dimensions is None:
+        space = target.usual_space
+    else:
+        space = f"{target.fingerprint}{target.lead.spec.width_of_space(dimensions)}"
+    return space if normalize else f"{space}:raw"
 
 
 def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> None:
@@ -138,33 +142,36 @@ def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> N
         )
 
 
-def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest) -> None:
+def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest, task: Task) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="dimensions")
     if request.precisions != ("float",) and "dense" not in request.outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="precisions")
-    check_precisions(request.precisions, normalize=request.normalize)
+    if not request.normalize:
+        check_precisions(request.precisions, normalize=False)
     check_specials(request.outputs, request.text)
     for served, kinds in parts:
-        if "dense" in kinds:
-            check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
+        if "dense" in kinds and request.dimensions is not None:
+            check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
 
 
 async def _of_one_model(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
 ) -> ModelVectors:
-    async with task.use(served.reader_of(request.text)) as runner:
-        task.check_wait(runner)
-        with placing_errors("inputs", len(request.inputs)):
-            return await vectors_to_show(runner, request, kinds, task)
+    reader = served if served.queries is None else served.reader_of(request.text)
+    async with task.use(reader) as runner:
+        if request.partial:
+            return await _partial_vectors(runner, request, kinds, task)
+        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=True)
 
 
-async def _finish(rows: Float32, spec: ModelSpec, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
-    def finish() -> Mapping[Precision, npt.NDArray[np.generic]]:
-        vectors = postprocess.finish(rows, spec.cut(request.dimensions), request.normalize)
-        return {precision: postprocess.in_precision(vectors, precision) for precision in request.precisions}
-
-    return await compute(rows.size, finish)
+async def _finish(
+    made: ModelVectors, spec: ModelSpec, request: EmbedRequest
+) -> Mapping[Precision, npt.NDArray[np.generic]]:
+    rows = made.ran.rows("dense")
+    cut = spec.truncate_dim if request.dimensions is None else request.dimensions
+    finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
+    return finish() if rows.size <= INLINE_NUMBERS else await asyncio.to_thread(finish)
 
 
 MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in a response: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
@@ -173,8 +180,9 @@ MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 
 
 @dataclass(frozen=True, slots=True)
 class ModelVectors:
-    """The vectors of some texts by one model."""
+    """The vectors of some texts by one model. spec: of the model that read them."""
 
+    spec: ModelSpec
     ran: RunResult
     lengths: Sequence[TextLength]
     colbert: Sequence[Float32] | None  # of the tokens that count
@@ -200,22 +208,24 @@ async def vectors_of(
     Raises TooManyInputs for more numbers of token vectors than fit in a response, or in memory.
     """
     sequences = await task.read(runner, request_of(runner, inputs, options))
-    _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    if not kinds.isdisjoint(OF_TOKENS):
+        _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     lengths = [sequence.length for sequence in sequences]
     if options.count_all:
         lengths = await task.whole_lengths(runner, inputs, lengths)
-    ran = await _run(runner, sequences, kinds, options, task)
+    if reads_by_table(runner, options):
+        ran = _from_table(runner, sequences)
+    else:
+        ran = await task.run(runner, sequences, kinds)
     colbert = _colbert(ran, sequences) if "colbert" in kinds else None
-    return ModelVectors(ran, lengths, colbert)
+    return ModelVectors(runner.spec, ran, lengths, colbert)
 
 
-async def vectors_to_show(
+async def _partial_vectors(
     runner: ModelRunner, request: EmbedRequest, kinds: frozenset[VectorKind], task: Task
 ) -> ModelVectors:
-    """The vectors of a response. With `partial`, an input that cannot be read or run fails alone, with zeros or nothing
-    as vectors."""
-    if not request.partial:
-        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=True)
+    """The vectors of a response in which an input that cannot be read or run fails alone, with zeros or nothing as
+    vectors."""
     spec, count = runner.spec, len(request.inputs)
     read = partial(_read_each, runner.encoder, request_of(runner, request.inputs, request.text))
     inputs = await task.encode(request.inputs, read, each=len(request.text.prompt or ""))
@@ -225,7 +235,11 @@ async def vectors_to_show(
     readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
     sequences = list(readable.values())
     _check_numbers(spec, sequences, kinds, MAX_SHOWN_NUMBERS)
-    ran = await _run(runner, sequences, kinds, request.text, task, partial=True) if sequences else NOTHING_RAN
+    ran = NOTHING_RAN
+    if reads_by_table(runner, request.text):
+        ran = _from_table(runner, sequences)
+    elif sequences:
+        ran = await task.run(runner, sequences, kinds, partial=True)
     answers = [_no_vectors(spec)] * count
     for i, (place, answer) in enumerate(zip(readable, ran.answers, strict=True)):
         if i in ran.failures:
@@ -236,27 +250,18 @@ async def vectors_to_show(
     ran_sequences = [None if i in failures else readable[i] for i in range(count)]
     colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
     lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]
-    return ModelVectors(whole, lengths, colbert)
+    return ModelVectors(spec, whole, lengths, colbert)
 
 
-async def _run(
-    runner: ModelRunner,
-    sequences: Sequence[TokenSequence],
-    kinds: frozenset[VectorKind],
-    options: TextOptions,
-    task: Task,
-    *,
-    partial: bool = False,
-) -> RunResult:
-    """`Task.run`; without a forward pass for queries whose weights are in a table."""
-    weights = _query_weights(runner, options)
-    if weights is None:
-        return await task.run(runner, sequences, kinds, partial=partial)
+def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
+    """Whether these are queries whose weights are in a table, which needs no forward pass."""
+    return runner.encoder.query_weights is not None and options.is_query
+
+
+def _from_table(runner: ModelRunner, sequences: Sequence[TokenSequence]) -> RunResult:
+    weights = runner.encoder.query_weights
+    assert weights is not None, "only if reads_by_table"
     return replace(NOTHING_RAN, answers=[{"sparse": _of_tokens(sequence.ids, weights)} for sequence in sequences])
-
-
-def _query_weights(runner: ModelRunner, options: TextOptions) -> Float32 | None:
-    return runner.encoder.query_weights if options.is_query else None
 
 
 def _of_tokens(ids: Int32, weights: Float32) -> Sparse:
@@ -267,7 +272,7 @@ def _of_tokens(ids: Int32, weights: Float32) -> Sparse:
 
 
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:
-    if _query_weights(runner, options) is not None:
+    if reads_by_table(runner, options):
         options = replace(options, add_special_tokens=False)  # as SparseStaticEmbedding reads them
     return ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
 

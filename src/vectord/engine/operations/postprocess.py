@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,14 @@ def finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
     norms[norms == 0] = 1.0
     unit: Float32 = np.divide(kept, norms[:, None], dtype=np.float64).astype(np.float32)
     return unit
+
+
+def in_precisions(
+    rows: Float32, dimensions: int | None, normalize: bool, precisions: Sequence[Precision]
+) -> Mapping[Precision, npt.NDArray[np.generic]]:
+    """`finish`ed rows (N, D) in each of the precisions."""
+    vectors = finish(rows, dimensions, normalize)
+    return {precision: in_precision(vectors, precision) for precision in precisions}
 
 
 def in_precision(vectors: Float32, precision: Precision) -> npt.NDArray[np.generic]:

@@ -95,7 +95,6 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
     served = target.lead
     method = _check(served, target.name, request, task)
     async with task.use(served) as runner:
-        task.check_wait(runner)
         (query,) = await _cut(runner, "query", [request.query], request.max_query_tokens, task)
         cut = await _cut(runner, "passages", request.passages, request.max_passage_tokens, task)
         pieces = await _pieces(runner, request, [passage.text for passage in cut], task)

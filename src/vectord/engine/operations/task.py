@@ -10,12 +10,12 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from vectord.engine.models.registry import ServedModel
+from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
@@ -24,7 +24,6 @@ from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
-UseModel: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
 
 INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread: it takes about 1 ms of the loop
 # Short texts are tokenized on the event loop. 61 tokens take 57 us, about as long as the way to a thread and back
@@ -32,6 +31,7 @@ INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread:
 # rate either way (28.5 k tokens/s; MiniLM, 2 cores).
 INLINE_CHARACTERS = 2_000
 INPUT_CHARACTERS = 32  # the cost of an input besides its length
+MAX_INLINE = INLINE_CHARACTERS // INPUT_CHARACTERS  # inputs
 # The cost of a token id. It is decoded, and the text tokenized: 3 to 5 characters usually, up to 128 of cl100k_base.
 ID_CHARACTERS = 32
 MAX_PIECES = 4096  # of a list of ids, searched for texts: a scan of millions would block the event loop
@@ -48,11 +48,12 @@ class Task:
     pool: EncoderPool
     use: UseModel  # lifecycle.py's: acquires a loaded model
     max_inputs: int
+    force_dimensions: bool = False  # for all requests
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on tokenizing so far
     began_s: float = math.inf  # when the first text entered the queue
     forwards_s: tuple[float, float] = (math.inf, -math.inf)  # from the begin of the first to the end of the last
-    # Shared by the parts of a MultiRequest: the models that have admitted one of them. The other parts would otherwise
+    # Shared by the parts of a MultiRequest: the models that have accepted one of them. The other parts would otherwise
     # be rejected for a queue that consists of their own siblings.
     entered: set[ModelRunner] | None = None
 
@@ -60,14 +61,6 @@ class Task:
         """A task for each part of a MultiRequest. lane: theirs, unless the caller sets one."""
         caller, entered = replace(self.caller, lane=self.caller.lane or lane), set[ModelRunner]()
         return (replace(self, caller=caller, entered=entered) for _ in range(count))
-
-    def check_wait(self, runner: ModelRunner) -> None:
-        """Raises Overloaded if even one token would wait too long. Called before the texts are tokenized."""
-        if self.entered is None:
-            runner.check_wait(self.caller)
-        elif runner not in self.entered:
-            runner.check_wait(self.caller)
-            self.entered.add(runner)
 
     async def read(self, runner: ModelRunner, request: ReadRequest) -> list[TokenSequence]:
         """The token sequences of all inputs, in order."""
@@ -87,7 +80,10 @@ class Task:
         partial: bool = False,
     ) -> RunResult:
         """`ModelRunner.run` for this caller. Errors have the index of the sequence's input."""
-        entered = self.entered is not None
+        entered = False
+        if self.entered is not None:
+            entered = runner in self.entered
+            self.entered.add(runner)
         try:
             ran = await runner.run(sequences, kinds, self.caller, entered=entered, partial=partial)
         except VectordError as error:
@@ -206,7 +202,7 @@ def usage_of(
     ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
-        characters=sum(map(_characters, inputs)),
+        characters=sum(len(one) if isinstance(one, str) else _characters(one) for one in inputs),
         timings=Timings(
             tokenize_s=task.tokenized_s / max(1, len(lengths)),
             queue_s=ran.queue_s,
@@ -221,9 +217,7 @@ def usage_of(
     )
 
 
-def _characters(one: TextOrPair) -> int:
-    if isinstance(one, str):
-        return len(one)
+def _characters(one: Sequence[int | str]) -> int:
     return sum(len(text) for text in one if isinstance(text, str))
 
 
@@ -267,6 +261,8 @@ class EncoderPool:
         once, each: additional characters in every part, or in every input, such as a prompt. Long requests run in waves
         of one part a thread, LONG_AT_ONCE of them at a time, so that other requests run in between.
         """
+        if len(inputs) <= MAX_INLINE and once + each * len(inputs) + characters(inputs) <= INLINE_CHARACTERS:
+            return list(encode(range(len(inputs))))
         parts = list(_parts(inputs, each))
         if len(parts) <= self.workers:
             return await self._in_waves(parts, encode, once)
@@ -291,7 +287,7 @@ class EncoderPool:
 
 def characters(inputs: Sequence[TextOrPair]) -> int:
     """The cost of tokenizing the inputs, in characters of text."""
-    return sum(map(_cost, inputs))
+    return sum(INPUT_CHARACTERS + len(one) if isinstance(one, str) else _cost(one) for one in inputs)
 
 
 def _cost(one: TextOrPair) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from vectord.engine.models.registry import ModelOrComposite
-from vectord.engine.operations.task import Task, characters, placing_errors, usage_of
+from vectord.engine.operations.task import Task, characters, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequest, TokenizeResult
 
@@ -13,16 +13,15 @@ from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequ
 async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Task) -> TokenizeResult:
     """The tokens of every text, not limited by the model."""
     task.check_count("inputs", len(request.inputs))
-    with placing_errors("inputs", len(request.inputs)):
-        async with task.use(target.lead) as runner:
-            began_s = time.perf_counter()
-            tokens = await task.pool.run(
-                characters(request.inputs),
-                lambda: runner.encoder.tokenize(
-                    request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
-                ),
-            )
-            task.tokenized_s = time.perf_counter() - began_s
+    async with task.use(target.lead) as runner:
+        began_s = time.perf_counter()
+        tokens = await task.pool.run(
+            characters(request.inputs),
+            lambda: runner.encoder.tokenize(
+                request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
+            ),
+        )
+        task.tokenized_s = time.perf_counter() - began_s
     lengths = [TextLength(seen=len(row), kept=len(row)) for row in tokens]
     usage = usage_of(task, lengths, request.inputs, NOTHING_RAN)
     return TokenizeResult(model=target.name, tokens=tokens, usage=usage, max_input_tokens=target.lead.spec.max_tokens)
@@ -31,10 +30,9 @@ async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Tas
 async def decode(target: ModelOrComposite, request: DecodeRequest, task: Task) -> DecodeResult:
     """The text of every list of ids."""
     task.check_count("ids", len(request.ids))
-    with placing_errors("ids", len(request.ids)):
-        async with task.use(target.lead) as runner:
-            texts = await task.pool.run(
-                characters(request.ids),
-                lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
-            )
+    async with task.use(target.lead) as runner:
+        texts = await task.pool.run(
+            characters(request.ids),
+            lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
+        )
     return DecodeResult(model=target.name, texts=texts)

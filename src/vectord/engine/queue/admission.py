@@ -74,7 +74,7 @@ class Admission:
         """Takes a place; `leave` returns it. Raises ShuttingDown while draining, Overloaded if no place is free."""
         if self._draining:
             raise ShuttingDown()
-        if self._has_place(client):
+        if self.under_way < self.max_concurrent_requests or self._has_extra_place(client):
             self._take(client)
         else:
             self._check_may_wait(patient)
@@ -82,7 +82,7 @@ class Admission:
 
     def check(self, client: str = "") -> None:
         """Raises Overloaded if `enter` would refuse a request that is not patient at once."""
-        if not self._draining and not self._has_place(client):
+        if self.under_way >= self.max_concurrent_requests and not (self._draining or self._has_extra_place(client)):
             self._check_may_wait(patient=False)
 
     def leave(self, client: str = "") -> None:
@@ -91,14 +91,19 @@ class Admission:
         self._places_of[client] -= 1
         if not self._places_of[client]:
             del self._places_of[client]
-        self.admit_waiting()
+        if self._waiting:
+            self.admit_waiting()
         if not self.under_way:
             self._empty.set()
 
     def admit_waiting(self) -> None:
         """Gives free places to waiting requests. Called when `running` may have changed."""
-        while (place := self._first_waiting()) is not None and self._has_place(self._waiting[place].client):
-            self._take(self._waiting.pop(place).client)
+        while self._waiting and (place := self._first_waiting()) is not None:
+            client = self._waiting[place].client
+            if self.under_way >= self.max_concurrent_requests and not self._has_extra_place(client):
+                return
+            del self._waiting[place]
+            self._take(client)
             place.set_result(None)
 
     def refuse(self) -> None:
@@ -151,9 +156,8 @@ class Admission:
                 )
             )
 
-    def _has_place(self, client: str) -> bool:
-        if self.under_way < self.max_concurrent_requests:
-            return True
+    def _has_extra_place(self, client: str) -> bool:
+        """Whether the client gets a place although all are taken."""
         surplus = self.under_way - self.max_concurrent_requests - (self._running() if self._running is not None else 0)
         return surplus < 0 or (surplus < self._extra and self._places_of[client] < self._few)
 

@@ -78,18 +78,10 @@ class Job:
         self.began_s = now_s
         self.started_s = math.inf  # start of its first forward
         self.ended_s = -math.inf  # end of its last forward
-        self._answers: list[Answer] = [{}] * texts
+        self.answers: list[Answer] = [{}] * texts  # complete once `done` has a result
         self._missing = texts
         self._partial = partial
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def over(self) -> bool:
-        return self._done.done()
-
-    def wait_for(self, item: Item, index: int) -> None:
-        item.waiters.append((self, index))
-        self.items.append(item)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
         """started_s, ended_s: of the forward. A job that joined a running item did not wait for all of it."""
@@ -102,10 +94,10 @@ class Job:
 
     def fill_known(self, index: int, answer: Answer) -> None:
         """An answer from a cache."""
-        self._answers[index] = answer
+        self.answers[index] = answer
         self._missing -= 1
-        if not self._missing and not self._done.done():
-            self._done.set_result(None)
+        if not self._missing and not self.done.done():
+            self.done.set_result(None)
 
     def fail(self, index: int, error: VectordError) -> None:
         """Records `error` for one text, as a copy: one error may fail several requests, with an index of each."""
@@ -117,19 +109,14 @@ class Job:
         self.fill_known(index, {})
 
     def end(self, error: VectordError) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
-
-    async def answers(self) -> Sequence[Answer]:
-        """One per text, in input order."""
-        await self._done
-        return self._answers
+        if not self.done.done():
+            self.done.set_exception(error)
 
     def leave(self) -> list[Item]:
         """Stop waiting; returns the items without any waiter."""
-        if not self._done.cancel() and not self._done.cancelled():
-            self._done.exception()  # marks it as retrieved, or asyncio would log a warning
-        self._answers = []  # an error's traceback may keep this job alive, and answers are large
+        if not self.done.cancel() and not self.done.cancelled():
+            self.done.exception()  # marks it as retrieved, or asyncio would log a warning
+        self.answers = []  # an error's traceback may keep this job alive, and answers are large
         for item in self.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not self]
         return [item for item in self.items if not item.waiters]

@@ -149,20 +149,18 @@ class Devices:
 class Reservations:
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
-
-    def queued(self) -> tuple[int, int]:
-        """The number of texts and tokens."""
-        items = [item for reservation in self._reservations for item in reservation.items]
-        return len(items), sum(item.tokens for item in items)
+        self.texts = self.tokens = 0  # of all reservations
 
     def add(self, reservation: Reservation) -> None:
         self._reservations.append(reservation)
+        self._recount()
 
     def take(self, device: Device) -> Reservation | None:
         """The oldest reservation that this device may run."""
         for reservation in self._reservations:
             if device in reservation.devices:
                 self._reservations.remove(reservation)
+                self._recount()
                 return reservation
         return None
 
@@ -172,6 +170,7 @@ class Reservations:
                 reservation.items.remove(item)
                 if not reservation.items:
                     self._reservations.remove(reservation)
+                self._recount()
                 return True
         return False
 
@@ -179,7 +178,13 @@ class Reservations:
         """Remove and return the texts whose devices are all lost."""
         unserved = [reservation for reservation in self._reservations if not reservation.devices & living]
         self._reservations = [reservation for reservation in self._reservations if reservation.devices & living]
+        self._recount()
         return [item for reservation in unserved for item in reservation.items]
 
     def clear(self) -> None:
         self._reservations.clear()
+        self._recount()
+
+    def _recount(self) -> None:
+        self.texts = sum(len(reservation.items) for reservation in self._reservations)
+        self.tokens = sum(item.tokens for reservation in self._reservations for item in reservation.items)

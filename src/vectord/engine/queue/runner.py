@@ -95,6 +95,7 @@ class ModelRunner:
         self._stopped = False
         self._stalled_changed = stalled_changed
         self._speed = Speed(self.facts.streams)
+        self._joins_requests = config.joins_requests
         pairs = config.max_reranking_batch_size if spec.reranks else None
         if spec.yes_no is not None:
             pairs = _least(pairs, config.qwen_rerank_batch_size)
@@ -143,12 +144,21 @@ class ModelRunner:
 
     def wait_s(self) -> float:
         """How long the queue will take; 0 until the device was busy once and its speed is known."""
-        _, tokens = self.worker.queued()
-        return tokens / self._speed.tokens_per_s
+        return self.worker.queued_tokens() / self._speed.tokens_per_s
 
-    def check_wait(self, caller: Caller) -> None:
-        """Raises Overloaded if even one token would wait too long. Called before the texts are tokenized."""
-        self._admit(caller.lane or "interactive", caller, 1)
+    def check_wait(self, lane: Lane, caller: Caller, tokens: int = 1, *, entered: bool = False) -> None:
+        """Raises Overloaded if the queue has no room for `tokens` more, or, unless `entered`, if they would wait too
+        long."""
+        queued_tokens = self.worker.queued_tokens()
+        if not queued_tokens:
+            return
+        speed = self._speed.tokens_per_s
+        check_room(queued_tokens, tokens, speed)
+        max_wait_s = self._config.max_queue_wait_s
+        if caller.deadline_s is not None:  # a request that would be late is refused
+            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self.worker.now_s()))
+        if not entered and queued_tokens / speed > max_wait_s:
+            check_wait(self.worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
 
     def truncates(self, options: TextOptions) -> bool:
         """Whether a long text is truncated: the request's choice, else the server's, else the product's default."""
@@ -178,16 +188,17 @@ class ModelRunner:
         job = Job(len(texts), caller, self.worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
-            if fresh or not self._cache.covers(kinds):
+            if fresh or not kinds <= self._cache.kinds:
                 misses = [Miss(index, text, None) for index, text in enumerate(texts)]
             else:
                 misses = await self._cache.look_up(texts, kinds, caller, job.fill_known)
             if misses:
                 is_bulk = sum(len(text.ids) for text in texts) > self._config.bulk_tokens
                 lane = caller.lane or ("bulk" if is_bulk else "interactive")
-                self._admit(lane, caller, sum(len(miss.sequence.ids) for miss in misses), entered=entered)
+                self.check_wait(lane, caller, sum(len(miss.sequence.ids) for miss in misses), entered=entered)
                 await self._queue(job, misses, kinds, lane, caller.client, device)
-            answers = await job.answers()
+            await job.done
+            answers = job.answers
         except BaseException:
             self._abandon(job)
             raise
@@ -242,17 +253,7 @@ class ModelRunner:
         self._speed.streams = max(1, self.worker.living_streams)
         self._stalled_changed(stalled)
 
-    # --- before the queue -------------------------------------------------------------------------------------
-
-    def _admit(self, lane: Lane, caller: Caller, tokens: int, *, entered: bool = False) -> None:
-        _, queued_tokens = self.worker.queued()
-        speed = self._speed.tokens_per_s
-        check_room(queued_tokens, tokens, speed)
-        max_wait_s = self._config.max_queue_wait_s
-        if caller.deadline_s is not None:  # a request that would be late is refused
-            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self.worker.now_s()))
-        if not entered and queued_tokens / speed > max_wait_s:
-            check_wait(self.worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
+    # --- the queue --------------------------------------------------------------------------------------------
 
     async def _queue(
         self,
@@ -266,18 +267,20 @@ class ModelRunner:
         for start in range(0, len(misses), TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)
-            if job.over:  # one of the first texts has failed already
-                return
+                if job.done.done():  # one of the first texts has failed already
+                    return
             items: list[Item] = []
             for index, sequence, key in misses[start : start + TEXTS_PER_STEP]:
-                item = self._cache.running(key)
+                item = None if key is None else self._cache.running.get(key)
                 if item is None:
-                    item = Item(sequence, kinds, client, lane, key, None if self._config.joins_requests else job)
+                    item = Item(sequence, kinds, client, lane, key, None if self._joins_requests else job)
                     items.append(item)
-                    self._cache.started(item)
+                    if key is not None:
+                        self._cache.running[key] = item
                 elif item.lane == "bulk" and lane == "interactive":
                     self.worker.promote(item, client)
-                job.wait_for(item, index)
+                item.waiters.append((job, index))
+                job.items.append(item)
             if items and device is None:
                 self.worker.put(items)
             elif items and device is not None:
@@ -288,7 +291,8 @@ class ModelRunner:
     def _abandon(self, job: Job) -> None:
         cancelled = self.worker.cancel(job.leave())
         for item in cancelled:  # running items continue, and the cache keeps their answers
-            self._cache.ended(item)
+            if item.key is not None:
+                self._cache.running.pop(item.key, None)
         if cancelled:
             self._queue_changed()
 
@@ -298,7 +302,8 @@ class ModelRunner:
         """The answers first: nothing that follows can fail them."""
         batch, kept = outcome.batch, list[tuple[Item, Answer]]()
         for item, answer in zip(batch.items, outcome.answers, strict=True):
-            self._cache.ended(item)
+            if item.key is not None:
+                self._cache.running.pop(item.key, None)
             if isinstance(answer, InferenceFailed):
                 for waiter, index in item.waiters:
                     waiter.fail(index, answer)
@@ -307,7 +312,11 @@ class ModelRunner:
                 waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
             kept.append((item, answer))
         for item, answer in kept:
-            self._housekeeping.run(self._cache.keep, item, answer)
+            if item.key is not None:
+                try:
+                    self._cache.keep(item.key, answer)
+                except Exception as problem:
+                    self._housekeeping.log(problem)
         failed = len(kept) < len(batch.items)
         if batch.under_load and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)

@@ -80,10 +80,7 @@ class Worker:
         self._hung_threads: list[tuple[Device, threading.Thread]] = []
         self._housekeeping = Housekeeping(f"freeing the memory of {name}")
 
-    @staticmethod
-    def now_s() -> float:
-        """The clock of BatchOutcome.started_s."""
-        return time.monotonic()
+    now_s = staticmethod(time.monotonic)  # the clock of BatchOutcome.started_s
 
     @property
     def stalled(self) -> bool:
@@ -118,7 +115,8 @@ class Worker:
                 self._condition.notify(len(items))
             else:
                 self._condition.notify_all()  # each thread checks whether its device is next
-            self._fail_unserved()
+            if not self._devices.living:
+                self._fail_unserved()
 
     def put_on(self, device: int, items: Sequence[Item]) -> None:
         """Run these as one batch on that device, without a retry on another."""
@@ -142,8 +140,11 @@ class Worker:
     def queued(self) -> tuple[int, int]:
         """The number of queued texts and tokens."""
         with self._condition:
-            texts, tokens = self._reservations.queued()
-            return len(self._scheduler) + texts, self._scheduler.tokens + tokens
+            return len(self._scheduler) + self._reservations.texts, self._scheduler.tokens + self._reservations.tokens
+
+    def queued_tokens(self) -> int:
+        """The number of queued tokens. Without the lock: each of the two numbers is right at some moment."""
+        return self._scheduler.tokens + self._reservations.tokens
 
     def are_queued(self, items: Sequence[Item]) -> list[bool]:
         """Whether each item is in the queue, without retries."""

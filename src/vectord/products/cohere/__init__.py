@@ -19,10 +19,16 @@ from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import no_effect, refused
-from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task, read_switch
+from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
 from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingType, json_answer, precisions_of, rows_of_type
+from vectord.products.common.vectors import (
+    EmbeddingType,
+    TokenUsage,
+    json_answer,
+    precisions_of,
+    rows_of_type,
+    token_usage,
+)
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
@@ -177,7 +183,7 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
             max_tokens=body.max_tokens,
         ),
         dimensions=body.output_dimension or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=precisions_of(types or ("float",)),
     )
 
@@ -309,7 +315,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     if not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
     _check_rank_fields(body)
-    shown = read_switch(body.return_documents, "return_documents")
+    shown = body.return_documents
     shows_documents = shows_documents if shown is None else shown
     request = RerankRequest(
         query=body.query,

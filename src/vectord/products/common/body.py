@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from vectord.errors import MalformedBody, MissingField, WrongType
+from vectord.errors import InvalidRequest, MalformedBody, MissingField, WrongType
 
 T = TypeVar("T")
 Content: TypeAlias = bytes | bytearray  # of a request
@@ -47,22 +47,30 @@ def is_object(value: msgspec.Raw) -> bool:
     return bytes(memoryview(value)[:1]) == b"{"
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: Content) -> T:
-    """The struct that `decoder` reads from `body`.
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # of msgspec's decoders
 
-    Raises MalformedBody if the body is not JSON or is nested too deeply, MissingField for an absent field, and
-    WrongType for a field of another type or out of range. The cause is dropped, because it may hold the whole body.
-    """
+
+def decode(decoder: msgspec.json.Decoder[T], body: Content) -> T:
+    """The struct that `decoder` reads from `body`. Raises as `fault_of` says."""
     try:
         return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _wrong_type(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise _malformed(str(error), body) from None
-    except UnicodeDecodeError:
-        raise MalformedBody("The request body is not valid UTF-8.") from None
-    except RecursionError:
-        raise MalformedBody("The request body is nested too deeply.") from None
+    except DECODE_ERRORS as error:
+        raise fault_of(error, body) from None
+
+
+def fault_of(error: Exception, body: Content) -> InvalidRequest:
+    """What is wrong with the body, by one of DECODE_ERRORS, which may hold the whole body and must not be the cause.
+
+    MalformedBody if the body is not JSON or is nested too deeply, MissingField for an absent field, and WrongType for a
+    field of another type or out of range.
+    """
+    if isinstance(error, msgspec.ValidationError):
+        return _wrong_type(str(error))
+    if isinstance(error, msgspec.MsgspecError):
+        return _malformed(str(error), body)
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedBody("The request body is not valid UTF-8.")
+    return MalformedBody("The request body is nested too deeply.")
 
 
 def _malformed(sentence: str, body: Content) -> MalformedBody:

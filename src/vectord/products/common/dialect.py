@@ -21,8 +21,9 @@ from vectord import products
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
-from vectord.products.common.body import Content, decode
-from vectord.products.common.fields import check_refused, refusals_of
+from vectord.products.common.body import DECODE_ERRORS, Content, fault_of
+from vectord.products.common.fields import refusals_of
+from vectord.products.common.inputs import read_switch, switches_of
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Operation, Request, Result
 
 Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
@@ -199,14 +200,25 @@ class Routes:
         def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
             body: type[Body] = get_type_hints(parser)["body"]
             decoder = msgspec.json.Decoder(body)
-            refusals = refusals_of(body)
+            refusals, switches = refusals_of(body), switches_of(body)
             all_names = {**self._names, **names}
             required = {field.encode_name for field in msgspec.structs.fields(body) if field.required} - {"query"}
 
             def parse(incoming: Incoming) -> Call:
-                decoded = decode(decoder, incoming.body)
-                check_refused(decoded, refusals)
                 try:
+                    decoded = decoder.decode(incoming.body)
+                except DECODE_ERRORS as error:
+                    raise fault_of(error, incoming.body) from None
+                for refusal in refusals:
+                    value: Any = decoded
+                    for name in refusal.path:
+                        value = getattr(value, name, None)
+                    if value is not None and value not in refusal.harmless:
+                        raise refusal.error
+                try:
+                    for name in switches:
+                        if isinstance(word := getattr(decoded, name), str):
+                            setattr(decoded, name, read_switch(word, name))
                     call = parser(decoded, incoming)
                 except VectordError as error:
                     raise error.named(all_names) from error.__cause__

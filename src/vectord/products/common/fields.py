@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import inspect
@@ -32,6 +32,11 @@ class RefusedField:
     field: str
     reason: str
     harmless: tuple[object, ...]
+
+    @property
+    def error(self) -> InvalidField:
+        """For a value that is not harmless."""
+        return InvalidField("{field} is not supported: {reason}.", field=self.field, reason=self.reason)
 
 
 def refused(reason: str, *harmless: object) -> msgspec.Meta:
@@ -67,13 +72,3 @@ def _refusals(body: inspect.StructType, path: tuple[str, ...], names: tuple[str,
         for one in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
             if isinstance(one, inspect.StructType):
                 yield from _refusals(one, own_path, own_names)
-
-
-def check_refused(body: msgspec.Struct, refusals: tuple[RefusedField, ...]) -> None:
-    """Raises InvalidField for the first refused field that has a value, unless the value is harmless."""
-    for refusal in refusals:
-        value: Any = body
-        for name in refusal.path:
-            value = getattr(value, name, None)
-        if value is not None and value not in refusal.harmless:
-            raise InvalidField("{field} is not supported: {reason}.", field=refusal.field, reason=refusal.reason)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, overload
 
 import msgspec
+from msgspec import inspect
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
@@ -187,21 +188,36 @@ def read_kind(word: str | None, field: str = "input_type") -> InputKind | None:
     return kind
 
 
-Switch: TypeAlias = bool | str | None  # some clients, such as RAGFlow, send "true"
+_SWITCH = "switch"  # the mark of a switch in the type of a field
+
+if TYPE_CHECKING:
+    Switch: TypeAlias = bool | None
+else:  # some clients, such as RAGFlow, send "true": `Routes.post` replaces it
+    Switch = Annotated[bool | str | None, msgspec.Meta(extra={_SWITCH: True})]
 
 
-def read_switch(value: Switch, field: str) -> bool | None:
-    """A boolean, or None if unset. Raises InvalidField for any string but "true" and "false", in any case."""
-    if value is None or isinstance(value, bool):
-        return value
-    word = value.lower()
-    if word not in ("true", "false"):
+def switches_of(body: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The attributes of a body that are switches."""
+    found = inspect.type_info(body)
+    assert isinstance(found, inspect.StructType)
+    kinds = {field.name: field.type for field in found.fields}
+    return tuple(
+        name
+        for name, kind in kinds.items()
+        if isinstance(kind, inspect.Metadata) and kind.extra is not None and _SWITCH in kind.extra
+    )
+
+
+def read_switch(word: str, field: str) -> bool:
+    """Raises InvalidField for any word but "true" and "false", in any case."""
+    if word.lower() not in ("true", "false"):
         raise InvalidField("{field} must be true or false.", field=field)
-    return word == "true"
+    return word.lower() == "true"
 
 
 Truncate = Annotated[
-    Switch, msgspec.Meta(description='true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side')
+    bool | str | None,
+    msgspec.Meta(description='true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side'),
 ]
 
 _TRUNCATIONS: Mapping[str, tuple[bool, Side | None]] = {
@@ -211,10 +227,11 @@ _TRUNCATIONS: Mapping[str, tuple[bool, Side | None]] = {
 }
 
 
-def read_truncate(value: Switch) -> tuple[bool | None, Side | None]:
+def read_truncate(value: bool | str | None) -> tuple[bool | None, Side | None]:
     """Whether to truncate texts, and the end to cut off; None if unset. Raises InvalidField for an unknown word."""
-    known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
-    return known or (read_switch(value, "truncate"), None)
+    if not isinstance(value, str):
+        return value, None
+    return _TRUNCATIONS.get(value.lower()) or (read_switch(value, "truncate"), None)
 
 
 Use = Annotated[
@@ -223,7 +240,7 @@ Use = Annotated[
 
 
 def with_nvidia_keys(
-    text: TextOptions, truncate: Switch, input_type: str | None, truncation_side: Side | None = None
+    text: TextOptions, truncate: bool | str | None, input_type: str | None, truncation_side: Side | None = None
 ) -> TextOptions:
     """`text` with the keys that NVIDIA's clients add to OpenAI's body. truncation_side: the product's own key.
 

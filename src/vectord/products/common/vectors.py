@@ -1,4 +1,4 @@
-"""Vectors in responses: JSON numbers, base64, one binary matrix, or an Arrow stream."""
+"""Vectors in responses: JSON numbers, base64, one binary matrix, or an Arrow stream; and OpenAI's list and `usage`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ import orjson
 
 from vectord.errors import InvalidField, NotAcceptable
 from vectord.products.common.dialect import Rendered
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.schema import DocumentsRequest, DocumentsResult, EmbedRequest, EmbedResult, Float32, Precision, Sparse
+from vectord.schema import (
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    Precision,
+    Sparse,
+    Usage,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,6 +55,23 @@ def dump_json(answer: object) -> bytes:
 def json_answer(**fields: object) -> Rendered:
     """A response with these fields as one JSON object, in this order."""
     return Rendered(body=dump_json(fields))
+
+
+class TokenUsage(msgspec.Struct):
+    """Processed tokens."""
+
+    prompt_tokens: int
+    total_tokens: int  # the same: nothing is generated
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
+
+
+def token_usage(usage: Usage) -> dict[str, Any]:
+    """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
+    shown: dict[str, Any] = {"prompt_tokens": usage.tokens, "total_tokens": usage.tokens}
+    truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
+    if truncated:
+        shown["truncated_inputs"] = truncated
+    return shown
 
 
 def list_answer(

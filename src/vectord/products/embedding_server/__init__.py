@@ -18,10 +18,10 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rende
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
 from vectord.products.common.inputs import Direction, TextsOrIds, read_filled_inputs, read_side
 from vectord.products.common.models import Info, render_info, requested_model
-from vectord.products.common.usage import TokenUsage, compute_headers
-from vectord.products.common.vectors import embedding_items, list_answer
+from vectord.products.common.vectors import TokenUsage, embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
+from vectord.products.tei.usage import compute_headers
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncation_direction"})

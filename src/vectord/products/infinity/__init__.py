@@ -38,7 +38,6 @@ from vectord.products.common.inputs import (
     Width,
     agreed,
     read_inputs,
-    read_switch,
     with_nvidia_keys,
 )
 from vectord.products.common.models import (
@@ -50,8 +49,7 @@ from vectord.products.common.models import (
     requested_model,
 )
 from vectord.products.common.ranking import RerankFields, orders_of_labels, ranked, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import embedding_items, json_answer, read_encoding
+from vectord.products.common.vectors import TokenUsage, embedding_items, json_answer, read_encoding, token_usage
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
@@ -156,7 +154,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
         dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
     )
     names = {"dimensions": "dimensions" if body.dimensions else "output_dimension"}
     encoding = read_encoding(body.encoding_format)
@@ -224,9 +222,9 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         passages=documents,
         model=_model(body.model, incoming),
         text=TEXT,
-        raw=read_switch(body.raw_scores, "raw_scores") is True,
+        raw=body.raw_scores is True,
     )
-    shows = read_switch(body.return_documents, "return_documents") is True
+    shows = body.return_documents is True
 
     def render(result: RerankResult) -> Rendered:
         """Each result has its document, a plain string here, or null."""
@@ -274,7 +272,7 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
         inputs=[text.strip() for text in texts],
         model=model,
         text=TEXT,
-        raw=read_switch(body.raw_scores, "raw_scores") is True,
+        raw=body.raw_scores is True,
     )
 
     def render(result: ClassifyResult) -> Rendered:

@@ -35,7 +35,6 @@ from vectord.products.common.inputs import (
     join_chunks,
     read_inputs,
     read_kind,
-    read_switch,
     read_truncate,
 )
 from vectord.products.common.models import only_multivectors, read_task
@@ -50,8 +49,14 @@ from vectord.products.common.ranking import (
     read_documents,
     with_fields,
 )
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import json_answer, list_answer, precisions_of, rows_of_type
+from vectord.products.common.vectors import (
+    TokenUsage,
+    json_answer,
+    list_answer,
+    precisions_of,
+    rows_of_type,
+    token_usage,
+)
 from vectord.schema import (
     DocumentsRequest,
     DocumentsResult,
@@ -191,8 +196,8 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     kind: InputKind | None = agreed(
         task=read_task(body.task, body.model, incoming.models), input_type=read_kind(body.input_type)
     )
-    late = read_switch(body.late_chunking, "late_chunking")
-    multivector = read_switch(body.return_multivector, "return_multivector")
+    late = body.late_chunking
+    multivector = body.return_multivector
     if late and multivector:
         raise InvalidField("`late_chunking` and `return_multivector` exclude each other.", field="late_chunking")
     if late:
@@ -206,9 +211,9 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         inputs=_inputs(body),
         model=body.model or None,
         text=_text_options(body, kind),
-        normalize=read_switch(body.normalized, "normalized") is not False,
+        normalize=body.normalized is not False,
         dimensions=body.dimensions or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=precisions_of(_listed(types)),
     )
     return Call(request, partial(render_embeddings, types))
@@ -230,7 +235,7 @@ def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
     types = _types(body)
     if not {"float", "base64"}.issuperset(_listed(types)):
         raise InvalidField("{field} of multi-vectors must be float or base64.", field="embedding_type")
-    if isinstance(body, EmbeddingsBody) and read_switch(body.normalized, "normalized") is False:
+    if isinstance(body, EmbeddingsBody) and body.normalized is False:
         raise InvalidField("{field} cannot be false for multi-vectors: they have a length of 1.", field="normalized")
     request = EmbedRequest(
         inputs=_inputs(body),
@@ -259,9 +264,9 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         model=body.model or None,
         text=_text_options(body, kind),
         late=True,
-        normalize=read_switch(body.normalized, "normalized") is not False,
+        normalize=body.normalized is not False,
         dimensions=body.dimensions or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=precisions_of(_listed(types)),
     )
     return Call(request, partial(render_embeddings, types))
@@ -405,12 +410,12 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         query=body.query,
         passages=documents,
         model=body.model or None,
-        text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
+        text=TextOptions(truncate=body.truncation, truncate_by_default=True),
         raw=False,
         max_passage_tokens=body.max_doc_length,
         max_query_tokens=body.max_query_length,
     )
-    shows = read_switch(body.return_documents, "return_documents") is not False
+    shows = body.return_documents is not False
 
     def render(result: RerankResult) -> Rendered:
         return json_answer(

@@ -38,7 +38,6 @@ from vectord.products.common.inputs import (
     Use,
     User,
     Width,
-    read_switch,
     with_nvidia_keys,
 )
 from vectord.products.common.models import (
@@ -51,15 +50,16 @@ from vectord.products.common.models import (
     requested_model,
 )
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
+    TokenUsage,
     Vector,
     dump_json,
     embedding_items,
     json_answer,
     read_encoding,
+    token_usage,
 )
 from vectord.products.llamacpp import norms
 from vectord.schema import (
@@ -219,7 +219,7 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
         text=with_nvidia_keys(TextOptions(own_ids=True), body.truncate, body.input_type),
         normalize=_norm(body) == norms.EUCLIDEAN,
         dimensions=body.dimensions or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
     )
     if _without_pooling(model, incoming):
         return Call(replace(request, outputs=frozenset({"tokens"})), render_token_vectors, {"inputs": field})

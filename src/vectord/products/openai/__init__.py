@@ -9,7 +9,6 @@ import math
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -34,7 +33,6 @@ from vectord.products.common.inputs import (
     read_fingerprint,
     read_inputs,
     read_kind,
-    read_switch,
     read_truncate,
 )
 from vectord.products.common.models import (
@@ -45,8 +43,14 @@ from vectord.products.common.models import (
     read_task,
     render_listed_models,
 )
-from vectord.products.common.usage import TokenUsage
-from vectord.products.common.vectors import Encoding, embedding_items, json_answer, list_answer, read_encoding
+from vectord.products.common.vectors import (
+    Encoding,
+    TokenUsage,
+    embedding_items,
+    json_answer,
+    list_answer,
+    read_encoding,
+)
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
@@ -201,19 +205,22 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         precision = agreed(output_dtype=body.output_dtype, embedding_type=body.embedding_type) or "float"
         encoding = encoding_format or "float"
     inputs = read_inputs(body.input)
-    check_characters(inputs, incoming.guards.max_text_chars)
-    check_one_model(incoming.path.get("model"), body.model, incoming.models)
-    model = incoming.path.get("model") or body.model or None
+    if incoming.guards.max_text_chars is not None:
+        check_characters(inputs, incoming.guards.max_text_chars)
+    model = body.model or None
+    if named := incoming.path.get("model"):
+        check_one_model(named, model, incoming.models)
+        model = named
     request = EmbedRequest(
         inputs=inputs,
         model=model,
-        text=replace(_text_options(body, model, incoming), own_ids=incoming.guards.own_ids),
-        normalize=read_switch(body.normalized, "normalized") is not False,
+        text=_text_options(body, model, incoming),
+        normalize=body.normalized is not False,
         dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=(precision,),
-        expect_fingerprint=read_fingerprint(body.expect_fingerprint),
-        partial=read_switch(body.partial_results, "partial_results") is True,
+        expect_fingerprint=None if body.expect_fingerprint is None else read_fingerprint(body.expect_fingerprint),
+        partial=body.partial_results is True,
     )
     names = {
         "dimensions": "dimensions" if body.dimensions else "output_dimension",
@@ -227,11 +234,12 @@ def _text_options(body: EmbeddingsBody, model: str | None, incoming: Incoming) -
     if tokens is not None and tokens != WHOLE_MODEL and tokens < 1:
         raise InvalidField("{field} must be -1 or at least 1.", field="truncate_prompt_tokens")
     truncate, side = read_truncate(body.truncate)
-    task, input_type = read_task(body.task, model, incoming.models), read_kind(body.input_type)
+    task = None if body.task is None else read_task(body.task, model, incoming.models)
+    input_type = None if body.input_type is None else read_kind(body.input_type)
     return TextOptions(
         truncate=agreed(
             truncate=truncate,
-            truncation=read_switch(body.truncation, "truncation"),
+            truncation=body.truncation,
             truncate_prompt_tokens=None if tokens is None else True,
         ),
         truncate_side=side or "right",
@@ -240,6 +248,7 @@ def _text_options(body: EmbeddingsBody, model: str | None, incoming: Incoming) -
         kind=agreed(task=task, input_type=input_type),
         task=body.task or None,
         max_tokens=None if tokens == WHOLE_MODEL else tokens,
+        own_ids=incoming.guards.own_ids,
     )
 
 

@@ -18,7 +18,7 @@ from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed, read_switch
+from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
     Documents,
@@ -31,8 +31,7 @@ from vectord.products.common.ranking import (
     read_documents,
     with_fields,
 )
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import dump_json, json_answer
+from vectord.products.common.vectors import TokenUsage, dump_json, json_answer, token_usage
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.schema import (
     EmbedRequest,
@@ -257,7 +256,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     passages = read_documents(body.documents)
     if not passages:
         return _empty(body.model, _reranks, **_ranking([], NO_USAGE))
-    document = as_object if read_switch(body.return_documents, "return_documents") else None
+    document = as_object if body.return_documents else None
 
     def render(result: RerankResult) -> Rendered:
         results = ranked(result, passages, body.top_n, document=document, text=True)

@@ -26,13 +26,18 @@ from vectord.products.common.inputs import (
     Width,
     check_characters,
     read_inputs,
-    read_switch,
     with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import RankedItem, RerankFields, ranked, with_fields
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
+from vectord.products.common.vectors import (
+    EmbeddingItem,
+    Encoding,
+    TokenUsage,
+    embedding_items,
+    json_answer,
+    token_usage,
+)
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
 
@@ -115,7 +120,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         model=body.model or None,
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
         dimensions=body.dimensions or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
     )
     encoding: Encoding = "base64" if body.encoding_format == "base64" else "float"
 

@@ -32,7 +32,6 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
 from vectord.products.common.ranking import Instruction, QueryTokens, Variables, with_fields
-from vectord.products.common.usage import compute_headers
 from vectord.products.common.vectors import (
     EmbeddingList,
     dump_json,
@@ -41,6 +40,7 @@ from vectord.products.common.vectors import (
     read_encoding,
 )
 from vectord.products.tei.errors import render_openai_error
+from vectord.products.tei.usage import compute_headers
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,

@@ -39,8 +39,7 @@ from vectord.products.common.ranking import (
     read_documents,
     with_fields,
 )
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, json_answer
+from vectord.products.common.vectors import EmbeddingItem, TokenUsage, json_answer, token_usage
 from vectord.products.vllm.chat import (
     Continue,
     GenerationPrompt,

@@ -28,12 +28,17 @@ from vectord.products.common.inputs import (
     join_chunks,
     read_inputs,
     read_kind,
-    read_switch,
     with_nvidia_keys,
 )
 from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
-from vectord.products.common.usage import token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer, read_encoding
+from vectord.products.common.vectors import (
+    EmbeddingItem,
+    Encoding,
+    embedding_items,
+    json_answer,
+    read_encoding,
+    token_usage,
+)
 from vectord.schema import (
     ChunkOptions,
     DocumentsRequest,
@@ -112,7 +117,7 @@ class Embeddings(BaseAnswer):
     names={"inputs": "input", "dimensions": "output_dimension"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    own = TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True)
+    own = TextOptions(truncate=body.truncation, truncate_by_default=True)
     text = with_nvidia_keys(own, body.truncate, body.input_type)
     return _embed(body, read_inputs(body.input), text, render_embeddings)
 
@@ -179,7 +184,7 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
         if not texts or not all(text.strip() for text in texts):  # a blank text has no tokens for a vector
             raise EmptyInput("{field} must hold texts, and none that is blank.", field="inputs", index=index)
     kind = read_kind(body.input_type)
-    cuts = read_switch(body.enable_auto_chunking, "enable_auto_chunking")
+    cuts = body.enable_auto_chunking
     if cuts and kind == "query":
         raise InvalidField("{field} is for documents, not for queries.", field="enable_auto_chunking")
     for name in ("chunk_size", "chunk_overlap"):
@@ -205,7 +210,7 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
         text=TextOptions(kind=kind),
         late=True,
         dimensions=body.output_dimension or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=(dtype,),
     )
     shown = documents if chunks else None
@@ -225,7 +230,7 @@ def _embed(
         model=body.model or None,
         text=text,
         dimensions=body.output_dimension or None,
-        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        force_dimensions=body.force_dimensions is True,
         precisions=(dtype,),
     )
     return Call(request, partial(render, dtype, read_encoding(body.encoding_format)))
@@ -309,10 +314,10 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         query=body.query,
         passages=body.documents,
         model=body.model or None,
-        text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
+        text=TextOptions(truncate=body.truncation, truncate_by_default=True),
         raw=False,
     )
-    shows = read_switch(body.return_documents, "return_documents")
+    shows = body.return_documents
 
     def render(result: RerankResult) -> Rendered:
         data: list[dict[str, Any]] = [

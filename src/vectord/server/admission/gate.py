@@ -60,7 +60,7 @@ class Gate:
 
     def address(self, peer: str, forwarded: Iterable[str]) -> str:
         """The client's `client_address`. peer: of the connection; forwarded: the values of X-Forwarded-For."""
-        return client_address(self._proxies.client_of(peer, forwarded))
+        return client_address(self._proxies.client_of(peer, forwarded) if self._proxies.networks else peer)
 
     def is_proxy(self, peer: str) -> bool:
         return self._proxies.trusts(peer)
@@ -72,10 +72,12 @@ class Gate:
 
         Raises RateLimited, Unauthorized, Forbidden, NoSuchRoute.
         """
-        await self.limits.check(address, key, dialect)
+        limits = self.limits
+        if key is not None or limits.everywhere is not None or dialect in limits.by_dialect:
+            await limits.check(address, key, dialect)
         if admin:
             self.keys.require_admin(key, headers)
-        else:
+        elif key is None and not self.keys.is_open:
             self.keys.require(key, headers)
 
 
@@ -111,7 +113,7 @@ def caller_of(
     operator: bool = False,
 ) -> Caller:
     """headers: names in lower case; name: the request's id, None reads it from the headers; route: the template of the
-    path, or the name of the gRPC method; operator: see `Keys.is_operator`.
+    path, or the name of the gRPC method; operator: see Caller.
 
     A key of one client identifies it, otherwise its address does. A key's lane overrides the header's. Raises
     InvalidField for an invalid lane, fingerprint or timeout.
@@ -124,7 +126,7 @@ def caller_of(
     if timeout is not None and not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= _MAX_TIMEOUT_DIGITS):
         raise InvalidField(INVALID_TIMEOUT, field=name_of_timeout, header=name_of_timeout)
     return Caller(
-        client=client_of(address, key),
+        client=address if key is None else client_of(address, key),
         named=key is not None and not key.shared,
         lane=(key.lane if key is not None else None) or cast("Lane | None", lane),
         request_id=name or request_id(headers),
@@ -132,7 +134,9 @@ def caller_of(
         models=None if key is None else key.models,
         operator=operator,
         deadline_s=None if timeout is None else time.monotonic() + int(timeout) / 1000,
-        expect_fingerprint=read_fingerprint(headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
+        expect_fingerprint=read_fingerprint(headers[EXPECT_FINGERPRINT], EXPECT_FINGERPRINT)
+        if EXPECT_FINGERPRINT in headers
+        else None,
     )
 
 
@@ -142,13 +146,13 @@ class TrustedProxies:
     def __init__(self, trusted: Sequence[str]) -> None:
         """trusted: addresses and networks. Raises ConfigError for anything else."""
         try:
-            self._networks = tuple(map(ip_network, trusted))
+            self.networks = tuple(map(ip_network, trusted))
         except ValueError as problem:
             raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None
         self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
 
     def trusts(self, address: str) -> bool:
-        return bool(self._networks) and self._is_trusted(address)
+        return bool(self.networks) and self._is_trusted(address)
 
     def client_of(self, peer: str, forwarded: Iterable[str]) -> str:
         """The last address that is not a trusted proxy's, of X-Forwarded-For followed by `peer`.
@@ -156,7 +160,7 @@ class TrustedProxies:
         peer: the address of the connection; forwarded: the header's values, in order. The search stops at text that is
         not an address: the proxy that sent it counts as the client. If all are trusted, the first address does.
         """
-        if not self._networks:
+        if not self.networks:
             return peer
         client = peer
         for hop in reversed(",".join(forwarded).split(",")[-MAX_HOPS:]):  # values of the header may contain several
@@ -167,7 +171,7 @@ class TrustedProxies:
 
     def _is_in_a_network(self, address: str) -> bool:
         parsed = _address(address)
-        return parsed is not None and any(parsed in network for network in self._networks)
+        return parsed is not None and any(parsed in network for network in self.networks)
 
 
 def _address(text: str) -> Address | None:

@@ -39,6 +39,7 @@ KEY_UNKNOWN = "The key is not one of this server's."
 KEYS_DIFFER = "Authorization, x-api-key and api-key have different keys; send one of them."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
 KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
+KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key"})
 NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
 
 _log = logging.getLogger("vectord.keys")
@@ -74,7 +75,7 @@ class Keys:
     ) -> None:
         """accepted: keys of the settings by name. A single one is shared by all clients; of two, each is one client.
         requires_scheme: refuse a key that `Authorization` has without the word Bearer."""
-        self._is_open = not accepted and file is None
+        self.is_open = not accepted and file is None  # requests need no key
         self._requires_scheme = requires_scheme
         self._file = file
         shared = len(accepted) == 1
@@ -84,6 +85,7 @@ class Keys:
         ]
         if admin_key:
             self._configured.append(Key(name="settings/admin_key", digest=_digest(admin_key), admin=True, shared=True))
+        self.anyone_operates = self.is_open and not self._configured  # also without a key
         self._from_file: Sequence[Key] = ()
         self._index = self._build_index()
 
@@ -95,7 +97,7 @@ class Keys:
         presented = presented_key(headers)
         if presented is None or (self._requires_scheme and presented == headers.get("authorization")):
             return None
-        if not self._is_open and any(headers.get(name, presented) != presented for name in ("x-api-key", "api-key")):
+        if not self.is_open and any(headers.get(name, presented) != presented for name in ("x-api-key", "api-key")):
             raise MalformedHead(KEYS_DIFFER)
         if self._file is not None and (current := self._file.current()) is not self._from_file:
             self._from_file = current
@@ -118,12 +120,8 @@ class Keys:
 
     def require(self, key: Key | None, headers: Mapping[str, str]) -> None:
         """key: the result of `lookup`. Raises Unauthorized if the server requires a key and this is none."""
-        if key is None and not self._is_open:
+        if key is None and not self.is_open:
             raise Unauthorized(KEY_REQUIRED if presented_key(headers) is None else KEY_UNKNOWN)
-
-    def is_operator(self, key: Key | None) -> bool:
-        """Whether this key has the admin right, or, without a key, whether the server has no keys."""
-        return self._is_open and not self._configured if key is None else key.admin
 
     def require_admin(self, key: Key | None, headers: Mapping[str, str]) -> None:
         """As `require`, for the admin routes. Also raises Forbidden for an ordinary key, and NoSuchRoute if no key has

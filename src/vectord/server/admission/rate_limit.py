@@ -44,18 +44,18 @@ class RateLimits:
 
     def __init__(self, config: ServerConfig, dialects: Sequence[Dialect], buckets: TokenBuckets | None = None) -> None:
         """buckets: None creates them from `config`."""
-        self._everywhere, self._by_dialect = _rates(config, dialects)
+        self.everywhere, self.by_dialect = _rates(config, dialects)
         self._has_quotas = config.api_keys_file is not None  # any key may get a quota while the server runs
         self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
 
     def open(self) -> None:
         """Prepare the buckets at startup if anything is limited, so that the first request does not wait."""
-        if self._everywhere is not None or self._by_dialect or self._has_quotas:
+        if self.everywhere is not None or self.by_dialect or self._has_quotas:
             self._buckets.open()
 
     async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
         """Count one request. dialect: None if the body decides it later. Raises RateLimited."""
-        draws = [] if self._everywhere is None else [Draw(self._everywhere, f"address:{address}")]
+        draws = [] if self.everywhere is None else [Draw(self.everywhere, f"address:{address}")]
         if dialect is not None:
             draws += self._dialect_draws(address, key, dialect)
         await self._draw([*draws, *_key_draws(key)])
@@ -66,7 +66,7 @@ class RateLimits:
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """Count the request for the dialect that its body selected. Raises RateLimited."""
-        if dialect in self._by_dialect:
+        if dialect in self.by_dialect:
             await self._draw(list(self._dialect_draws(address, key, dialect)))
 
     async def spend(self, key: Key | None, result: Result | BatchResult) -> None:
@@ -79,7 +79,7 @@ class RateLimits:
         await self._buckets.close()
 
     def _dialect_draws(self, address: str, key: Key | None, dialect: str) -> Iterator[Draw]:
-        rate = self._by_dialect.get(dialect)
+        rate = self.by_dialect.get(dialect)
         if rate is not None:
             owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
             yield Draw(rate, f"{dialect}:{owner}")

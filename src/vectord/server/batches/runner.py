@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -21,16 +21,13 @@ from typing import ParamSpec, TypeVar
 from vectord.engine.client import EngineClient
 from vectord.errors import (
     UNFORESEEN,
-    InferenceFailed,
     InvalidRequest,
     ModelFailed,
     Overloaded,
     Unauthorized,
     Unavailable,
     VectordError,
-    drop_frames,
 )
-from vectord.housekeeping import Housekeeping
 from vectord.observability.logs import log_failure
 from vectord.products.common.batches import (
     MAX_LINES,
@@ -53,14 +50,14 @@ from vectord.products.common.batches import (
 )
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered
 from vectord.products.common.vectors import render_row_by_row
-from vectord.schema import Caller, EmbedRequest, Result
-from vectord.server.admission.gate import Gate
+from vectord.schema import Caller, EmbedRequest, Request, Result
+from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.admission.keys import Key
 from vectord.server.batches.store import BatchStore, DiskFull, Shelf, full_disk_detected, request_id
-from vectord.server.http.handler import LARGE_BYTES
 from vectord.server.http.hardening.body import check_shape
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.http.routing import Table
+from vectord.server.pipeline import RequestPipeline
 
 CONCURRENT_LINES = 8  # of one batch; each owner runs one batch at a time
 RUNNING_LINES = 32  # of all batches
@@ -75,16 +72,16 @@ T = TypeVar("T")
 
 
 class BatchRunner:
-    def __init__(self, store: BatchStore, engine: EngineClient, table: Table, gate: Gate, guards: Guards) -> None:
+    def __init__(
+        self, store: BatchStore, engine: EngineClient, table: Table, pipeline: RequestPipeline, guards: Guards
+    ) -> None:
         self._store = store
         self._engine = engine
         self._table = table
-        self._gate = gate
+        self._pipeline = pipeline
         self._guards = guards
-        self._housekeeping = Housekeeping("spending a key's quota")
         self._storing = asyncio.Lock()  # one call of the store at a time
         self._places = asyncio.Semaphore(RUNNING_LINES)
-        self._parsing = asyncio.Lock()  # one large line at a time: its parser delays the event loop
         self._workers: dict[str, asyncio.Task[None]] = {}  # by owner
         self._windows: dict[str, asyncio.Timeout] = {}  # of running batches
 
@@ -299,7 +296,8 @@ class BatchRunner:
 
     async def _answer(self, shelf: Shelf, batch: StoredBatch, index: int, line: bytes) -> tuple[bytes, bool]:
         """The result of one line, and whether it succeeded. Raises Unauthorized if the owner's key was removed."""
-        key = self._gate.keys.named(shelf.owner) if shelf.owner else None
+        keys = self._pipeline.gate.keys
+        key = keys.named(shelf.owner) if shelf.owner else None
         if shelf.owner and key is None:
             raise Unauthorized("")
         request = await asyncio.to_thread(read_request_line, line, batch.endpoint)
@@ -310,7 +308,7 @@ class BatchRunner:
             request_id=request_id(batch, index),
             route=batch.endpoint,
             models=None if key is None else key.models,
-            operator=self._gate.keys.is_operator(key),
+            operator=keys.anyone_operates if key is None else key.admin,
         )
         rendered = await self._rendered(bytes(request.body), caller, key)
         result = await asyncio.to_thread(
@@ -324,7 +322,8 @@ class BatchRunner:
         endpoint, render_error = found.endpoint, found.endpoint.render_error
         models = LazyModelList(self._engine, caller)
         models.load()
-        call: Call | None = None
+        record = self._pipeline.begin("POST", endpoint.route, endpoint.owner, {REQUEST_ID: caller.request_id})
+        record.key = key
 
         def parse() -> Call:
             nonlocal render_error
@@ -336,38 +335,31 @@ class BatchRunner:
         try:
             if not endpoint.choices:
                 raise endpoint.error or VectordError(UNFORESEEN)
-            async with self._parsing if len(body) > LARGE_BYTES else nullcontext():
-                call = await asyncio.to_thread(parse)
-            result = await self._result(call, caller, key)
-            return await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
+            return await self._pipeline.answer(record, caller, parse, len(body), partial(self._ask, key), _render)
         except Exception as cause:
-            error = cause if isinstance(cause, VectordError) else VectordError(UNFORESEEN)
-            if error is not cause or isinstance(error, InferenceFailed):
-                log_failure(cause, request_id=caller.request_id, method="POST", route=caller.route)
-            drop_frames(cause)
-            return render_error(error if call is None else call.named(error))
+            return render_error(self._pipeline.failed(record, cause))
 
-    async def _result(self, call: Call, caller: Caller, key: Key | None) -> Result:
+    async def _ask(self, key: Key | None, request: Request | BatchRequest, caller: Caller) -> Result:
         """Retries while the server is busy or the key's limits are reached: the batch's window bounds the time.
 
         Raises ModelFailed at once: its owner's other lines and batches may use other models.
         """
-        request = call.request
         assert not isinstance(request, BatchRequest)
         if isinstance(request, EmbedRequest):
             request = replace(request, waits=True)
         while True:
             try:
                 async with self._places:
-                    await self._gate.limits.check_key(key)
-                    result = await self._engine.answer(request, caller)
+                    await self._pipeline.gate.limits.check_key(key)
+                    return await self._engine.answer(request, caller)
             except ModelFailed:
                 raise
             except (Overloaded, Unavailable) as refused:
                 await asyncio.sleep(min(max(refused.retry_after_s, 0.05), MAX_RETRY_S))
-            else:
-                await self._housekeeping.wait(self._gate.limits.spend(key, result))
-                return result
+
+
+async def _render(call: Call, result: Result | BatchResult) -> Rendered:
+    return await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
 
 
 def _page(items: Sequence[T], newest_first: bool, after: str | None, limit: int) -> tuple[Sequence[T], bool]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError, Message
 
 from vectord import schema
-from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge, TooManyInputs
+from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge, TooManyInputs, VectordError
 from vectord.schema import Request, Result, Side, TextOptions
 from vectord.server.grpc import answers
 from vectord.server.grpc import tei_pb2 as pb
@@ -46,6 +46,9 @@ class ParsedMessage:
     request: Request
     render: Callable[[Any], Message]  # takes the result of `request`
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+
+    def named(self, error: VectordError) -> VectordError:
+        return error.named(self.names)
 
     def write(self, result: Result) -> bytes:
         content: bytes = self.render(result).SerializeToString()

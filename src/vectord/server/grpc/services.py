@@ -12,21 +12,20 @@ before it requests the handler.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 import grpc
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, VectordError
-from vectord.observability.exchange import Steps
 from vectord.products.common.errors import retry_after_s
-from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import sentence_of
-from vectord.schema import Request, Result, Usage
+from vectord.products.tei.usage import compute_headers
+from vectord.schema import Caller, RerankRequest, Result, Usage
 from vectord.server.grpc.call import (
     SMALL_BYTES,
     Context,
@@ -45,9 +44,10 @@ from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.pipeline import RequestPipeline
+from vectord.server.pipeline import Asked, RequestPipeline
 from vectord.server.results import result_headers
 
+C = TypeVar("C", bound=Asked)
 T = TypeVar("T")
 Messages: TypeAlias = AsyncIterator[bytes]
 
@@ -59,9 +59,18 @@ STREAM_SLOTS = 32
 SINGLE_GRACE_S = 2.0  # 4 MiB in this time are 17 Mbit/s; applies only if other calls wait
 STREAM_GRACE_S = 10.0
 SINGLE_TIMEOUT_S = 60.0
-READ_ON_LOOP_BYTES = 2**14  # larger messages are decoded in a thread
 TOO_MUCH_METADATA = "A call may have at most {limit} metadata entries."
 RANK_NAMES: Mapping[str, str] = {**NAMES, "passages": "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class RankMessage:
+    """One message of RerankStream, which has no response of its own."""
+
+    request: RerankRequest
+
+    def named(self, error: VectordError) -> VectordError:
+        return error.named(RANK_NAMES)
 
 
 class Services:
@@ -143,27 +152,29 @@ class Services:
         content = await self._single.read(messages)
         if content is None:
             raise MalformedBody("The call ended without a message.")
-        received_s = time.perf_counter()
-        message = await self._read(method, content)
-        parsed_s = time.perf_counter()
-        result = await self._ask(message.request, message.names, len(content), call)
-        answered_s = time.perf_counter()
-        await call.context.send_initial_metadata(_initial_metadata(result, call))
-        written = await self._writer.write(message, result)
+
+        async def write(message: ParsedMessage, result: Any) -> bytes:
+            await call.context.send_initial_metadata(_initial_metadata(result, call))
+            return await self._writer.write(message, result)
+
+        read = partial(method.read, content, self._max_inputs)
+        written = await self._pipeline.answer(
+            call.record, call.caller, read, len(content), partial(self._ask, len(content), call), write
+        )
         if len(written) > SMALL_BYTES:
             unread = UnreadResponses(self._writer)
             unread.add(written)
             call.context.add_done_callback(unread.end)
-        call.record.exchange.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
         return written
 
     async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:
         unread = UnreadResponses(self._writer)
 
-        async def answer(content: bytes) -> bytes:
-            message = await self._read(method, content)
-            result = await self._ask_until_room(message.request, message.names, len(content), call)
+        async def write(message: ParsedMessage, result: Any) -> bytes:
             return unread.add(await retry_overloaded(lambda: self._writer.write(message, result)))
+
+        async def answer(content: bytes) -> bytes:
+            return await self._answer(partial(method.read, content, self._max_inputs), len(content), call, write)
 
         async def deliver(written: bytes) -> None:
             await call.context.write(written)
@@ -178,8 +189,11 @@ class Services:
     async def _rank(self, messages: Messages, call: GrpcCall) -> bytes:
         stream = RankStream(self._room.limit_bytes)
 
+        async def show(message: RankMessage, result: Any) -> Result:
+            return cast("Result", result)
+
         async def answer(content: bytes) -> Result:
-            return await self._ask_until_room(stream.read(content), RANK_NAMES, len(content), call)
+            return await self._answer(lambda: RankMessage(stream.read(content)), len(content), call, show)
 
         async def add(result: Result) -> None:
             stream.add(result)
@@ -188,16 +202,24 @@ class Services:
         await in_order(received, answer, add, max_active=MAX_ACTIVE_SHORT, limit_bytes=limit_bytes)
         return await asyncio.to_thread(stream.response)
 
-    async def _read(self, method: Method, content: bytes) -> ParsedMessage:
-        if len(content) <= READ_ON_LOOP_BYTES:
-            return method.read(content, self._max_inputs)
-        return await asyncio.to_thread(method.read, content, self._max_inputs)
+    async def _answer(
+        self,
+        read: Callable[[], C],
+        n_bytes: int,
+        call: GrpcCall,
+        write: Callable[[C, Any], Awaitable[T]],
+    ) -> T:
+        """What to send for one message of a stream, which waits where a single one would be refused, as in TEI."""
 
-    async def _ask_until_room(self, request: Request, names: Mapping[str, str], n_bytes: int, call: GrpcCall) -> Result:
-        return await retry_overloaded(lambda: self._ask(request, names, n_bytes, call))
+        async def ask(request: Any, caller: Caller) -> Result:
+            return await retry_overloaded(lambda: self._ask(n_bytes, call, request, caller))
 
-    async def _ask(self, request: Request, names: Mapping[str, str], n_bytes: int, call: GrpcCall) -> Result:
-        """names: of fields, for errors; n_bytes: of the message.
+        answered = await self._pipeline.answer(call.record, call.caller, read, n_bytes, ask, write)
+        call.record.exchange.steps = None  # each message has its own
+        return answered
+
+    async def _ask(self, n_bytes: int, call: GrpcCall, request: Any, caller: Caller) -> Result:
+        """n_bytes: of the message.
 
         Raises RateLimited, since each message counts as a request, and Overloaded, also if the messages in progress
         hold too many bytes together.
@@ -205,17 +227,13 @@ class Services:
         await self._pipeline.gate.limits.check(call.record.address, call.record.key, None)
         self._room.hold(n_bytes)
         try:
-            result = await self._engine.answer(request, call.caller)
-        except VectordError as error:
-            raise error.named(names) from error.__cause__
+            return await self._engine.answer(request, caller)
         finally:
             self._room.release(n_bytes)
-        await self._pipeline.account(call.record, result)
-        return result
 
 
 async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
-    """The result of `work`. A stream waits where a single message would be refused, as in TEI."""
+    """The result of `work`, once there is room."""
     while True:
         try:
             return await work()

@@ -20,7 +20,7 @@ import zstandard
 from vectord.errors import MalformedHead, NoSuchRoute
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.batches import NO_SUCH_FILE, BatchResult, StoredContent
-from vectord.products.common.dialect import Call, Rendered
+from vectord.products.common.dialect import Call, Rendered, RenderError
 from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
@@ -58,7 +58,7 @@ log = logging.getLogger("vectord.server")
 
 @dataclass(slots=True)
 class HttpCall:
-    """One HTTP request while it is answered. result: None before it, and for an error or a page."""
+    """One HTTP request while it is answered. render_error: of the path, then of the product that the body selects."""
 
     scope: Mapping[str, Any]
     headers: Sequence[tuple[str, str]]  # one by one; `record.headers` has them by name
@@ -66,7 +66,8 @@ class HttpCall:
     record: RequestRecord
     body: Body
     receive: Receive
-    result: Result | BatchResult | None = None
+    render_error: RenderError
+    result: Result | BatchResult | None = None  # None before it, and for an error or a page
 
 
 class Responder:
@@ -92,7 +93,8 @@ class Responder:
         """
         numbers = count_numbers(result)
         if numbers <= SMALL_NUMBERS:
-            return await self._with_first_piece(call.answered(result))
+            rendered = call.answered(result)
+            return rendered if rendered.file is None else await self._with_first_piece(rendered, rendered.file)
         async with self._backpressure.room(numbers * BYTES_PER_NUMBER):
             if numbers <= RENDER_ON_LOOP_NUMBERS:
                 rendered = call.answered(result)
@@ -121,7 +123,14 @@ class Responder:
                 headers[SERVER_TIMING] = server_timing(record.exchange.steps, record.exchange.timings)
         if record.span is not None:
             headers[TRACEPARENT] = record.span.traceparent
-        content = await self._compressed(rendered, headers, record.headers.get("accept-encoding"))
+        content = rendered.body
+        # Binary vectors are not compressed: it saves 8 % for ten times the cost of copying them.
+        is_text = rendered.content_type.startswith(("application/json", "text/"))
+        if is_text and 0 < self._compress_min_bytes <= len(content) and "content-encoding" not in headers:
+            headers["vary"] = "accept-encoding"
+            if (coding := coding_for(record.headers.get("accept-encoding"))) is not None:
+                headers["content-encoding"] = coding
+                content = await compressed(content, coding)
         n_bytes = len(content) if rendered.file is None else rendered.file.n_bytes
         if n_bytes:
             headers["content-type"] = rendered.content_type
@@ -154,35 +163,19 @@ class Responder:
             sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
 
-    async def _with_first_piece(self, rendered: Rendered) -> Rendered:
+    async def _with_first_piece(self, rendered: Rendered, file: StoredContent) -> Rendered:
         """With the beginning of its file as the body, so that an unreadable file is an error and not a broken response.
 
         Raises NoSuchRoute for a file that was deleted meanwhile, OSError.
         """
-        if rendered.file is None:
-            return rendered
         try:
-            return replace(rendered, body=await self._piece(rendered.file, 0))
+            return replace(rendered, body=await self._piece(file, 0))
         except FileNotFoundError:
             raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
 
     async def _piece(self, file: StoredContent, start: int) -> bytes:
         async with self._file_threads:
             return await asyncio.to_thread(file.read, start, FILE_PIECE_BYTES)
-
-    async def _compressed(self, rendered: Rendered, headers: dict[str, str], accept: str | None) -> bytes:
-        """The body to send, compressed if that is worthwhile and accepted; adds the headers of its coding."""
-        # Binary vectors are not compressed: it saves 8 % for ten times the cost of copying them.
-        is_text = rendered.content_type.startswith(("application/json", "text/"))
-        is_worthwhile = is_text and 0 < self._compress_min_bytes <= len(rendered.body)
-        if not is_worthwhile or "content-encoding" in headers:
-            return rendered.body
-        headers["vary"] = "accept-encoding"
-        coding = coding_for(accept)
-        if coding is None:
-            return rendered.body
-        headers["content-encoding"] = coding
-        return await compressed(rendered.body, coding)
 
     def _closing_headers(self, call: HttpCall, headers: dict[str, str]) -> bool:
         """Add `connection: close` if the connection must end. Return whether to read the rest of an upload first."""
@@ -210,9 +203,8 @@ async def _disconnect(call: HttpCall) -> None:
 
 
 async def compressed(body: bytes, coding: Coding) -> bytes:
-    def compress() -> bytes:
-        if coding == "gzip":
-            return zlib.compress(body, LEVEL, GZIP)
-        return zstandard.ZstdCompressor(level=LEVEL).compress(body)  # a compressor must not be shared between threads
-
+    if coding == "gzip":
+        compress = partial(zlib.compress, body, LEVEL, GZIP)
+    else:  # a compressor must not be shared between threads
+        compress = partial(zstandard.ZstdCompressor(level=LEVEL).compress, body)
     return compress() if len(body) <= COMPRESS_ON_LOOP_BYTES else await asyncio.to_thread(compress)

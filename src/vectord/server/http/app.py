@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from vectord import __version__
 from vectord.config import ServerConfig
@@ -65,11 +65,9 @@ class App(Starlette):
         super().__init__(lifespan=lifespan)
         self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await super().__call__(scope, receive, send)
-        else:
-            await self._handler(scope, receive, send)
+    def build_middleware_stack(self) -> ASGIApp:
+        """Starlette calls this once, before the first event."""
+        return self._handler
 
 
 def create_app(
@@ -97,7 +95,7 @@ def create_app(
 
     runner = None
     if batches is not None:
-        runner = BatchRunner(batches, engine, table, gate, guards_of(engine, config))
+        runner = BatchRunner(batches, engine, table, pipeline, guards_of(engine, config))
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -28,17 +29,17 @@ def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
     )
 
 
+@dataclass(eq=False)
 class LazyModelList(Sequence[ModelInfo]):
     """The models that the caller may use, the default first and failed ones last. Asks the engine at first use. For one
     request."""
 
-    def __init__(self, engine: EngineClient, caller: Caller = ANYONE) -> None:
-        self._engine = engine
-        self._caller = caller
+    engine: EngineClient
+    caller: Caller = ANYONE
 
     @cached_property
     def _models(self) -> Sequence[ModelInfo]:
-        return failed_last(self._engine.models(self._caller).models)
+        return failed_last(self.engine.models(self.caller).models)
 
     def load(self) -> None:
         """Ask now, on the event loop, before a thread reads the list."""

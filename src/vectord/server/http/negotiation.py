@@ -42,20 +42,25 @@ SEVERAL_PRECISIONS = (
 )
 
 
+@functools.lru_cache(maxsize=256)
+def vector_format(accept: str | None) -> Accepted | None:
+    """The format for vectors that an Accept header prefers; None for the product's own."""
+    # `max` returns the first of several entries with the same quality.
+    preferred = max(accepted(accept), key=lambda entry: entry.quality, default=None)
+    return preferred if preferred is not None and preferred.quality and preferred.name in (OCTETS, ARROW) else None
+
+
 def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
     """`call`, rendered in the format that the client prefers.
 
     Raises NotAcceptable, before anything is computed, if that format cannot represent the vectors.
     """
-    if not isinstance(call.request, EmbedRequest | DocumentsRequest):
-        return call
-    # `max` returns the first of several entries with the same quality.
-    preferred = max(accepted(headers.get("accept")), key=lambda entry: entry.quality, default=None)
-    if preferred is None or not preferred.quality or preferred.name not in (OCTETS, ARROW):
+    form = vector_format(headers.get("accept"))
+    if form is None or not isinstance(call.request, EmbedRequest | DocumentsRequest):
         return call
     if not call.binary:
         raise NotAcceptable(JSON_ONLY, field="accept")
-    return _as_arrow(call) if preferred.name == ARROW else _as_octets(call, preferred.parameters.get("dtype"))
+    return _as_arrow(call) if form.name == ARROW else _as_octets(call, form.parameters.get("dtype"))
 
 
 def _as_arrow(call: Call) -> Call:
@@ -97,11 +102,8 @@ class Accepted(NamedTuple):
 
 def accepted(header: str | None) -> Sequence[Accepted]:
     """The entries of an Accept or Accept-Encoding header, in order."""
-    return _entries(header) if header and len(header) <= MAX_ACCEPT_LENGTH else ()
-
-
-@functools.lru_cache(maxsize=256)
-def _entries(header: str) -> Sequence[Accepted]:
+    if not header or len(header) > MAX_ACCEPT_LENGTH:
+        return ()
     entries = []
     for part in header.lower().split(","):
         name, *pieces = (piece.strip() for piece in part.split(";"))
@@ -129,6 +131,7 @@ def _quality(text: str) -> float:
     return quality if 0 <= quality <= 1 else 1.0
 
 
+@functools.lru_cache(maxsize=256)
 def coding_for(accept_encoding: str | None) -> Coding | None:
     """The preferred coding that an Accept-Encoding header accepts, by name or by `*`; None if it accepts neither."""
     if quality_of("zstd", accept_encoding):  # only by name: a client that sends * may not support zstd

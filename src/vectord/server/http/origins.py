@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class Origins:
         domains = () if config.host in LOOPBACK else network_domains(resolver_file)
         self._domains = tuple(f".{domain}" for domain in (*LOCAL_DOMAINS, *domains))
         self._names = {config.host.lower(), socket.gethostname().lower()}
+        self._knows_host = lru_cache(maxsize=1024)(self.knows_host)
 
     def allows(self, origin: str) -> bool:
         """Whether `cors_allow_origin` lists the origin, or all of them."""
@@ -64,7 +66,7 @@ class Origins:
             return
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
         # With TLS a browser has compared the certificate with the name.
-        if scope.get("scheme") != "https" and not self.knows_host(host_name(host) or ""):
+        if scope.get("scheme") != "https" and not self._knows_host(host_name(host) or ""):
             raise Forbidden(FOREIGN_HOST)
         if site in ("same-origin", "none"):  # set by browsers, never by pages
             return

@@ -8,7 +8,7 @@ dialects, the body's top-level keys select one, then their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -51,7 +51,7 @@ class Choice:
     route: Route
     fallback: RenderError | None = None  # if the body did not select the product
 
-    @property
+    @cached_property
     def render_error(self) -> RenderError:
         return self.fallback or self.route.render_error or self.dialect.render_error
 
@@ -123,12 +123,16 @@ class Endpoint:
         If there is none, the owner parses the body, and its errors have the form of the path."""
         if len(self.choices) == 1:
             return self.choices[0]
-        keys = _keys(body)
-        fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)]
+        keys: Collection[str]
+        try:
+            keys = _top_level.decode(body).keys()
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):  # no JSON object
+            keys = ()
+        fitting = [choice for choice in self.choices if not choice.route.keys.isdisjoint(keys)]
         if not fitting:
             return replace(self.choices[0], fallback=self.render_error)
         fitting = [choice for choice in fitting if choice.dialect.name == self.preferred] or fitting
-        return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
+        return next((choice for choice in fitting if not choice.route.signs.isdisjoint(keys)), fitting[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,9 @@ class Table:
 
     def find(self, method: str, path: str) -> Found:
         """The endpoint of `path`; one with NoSuchRoute or MethodNotAllowed if there is none."""
+        exact = self._exact.get(path)
+        if exact is not None and (served := exact.get(method)) is not None:
+            return Found(served)
         needed = "GET" if method == "HEAD" else method
         methods, values = self._methods(needed, path.rstrip("/") or "/")
         if not methods and (other := self._other_form(path)):
@@ -273,11 +280,3 @@ def _compile(template: str) -> re.Pattern[str]:
         pattern += f"(?P<{match[1]}>{'.+' if match[2] else '[^/]+'})"
         end = match.end()
     return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
-
-
-def _keys(body: Content) -> frozenset[str]:
-    """The top-level keys of a JSON object; none for anything else."""
-    try:
-        return frozenset(_top_level.decode(body))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return frozenset()

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.checkpoints.small_hub import MODEL
 from tests.server.pages.console.visit import ADMIN_KEY, AXE, HOSTILE, KEY, Visit, run, use_tool
 
-from vectord.observability.activity import Activity
+from vectord.observability.metrics import Activity
 
 SHOW = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,12 @@ from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, Unsupport
 from vectord.products.common.body import Content
 from vectord.server.http.hardening.decompression import decompress, encoding_of, too_large
 
-T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 
 MIN_BYTES = 16_384  # of an unfinished body must arrive
 MIN_BYTES_S = 10.0  # within this time
 
 MAX_BODIES = 8  # body limits that all bodies may hold together
-LARGE_AT_ONCE = 1  # bodies that are decompressed or parsed; bombs of 16 clients in 7 threads delayed probes by 200 ms
 GRACE_S = 10.0  # age at which an upload may be aborted to make room
 
 NOT_JSON = "Bodies are read as JSON only; send Content-Type: application/json."
@@ -43,9 +42,10 @@ class ClientDisconnected(Exception):
     """There is no client left to answer."""
 
 
-def check_media_type(headers: Mapping[str, str]) -> None:
+@lru_cache(maxsize=256)
+def check_media_type(content_type: str) -> None:
     """Raises UnsupportedMediaType for a Content-Type that cannot be JSON, such as multipart."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = content_type.partition(";")[0].strip().lower()
     if kind not in _MEDIA_TYPES and not kind.endswith("+json"):
         raise UnsupportedMediaType(NOT_JSON)
 
@@ -56,13 +56,13 @@ class BodyRoom:
     `hold` and `release` may be called on any thread, everything else on the event loop.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        """limit_bytes: of one body."""
+    def __init__(self, limit_bytes: int, large: asyncio.Semaphore | None = None) -> None:
+        """limit_bytes: of one body. large: see RequestPipeline; None: this room's own."""
         self.limit_bytes = limit_bytes
         self.room_bytes = MAX_BODIES * limit_bytes
         self.held_bytes = 0
-        self.large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._uploads: dict[Body, None] = {}  # bodies that have not arrived completely, oldest first
+        self.large = large or asyncio.Semaphore(1)
+        self.uploads: dict[Body, None] = {}  # bodies that have not arrived completely, oldest first
         self._lock = threading.Lock()
 
     def hold(self, n_bytes: int) -> None:
@@ -77,18 +77,12 @@ class BodyRoom:
         with self._lock:
             self.held_bytes -= n_bytes
 
-    def begin(self, upload: Body) -> None:
-        self._uploads[upload] = None
-
-    def end(self, upload: Body) -> None:
-        self._uploads.pop(upload, None)
-
     def make_room(self, n_bytes: int, now_s: float) -> None:
         """Abort the oldest uploads above GRACE_S until there is room, so that slow uploads do not block others."""
-        for upload in list(self._uploads):
+        for upload in list(self.uploads):
             if self.held_bytes + n_bytes <= self.room_bytes or now_s - upload.began_s <= GRACE_S:
                 return
-            self.end(upload)
+            del self.uploads[upload]
             upload.abort()
 
 
@@ -96,13 +90,25 @@ class Body:
     """One request's body. Holds its bytes in the room until `release`.
 
     content: the result of `read`, until `release`. finished: the whole body was read from the connection. began_s: of
-    the read, by the event loop's clock.
+    the read, by the event loop's clock. declared_bytes: Content-Length, 0 without one.
     """
 
-    __slots__ = ("_headers", "_held_bytes", "_receive", "_room", "_scope", "began_s", "content", "finished")
+    __slots__ = (
+        "_headers",
+        "_held_bytes",
+        "_receive",
+        "_room",
+        "_scope",
+        "began_s",
+        "content",
+        "declared_bytes",
+        "finished",
+    )
 
     def __init__(self, receive: Receive, headers: Mapping[str, str]) -> None:
-        self.finished = "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
+        length = headers.get("content-length", "0")  # the HTTP parser accepts digits only, and one value
+        self.declared_bytes = int(length) if length.isdecimal() and len(length) < 20 else 0
+        self.finished = "transfer-encoding" not in headers and length == "0"
         self.began_s = 0.0
         self.content: Content = b""
         self._receive = receive
@@ -117,11 +123,18 @@ class Body:
         Raises PayloadTooLarge, UnsupportedMediaType (unknown Content-Encoding), MalformedBody (incomplete, or invalid
         in its Content-Encoding), Overloaded (no room), UploadTooSlow, ClientDisconnected.
         """
-        encoding = encoding_of(self._headers)
+        encoding = encoding_of(self._headers) if "content-encoding" in self._headers else None
         if self.declared_bytes > room.limit_bytes:
             raise too_large(room.limit_bytes)
         self._room = room
-        received = await self._received(room)
+        self.began_s = asyncio.get_running_loop().time()
+        received: Content = await self._next()
+        if not self.finished:  # a body that arrives in one piece holds no room
+            received = await self._rest(bytes(received), room)
+        if len(received) > room.limit_bytes:
+            raise too_large(room.limit_bytes)
+        if len(received) < self.declared_bytes:
+            raise MalformedBody(CUT_OFF, given=len(received), limit=self.declared_bytes)
         if encoding is not None:
             received = await decompress(received, encoding, room.limit_bytes, self._hold, room.large)
         self.content = received
@@ -130,7 +143,7 @@ class Body:
     def release(self) -> None:
         """The body is parsed or refused. Repeated calls have no effect."""
         self.content = b""
-        if self._room is not None:
+        if self._room is not None and self._held_bytes:
             self._room.release(self._held_bytes)
             self._held_bytes = 0
 
@@ -153,23 +166,32 @@ class Body:
         """Whether the rest may be more than `limit_bytes`: then closing the connection is cheaper than reading it."""
         return "transfer-encoding" in self._headers or self.declared_bytes > limit_bytes
 
-    @property
-    def declared_bytes(self) -> int:
-        """Content-Length, 0 without one. The HTTP parser accepts digits only, and one value."""
-        value = self._headers.get("content-length", "0")
-        return int(value) if value.isdecimal() and len(value) < 20 else 0
+    async def _rest(self, part: bytes, room: BodyRoom) -> bytearray:
+        """`part` and everything after it. Each MIN_BYTES extend the deadline.
 
-    async def _received(self, room: BodyRoom) -> Content:
-        """The body without its transfer encoding. A body that arrives in one piece holds no room."""
-        self.began_s = asyncio.get_running_loop().time()
-        first = await self._next()
-        if self.finished:
-            self._check_length(len(first), room.limit_bytes)
-            return first
-        room.begin(self)
+        The result is no `bytes`: a copy of 32 MiB would stop the event loop for 30 ms.
+        """
+        whole = bytearray()
+        loop = asyncio.get_running_loop()
+        since_bytes = 0
+        room.uploads[self] = None
         try:
             async with asyncio.timeout(MIN_BYTES_S) as self._scope:
-                whole = await self._rest(first, room)
+                while True:
+                    if room.held_bytes + len(part) > room.room_bytes:
+                        room.make_room(len(part), loop.time())
+                    if part:
+                        self._hold(len(part))
+                    whole += part
+                    if len(whole) > room.limit_bytes:
+                        raise too_large(room.limit_bytes)
+                    if self.finished:
+                        return whole
+                    since_bytes += len(part)
+                    if since_bytes >= MIN_BYTES:
+                        self._scope.reschedule(loop.time() + MIN_BYTES_S)
+                        since_bytes = 0
+                    part = await self._next()
         except TimeoutError:
             self.release()
             raise too_slow() from None
@@ -177,28 +199,7 @@ class Body:
             self.release()
             raise
         finally:
-            room.end(self)
-        self._check_length(len(whole), room.limit_bytes)
-        return whole  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
-
-    async def _rest(self, part: bytes, room: BodyRoom) -> bytearray:
-        """`part` and everything after it. Each MIN_BYTES extend the deadline."""
-        whole = bytearray()
-        loop = asyncio.get_running_loop()
-        since_bytes = 0
-        while True:
-            room.make_room(len(part), loop.time())
-            self._hold(len(part))
-            whole += part
-            if len(whole) > room.limit_bytes:
-                raise too_large(room.limit_bytes)
-            if self.finished:
-                return whole
-            since_bytes += len(part)
-            if since_bytes >= MIN_BYTES and self._scope is not None:
-                self._scope.reschedule(loop.time() + MIN_BYTES_S)
-                since_bytes = 0
-            part = await self._next()
+            room.uploads.pop(self, None)
 
     def _hold(self, n_bytes: int) -> None:
         """Count bytes against the room. Called on any thread."""
@@ -213,12 +214,6 @@ class Body:
         self.finished = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
         return body
-
-    def _check_length(self, received_bytes: int, limit_bytes: int) -> None:
-        if received_bytes > limit_bytes:
-            raise too_large(limit_bytes)
-        if received_bytes < self.declared_bytes:
-            raise MalformedBody(CUT_OFF, given=received_bytes, limit=self.declared_bytes)
 
 
 def too_slow() -> UploadTooSlow:
@@ -289,38 +284,31 @@ def _counts(body: Content) -> tuple[int, int, int]:
 WATCH_AFTER_S = 0.25
 
 
-async def cancel_on_disconnect(work: Awaitable[T], receive: Receive) -> T:
-    """The result of `work`, which runs in the caller's task. Raises ClientDisconnected after cancelling it."""
-    watch = _Watch(receive)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not watch.disconnected:
-            raise
-        raise ClientDisconnected from None
-    finally:
-        watch.end()
+class WatchingDisconnect:
+    """`with`: cancels the block, in the caller's task, if the client disconnects; then raises ClientDisconnected."""
 
-
-class _Watch:
-    """Cancels the current task if the client disconnects. Ends before that task does anything else."""
+    __slots__ = ("_receive", "_task", "_timer", "_watcher", "disconnected")
 
     def __init__(self, receive: Receive) -> None:
         self.disconnected = False
         self._receive = receive
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"
         self._task = task
-        self._watcher: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin)
 
-    def end(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None  # its exception refers to this object: a cycle, which would keep the request's body
         if self.disconnected:
             self._task.uncancel()
+            if kind is asyncio.CancelledError:
+                raise ClientDisconnected from None
 
     def _begin(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._wait())

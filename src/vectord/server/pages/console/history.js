@@ -1,6 +1,6 @@
 // What happened when: steps of one second while the page is open, and the server's own steps of the last hour.
 //
-// A step has the differences of the server's sums, and its sizes at the end. observability/activity.py makes the same.
+// A step has the differences of the server's sums, and its sizes at the end. observability/metrics.py makes the same.
 
 const SECONDS_KEPT = 130; // one-second steps, for the range of two minutes
 const STEPS_KEPT = 366;

@@ -11,9 +11,8 @@ from tests.observability.test_server_metrics import gauges
 
 from vectord.engine.events import RequestEnded
 from vectord.observability import metrics as module
-from vectord.observability.activity import RECENT, STEPS
 from vectord.observability.exchange import Exchange
-from vectord.observability.metrics import FigurePart, Metrics
+from vectord.observability.metrics import RECENT, STEPS, FigurePart, Metrics
 from vectord.schema import Caller, TextLength, Timings
 
 

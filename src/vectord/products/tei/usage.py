@@ -1,29 +1,8 @@
-"""The cost of a request: OpenAI's `usage`, and the headers of TEI and its fork embedding_server."""
+"""The cost of a request in the headers of TEI and its fork embedding_server."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from vectord.schema import Usage
-
-
-class TokenUsage(msgspec.Struct):
-    """Processed tokens."""
-
-    prompt_tokens: int
-    total_tokens: int  # the same: nothing is generated
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
-
-
-def token_usage(usage: Usage) -> dict[str, Any]:
-    """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
-    shown: dict[str, Any] = {"prompt_tokens": usage.tokens, "total_tokens": usage.tokens}
-    truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
-    if truncated:
-        shown["truncated_inputs"] = truncated
-    return shown
 
 
 def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, str]:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.products.results import usage
 
-from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.vectors import TokenUsage, dump_json, token_usage
+from vectord.products.tei.usage import compute_headers
 from vectord.schema import TextLength, Usage
 
 
