@@ -280,15 +280,9 @@ class TextLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds. `tokenize_s`, `queue_s`, `inference_s` are means over the texts; a cached text counts as 0.
+    """Seconds of a request: in all; of tokenization; then until its first forward pass begins, and from there until its
+    last one ends, both 0 if it needed none."""
 
-    `tokenizing_s`, `waiting_s`, `computing_s` are of the request as a whole: tokenization, then until its first forward
-    pass begins, then until its last one ends.
-    """
-
-    tokenize_s: float = 0.0
-    queue_s: float = 0.0
-    inference_s: float = 0.0
     total_s: float = 0.0
     tokenizing_s: float = 0.0
     waiting_s: float = 0.0

@@ -47,13 +47,11 @@ async def test_request_ended_has_the_caller_and_each_texts_length() -> None:
 
 
 async def test_timings_span_the_first_to_the_last_forward() -> None:
-    """Three texts with a forward each: one wait, three computations; the means are per text."""
+    """Three texts with a forward each: one wait, three computations."""
     async with serving(FakeBackend(), max_batch_texts=1, cache_bytes=0) as engine:
         result = await engine.answer(EmbedRequest(inputs=["a", "b", "c"]), ASKER)
     times = result.usage.timings  # type: ignore[union-attr]
-    assert 0 <= times.waiting_s <= times.queue_s
-    assert times.computing_s >= times.inference_s > 0
-    assert times.tokenizing_s == pytest.approx(3 * times.tokenize_s)
+    assert times.waiting_s >= 0 and min(times.tokenizing_s, times.computing_s) > 0
     assert times.tokenizing_s + times.waiting_s + times.computing_s <= times.total_s
 
 

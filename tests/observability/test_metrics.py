@@ -21,7 +21,7 @@ from vectord.products.tei.metrics import TeiMetrics
 from vectord.schema import Caller, TextLength, Timings
 
 ANYONE = Caller(client="10.0.0.1", route="/v1/embeddings")
-TIMES = Timings(tokenize_s=0.001, queue_s=0.002, inference_s=0.02, total_s=0.03, waiting_s=0.004)
+TIMES = Timings(tokenizing_s=0.001, waiting_s=0.004, computing_s=0.02, total_s=0.03)
 
 
 def report(model: str, operation: str, error: str | None = None, texts: int = 0, tokens: int = 0) -> RequestEnded:
@@ -163,7 +163,7 @@ def test_engine_events_become_metrics() -> None:
     assert (shown["te_embed_count"], shown["te_embed_success"]) == (17, 17)
     assert (shown["te_predict_count"], shown["te_predict_success"]) == (4, 4)
     assert shown["te_request_duration_count"] == 4
-    assert shown["te_request_queue_duration_sum"] == pytest.approx(0.008)
+    assert shown["te_request_queue_duration_sum"] == pytest.approx(0.016)
 
 
 def test_only_named_keys_become_labels() -> None:

@@ -55,7 +55,7 @@ def parsers(dialect: Dialect, method: str = "POST") -> dict[str, Parse]:
 
 def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:
     """lengths: tokens seen and kept of each text."""
-    timings = Timings(tokenize_s=0.0019, queue_s=0.0029999, inference_s=0.0351, total_s=1.2345)
+    timings = Timings(tokenizing_s=0.0019 * len(lengths), waiting_s=0.0029999, computing_s=0.0351, total_s=1.2345)
     lengths_of = [TextLength(seen, kept) for seen, kept in lengths]
     return Usage(lengths=lengths_of, characters=40, timings=timings, device="cpu")
 

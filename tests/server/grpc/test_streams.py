@@ -255,7 +255,7 @@ def test_the_response_is_one_ranking(return_text):
     stream = RankStream(10_000)
     for text, score, seconds in (("a", 0.5, 1.0), ("bb", 0.5, 2.0), ("c", 1.0, 6.0)):
         stream.read(message(text, return_text=return_text if text == "a" else not return_text))
-        timings = Timings(tokenize_s=seconds, queue_s=seconds / 2, inference_s=seconds / 4, total_s=99)
+        timings = Timings(tokenizing_s=seconds, waiting_s=seconds / 2, computing_s=seconds / 4, total_s=99)
         stream.add(rerank_result(score, usage=replace(usage([(9, 9)]), timings=timings)))
     response = pb.RerankResponse.FromString(stream.response())
     assert [(rank.index, rank.score) for rank in response.ranks] == [(2, 1), (1, 0.5), (0, 0.5)]

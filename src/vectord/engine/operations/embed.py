@@ -246,7 +246,7 @@ async def _partial_vectors(
             failures[place] = ran.failures[i].at(field="inputs", index=place)
         else:
             answers[place] = answer
-    whole = RunResult(answers, ran.queue_s, ran.inference_s, failures, device=ran.device)
+    whole = RunResult(answers, failures, device=ran.device)
     ran_sequences = [None if i in failures else readable[i] for i in range(count)]
     colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
     lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]

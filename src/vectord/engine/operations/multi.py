@@ -82,14 +82,10 @@ def lane_of(request: MultiRequest, bulk_tokens: int) -> Lane | None:
 def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
     """The usage of all parts, with their lengths in order. started_s: of the request, on the clock of Task."""
     lengths: list[TextLength] = [length for usage in usages for length in usage.lengths]
-    texts = max(1, len(lengths))
     return Usage(
         lengths=lengths,
         characters=sum(usage.characters for usage in usages),
         timings=Timings(
-            tokenize_s=sum(usage.timings.tokenize_s * len(usage.lengths) for usage in usages) / texts,
-            queue_s=sum(usage.timings.queue_s * len(usage.lengths) for usage in usages) / texts,
-            inference_s=sum(usage.timings.inference_s * len(usage.lengths) for usage in usages) / texts,
             total_s=time.perf_counter() - started_s,
             tokenizing_s=sum(usage.timings.tokenizing_s for usage in usages),
             waiting_s=min((usage.timings.waiting_s for usage in usages), default=0.0),

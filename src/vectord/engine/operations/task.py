@@ -204,9 +204,6 @@ def usage_of(
         lengths=lengths,
         characters=sum(len(one) if isinstance(one, str) else _characters(one) for one in inputs),
         timings=Timings(
-            tokenize_s=task.tokenized_s / max(1, len(lengths)),
-            queue_s=ran.queue_s,
-            inference_s=ran.inference_s,
             total_s=time.perf_counter() - task.started_s,
             tokenizing_s=task.tokenized_s,
             waiting_s=max(0.0, task.forwards_s[0] - task.began_s) if ran_any else 0.0,

@@ -73,8 +73,6 @@ class Job:
         self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for: its own items and shared ones
         self.is_queued_whole = False  # whether `items` is complete
-        self.queue_s = 0.0  # sum over the texts since the start of the job, as inference_s
-        self.inference_s = 0.0
         self.began_s = now_s
         self.started_s = math.inf  # start of its first forward
         self.ended_s = -math.inf  # end of its last forward
@@ -85,10 +83,7 @@ class Job:
 
     def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
         """started_s, ended_s: of the forward. A job that joined a running item did not wait for all of it."""
-        started_s = max(started_s, self.began_s)
-        self.queue_s += started_s - self.began_s
-        self.inference_s += max(0.0, ended_s - started_s)
-        self.started_s = min(self.started_s, started_s)
+        self.started_s = min(self.started_s, max(started_s, self.began_s))
         self.ended_s = max(self.ended_s, ended_s)
         self.fill_known(index, answer)
 

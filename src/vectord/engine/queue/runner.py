@@ -41,8 +41,6 @@ WATCH_S = 1.0  # the longest time between two checks for hung forwards
 @dataclass(frozen=True, slots=True)
 class RunResult:
     answers: Sequence[Answer]  # one per text, in order
-    queue_s: float  # mean over the texts, as inference_s
-    inference_s: float
     failures: Mapping[int, VectordError] = field(default_factory=dict)  # index -> error; that answer is empty
     began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
     started_s: float = math.inf  # start of the first forward
@@ -58,7 +56,7 @@ class RunResult:
         return [answer[kind] for answer in self.answers]
 
 
-NOTHING_RAN = RunResult(answers=(), queue_s=0.0, inference_s=0.0)
+NOTHING_RAN = RunResult(answers=())
 
 
 class ModelRunner:
@@ -207,8 +205,6 @@ class ModelRunner:
             job.items.clear()  # breaks the reference cycle: otherwise the answers wait for the garbage collector
         return RunResult(
             answers,
-            job.queue_s / len(texts),
-            job.inference_s / len(texts),
             job.failures,
             began_s=job.began_s if misses else math.inf,
             started_s=job.started_s,

@@ -21,7 +21,7 @@ from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.vectors import TokenUsage, embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
-from vectord.products.tei.usage import compute_headers
+from vectord.products.tei.usage import compute_headers, tokenization_s
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncation_direction"})
@@ -97,9 +97,9 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 def render_embed(result: EmbedResult) -> Rendered:
     timings = result.usage.timings
     durations = {
-        "tokenization": rust_duration(timings.tokenize_s),
-        "queue": rust_duration(timings.queue_s),
-        "inference": rust_duration(timings.inference_s),
+        "tokenization": rust_duration(tokenization_s(result.usage)),
+        "queue": rust_duration(timings.waiting_s),
+        "inference": rust_duration(timings.computing_s),
     }
     items = embedding_items(result.dense["float"], "float")
     return list_answer(result, items, headers=compute_headers(result.usage), timings=durations)

@@ -115,7 +115,8 @@ class _DurationHistograms:
 
     def observe(self, timings: Timings, texts: _DurationHistograms, count: int) -> None:
         """Counts one request here and its `count` texts in `texts`. The bucket is searched once for both."""
-        seconds = (timings.total_s, timings.tokenize_s, timings.queue_s, timings.inference_s)
+        tokenization_s = timings.tokenizing_s / max(1, count)
+        seconds = (timings.total_s, tokenization_s, timings.waiting_s, timings.computing_s)
         for request, text, value in zip(self._all, texts._all, seconds, strict=True):
             bucket = bisect_left(SECONDS, value)
             request.counts[bucket] += 1

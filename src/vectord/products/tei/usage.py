@@ -19,10 +19,15 @@ def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, st
         "x-compute-characters": str(usage.characters if characters is None else characters),
         "x-compute-tokens": str(usage.tokens),
         "x-total-time": total,
-        "x-tokenization-time": _ms(timings.tokenize_s),
-        "x-queue-time": _ms(timings.queue_s),
-        "x-inference-time": _ms(timings.inference_s),
+        "x-tokenization-time": _ms(tokenization_s(usage)),
+        "x-queue-time": _ms(timings.waiting_s),
+        "x-inference-time": _ms(timings.computing_s),
     }
+
+
+def tokenization_s(usage: Usage) -> float:
+    """TEI's mean over the texts."""
+    return usage.timings.tokenizing_s / max(1, len(usage.lengths))
 
 
 def _ms(seconds: float) -> str:

@@ -106,7 +106,7 @@ class UsageAnswer(msgspec.Struct):
 
 
 class TimingsAnswer(msgspec.Struct):
-    """The first three are means over the texts."""
+    """Of the request: tokenization, then until its first forward pass, from there until its last one ends; in all."""
 
     tokenize_ms: float
     queue_ms: float
@@ -167,9 +167,9 @@ def result_answer(
 def usage_answer(usage: Usage) -> dict[str, Any]:
     timings = usage.timings
     seconds = {
-        "tokenize_ms": timings.tokenize_s,
-        "queue_ms": timings.queue_s,
-        "inference_ms": timings.inference_s,
+        "tokenize_ms": timings.tokenizing_s,
+        "queue_ms": timings.waiting_s,
+        "inference_ms": timings.computing_s,
         "total_ms": timings.total_s,
     }
     return {

@@ -9,6 +9,7 @@ import numpy as np
 from vectord import __version__
 from vectord.products.common.models import first_model, tag_of
 from vectord.products.tei.routes import places, places_of_labels
+from vectord.products.tei.usage import tokenization_s
 from vectord.schema import (
     ClassifyResult,
     DecodeResult,
@@ -143,9 +144,9 @@ def metadata(usage: Usage, characters: int | None = None) -> pb.Metadata:
         compute_chars=min(usage.characters if characters is None else characters, UINT32_MAX),
         compute_tokens=min(usage.tokens, UINT32_MAX),
         total_time_ns=_ns(timings.total_s),
-        tokenization_time_ns=_ns(timings.tokenize_s),
-        queue_time_ns=_ns(timings.queue_s),
-        inference_time_ns=_ns(timings.inference_s),
+        tokenization_time_ns=_ns(tokenization_s(usage)),
+        queue_time_ns=_ns(timings.waiting_s),
+        inference_time_ns=_ns(timings.computing_s),
     )
 
 

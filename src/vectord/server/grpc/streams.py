@@ -184,9 +184,9 @@ class RankStream:
 
     def _usage(self) -> Usage:
         timings = Timings(
-            tokenize_s=_mean([each.tokenize_s for each in self._timings]),
-            queue_s=_mean([each.queue_s for each in self._timings]),
-            inference_s=_mean([each.inference_s for each in self._timings]),
+            tokenizing_s=_mean([each.tokenizing_s for each in self._timings]),
+            waiting_s=_mean([each.waiting_s for each in self._timings]),
+            computing_s=_mean([each.computing_s for each in self._timings]),
             total_s=time.perf_counter() - self._began_s,
         )
         return Usage(lengths=(), characters=self._characters, timings=timings, further_tokens=self._tokens)
