@@ -1,17 +1,20 @@
 """Calls of metrics, logs, traces, progress bars, caches and freed memory, whose exceptions must not fail a request.
 
 The engine, the server, the library, downloads and bulk jobs make such calls through a Housekeeping of their own, on any
-thread. The computation of a response is never called through it.
+thread. The computation of a response is never called through it. A Breaker skips a service that fails, such as Redis.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+RETRY_S = 5.0  # how long a failing service is not called
 
 logger = logging.getLogger("vectord.housekeeping")
 
@@ -47,3 +50,39 @@ class Housekeeping:
             logger.error(
                 "%s failed; answers are not affected, further failures are not logged", self._what, exc_info=problem
             )
+
+
+class Breaker:
+    """Opens with a failure. Then one call every RETRY_S is let through, until one succeeds. Both changes are logged."""
+
+    def __init__(self, what: str, log: logging.Logger) -> None:
+        """what: the subject of a sentence in the log."""
+        self.is_open = False
+        self._what = what
+        self._log = log
+        self._retry_at_s = 0.0  # by time.monotonic()
+
+    @property
+    def blocks(self) -> bool:
+        """It is open, and no call would be let through now."""
+        return self.is_open and time.monotonic() < self._retry_at_s
+
+    def lets_pass(self) -> bool:
+        if not self.is_open:
+            return True
+        if self.blocks:
+            return False
+        self._retry_at_s = time.monotonic() + RETRY_S  # this call retries; the others do not wait for it
+        return True
+
+    def failed(self, problem: Exception) -> None:
+        """Logs the problem's class only: its message may contain an address with a password."""
+        self._retry_at_s = time.monotonic() + RETRY_S
+        if not self.is_open:
+            self.is_open = True
+            self._log.warning("%s fails (%s): going on without it", self._what, type(problem).__name__)
+
+    def worked(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._log.warning("%s works again", self._what)

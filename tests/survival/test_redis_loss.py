@@ -13,12 +13,12 @@ from tests.engine.fakes import FakeBackend, expected_row, serving
 from tests.server.live import until
 from tests.small_redis import SmallRedis, small_redis
 
-from vectord.engine.cache import shared
+from vectord import housekeeping
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.engine import Engine
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, EmbedRequest, EmbedResult
-from vectord.server.admission import rate_limit, redis_buckets
+from vectord.server.admission import redis_buckets
 from vectord.server.admission.buckets import Draw
 from vectord.server.admission.rate_limit import Buckets
 
@@ -92,8 +92,7 @@ async def test_limits_hold_without_redis(fault: str, monkeypatch: pytest.MonkeyP
 
 async def test_redis_disconnects_during_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request is answered, and Redis is used again when it is back."""
-    monkeypatch.setattr(shared, "RETRY_S", 0.0)
-    monkeypatch.setattr(rate_limit, "REDIS_RETRY_S", 0.0)
+    monkeypatch.setattr(housekeeping, "RETRY_S", 0.0)
     async with small_redis() as redis, replica(redis) as (one, _):
         buckets = Buckets(f"redis://127.0.0.1:{redis.port}/0")
         for turn in range(20):

@@ -16,6 +16,7 @@ from tests.engine.fakes import FakeBackend, expected_row, serving
 from tests.ports import free_port
 from tests.real_redis import needs_redis, redis_at
 
+from vectord import housekeeping
 from vectord.compose import running_engine
 from vectord.config import Config, EngineConfig
 from vectord.engine.cache import shared
@@ -117,7 +118,7 @@ async def test_without_redis_each_process_answers_by_itself(port: int, caplog: p
 
 async def test_a_restarted_redis_is_used_again(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After RETRY_S."""
-    monkeypatch.setattr(shared, "RETRY_S", 0.0)
+    monkeypatch.setattr(housekeeping, "RETRY_S", 0.0)
     async with replica(port) as (one, _), replica(port) as (other, backend):
         await ask(one, "before")
         with redis_at(port, tmp_path):
@@ -130,7 +131,7 @@ async def test_a_restarted_redis_is_used_again(port: int, tmp_path: Path, monkey
 
 async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later requests do not read it."""
-    monkeypatch.setattr(shared, "RETRY_S", 1000.0)
+    monkeypatch.setattr(housekeeping, "RETRY_S", 1000.0)
     reads = []
 
     class CountingStore(RedisStore):

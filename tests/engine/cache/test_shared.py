@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,11 +24,12 @@ from tests.engine.fakes import (
     settle,
 )
 
+from vectord import housekeeping
 from vectord.config import EngineConfig
 from vectord.config.sources import CommandLine, load
 from vectord.engine.cache import shared as shared_cache
 from vectord.engine.cache.lookup import cache_key
-from vectord.engine.cache.shared import MAX_SECRET_BYTES, RETRY_S, Breaker, SharedCache, name_of, shared_secret
+from vectord.engine.cache.shared import MAX_SECRET_BYTES, SharedCache, name_of, shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Answer
 from vectord.errors import ConfigError
@@ -77,7 +77,7 @@ class FakeStore:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the breakers only."""
     clock = Clock()
-    monkeypatch.setattr(shared_cache, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(housekeeping, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
@@ -224,12 +224,12 @@ async def test_a_failing_store_is_a_miss_and_retried(
         for text in "abc":
             await ask(engine, text)
         assert len(store.reads) == 0  # it failed when it was opened
-        clock.now_s += RETRY_S
+        clock.now_s += housekeeping.RETRY_S
         await ask(engine, "d")
         await ask(engine, "e")
         assert len(store.reads) == 1
         fails = False
-        clock.now_s += RETRY_S
+        clock.now_s += housekeeping.RETRY_S
         await ask(engine, "f")
         await written(store, 1)
     assert backend.texts_run() == list("abcdef")
@@ -430,33 +430,6 @@ def test_a_name_depends_on_everything_that_determines_an_answer() -> None:
     assert len(names) == len(keys)
     assert {len(name) for name in names} == {len(b"vectord:answer:1:model:") + 64}
     assert ids(1, 2).tobytes() not in b"".join(names)
-
-
-# --- the breaker ----------------------------------------------------------------------------------------------
-
-
-def test_after_a_failure_one_call_per_interval_retries(clock: Clock) -> None:
-    """The others are not let through until one succeeds."""
-    breaker = Breaker("it")
-    assert [breaker.lets_pass() for _ in range(3)] == [True] * 3
-    breaker.failed(OSError())
-    assert (breaker.blocks, breaker.lets_pass()) == (True, False)
-    for _ in range(2):
-        clock.now_s += RETRY_S
-        assert [breaker.lets_pass() for _ in range(3)] == [True, False, False]
-    breaker.worked()
-    assert (breaker.blocks, breaker.lets_pass(), breaker.lets_pass()) == (False, True, True)
-
-
-def test_the_breaker_logs_each_change_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It logs the error's class only: a library's message may contain an address with a password."""
-    breaker = Breaker("it")
-    for _ in range(3):
-        breaker.failed(OSError("redis://user:secret@host"))
-    breaker.worked()
-    breaker.worked()
-    assert caplog.messages == ["it fails (OSError): going on without it", "it works again"]
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 WRITTEN_SECRET = "sixteen letters!"

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import os
 import stat
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError, plain_reason
+from vectord.housekeeping import Breaker
 
 FORMAT = 2  # of names and values; raise it also if a model's numbers change their meaning
 LOOKUP_TIMEOUT_S = 0.05  # the longest wait of a request for one look-up
@@ -35,46 +35,10 @@ TEXTS_PER_WRITE = 64
 MAX_ANSWER_BYTES = 2**20  # a larger one is not shared
 MAX_VALUE_BYTES = MAX_ANSWER_BYTES + 256  # with headers
 MAX_WAITING_BYTES = 16 * 2**20  # of answers queued for writing; further ones are dropped
-RETRY_S = 5.0  # how long a failing store is not called
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 
 logger = logging.getLogger("vectord.cache")
-
-
-class Breaker:
-    """Opens with a failure. Then one call every RETRY_S is let through, until one succeeds. Both changes are logged."""
-
-    def __init__(self, what: str) -> None:
-        """what: for the log."""
-        self._what = what
-        self._open = False
-        self._retry_at_s = 0.0  # by time.monotonic()
-
-    @property
-    def blocks(self) -> bool:
-        """It is open, and no call would be let through now."""
-        return self._open and time.monotonic() < self._retry_at_s
-
-    def lets_pass(self) -> bool:
-        if not self._open:
-            return True
-        if self.blocks:
-            return False
-        self._retry_at_s = time.monotonic() + RETRY_S  # this call retries; the others do not wait for it
-        return True
-
-    def failed(self, problem: Exception) -> None:
-        """Logs the problem's class only: its message may contain an address with a password."""
-        self._retry_at_s = time.monotonic() + RETRY_S
-        if not self._open:
-            self._open = True
-            logger.warning("%s fails (%s): going on without it", self._what, type(problem).__name__)
-
-    def worked(self) -> None:
-        if self._open:
-            self._open = False
-            logger.warning("%s works again", self._what)
 
 
 class Store(Protocol):
@@ -117,8 +81,8 @@ class SharedCache:
         """secret: shared by all replicas; values signed with another one are rejected. Empty: values are not signed."""
         self._store = store
         self._key = key_of(secret) if secret else b""
-        self._reading = Breaker("reading the shared cache")
-        self._writing = Breaker("writing to the shared cache")
+        self._reading = Breaker("reading the shared cache", logger)
+        self._writing = Breaker("writing to the shared cache", logger)
         self._lookups = 0
         self._waiting: deque[tuple[bytes, Answer]] = deque()
         self._waiting_bytes = 0

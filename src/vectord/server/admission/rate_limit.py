@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from vectord.config import ServerConfig
 from vectord.errors import RateLimited
+from vectord.housekeeping import Breaker
 from vectord.products.common.batches import BatchResult
 from vectord.products.common.dialect import Dialect, Rate
 from vectord.schema import Result, Usage
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 PERIODS = {1: "second", 60: "minute"}
 BURST = 120  # requests at once, from an address without recent requests
-REDIS_RETRY_S = 5.0  # how long requests skip Redis after a failure
 REQUESTS_EXCEEDED = "Rate limit exceeded. Max {limit} requests per {period}."
 TOKENS_EXCEEDED = "Token quota exceeded. Max {limit} tokens per minute."
 
@@ -129,8 +128,7 @@ class Buckets:
         self._local: LocalBuckets | None = None
         self._redis: RedisBuckets | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._redis_retry_s = 0.0  # by time.monotonic()
-        self._redis_down = False
+        self._breaker = Breaker("the rate limits' Redis", _log)
 
     def open(self) -> None:
         """Start to import the buckets' modules; otherwise the first draw does."""
@@ -139,27 +137,19 @@ class Buckets:
 
     async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         local = self._local or await self._opened()
-        if self._redis is not None and time.monotonic() >= self._redis_retry_s:
-            if self._redis_down:  # only one request tries again
-                self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
+        if self._redis is not None and self._breaker.lets_pass():
             try:
                 refusal = await self._redis.draw(draws)
             except Exception as problem:  # any failure of Redis is an outage, not an error of the client
-                self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
-                if not self._redis_down:
-                    self._redis_down = True
-                    _log.warning("Redis does not answer (%s): each process limits separately", type(problem).__name__)
+                self._breaker.failed(problem)
             else:
-                if self._redis_down:
-                    self._redis_down = False
-                    self._redis_retry_s = 0.0
-                    _log.warning("Redis answers again: limits are shared")
+                self._breaker.worked()
                 return refusal
         return local.draw(draws)
 
     async def spend(self, rate: Rate, bucket: str, amount: int) -> None:
         local = self._local or await self._opened()
-        if self._redis is None or self._redis_down:
+        if self._redis is None or self._breaker.is_open:
             local.draw([Draw(with_debt(rate), bucket, amount)])
         else:
             self._redis.spend(rate, bucket, amount)
