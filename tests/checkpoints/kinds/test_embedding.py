@@ -294,7 +294,8 @@ def test_matryoshka_dimensions_of_the_model(listed: object, dimensions: tuple[in
 @pytest.mark.parametrize(("pooling", "labels"), [("mean", 5), ("max", 4)], ids=["another width", "largest numbers"])
 def test_a_projection_that_cannot_follow_the_pooling_is_refused(folder: Path, pooling: Pooling, labels: int) -> None:
     """voyage-4-nano's layer runs after pooling: its width must be num_labels, and the pooling must be linear."""
-    write_transformer(folder, model_type="qwen3", use_bidirectional_attention=True, num_labels=labels)
+    own = {"auto_map": {"AutoModel": "modeling.Model"}, "use_bidirectional_attention": True}
+    write_transformer(folder, model_type="qwen3", num_labels=labels, **own)
     write_dense(folder / "dense", 8, 4)
     (folder / "dense" / "model.safetensors").rename(folder / "model.safetensors")
     assert "linear.weight of shape [4, 8] is supported as num_labels x hidden_size" in refusal(folder, pooling=pooling)

@@ -188,10 +188,12 @@ def test_a_class_that_is_always_causal_is_refused(tmp_path: Path) -> None:
         load(spec_of(folder), FLOAT32)
 
 
-def test_an_unknown_key_for_bidirectional_attention_is_refused(tmp_path: Path) -> None:
-    """transformers' class would ignore it and be causal."""
+def test_bidirectional_attention_of_a_class_of_its_own_is_refused(tmp_path: Path) -> None:
+    """transformers' class ignores the key, and so does the backend; a class of the model's own may read it."""
     folder = edit(write(tmp_path, llama()), use_bidirectional_attention=True)
-    with pytest.raises(ModelUnavailable, match="LlamaConfig does not know use_bidirectional_attention"):
+    load(spec_of(folder), FLOAT32).close()
+    edit(folder, auto_map={"AutoModel": "modeling.Model"})
+    with pytest.raises(ModelUnavailable, match="use_bidirectional_attention True is not supported"):
         load(spec_of(folder), FLOAT32)
 
 

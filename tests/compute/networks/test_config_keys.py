@@ -49,12 +49,13 @@ def test_a_key_that_transformers_ignores_is_logged_once(
     folder = case.write(tmp_path)
     path = folder / "config.json"
     unchanged = numpy_answer(case.spec(folder), TEXTS)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "embedding_scale": 2.5, "num_experts": {"a": 1}}))
+    ignored = {"embedding_scale": 2.5, "num_experts": {"a": 1}, "use_bidirectional_attention": True}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **ignored}))
     for _ in range(2):
         np.testing.assert_array_equal(numpy_answer(case.spec(folder), TEXTS), unchanged)
     np.testing.assert_allclose(case.reference(folder, TEXTS), unchanged, atol=1e-4)
     lines = [line for line in caplog.messages if "ignored" in line]
-    assert lines == [f"{path}: ignored, as by transformers: embedding_scale, num_experts"]
+    assert lines == [f"{path}: ignored, as by transformers: {', '.join(ignored)}"]
 
 
 @pytest.mark.parametrize(

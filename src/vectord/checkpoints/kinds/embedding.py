@@ -142,7 +142,8 @@ def _refuse_unlisted(root: Path) -> None:
 
 def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
     """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after pooling."""
-    if not folder.config.get("use_bidirectional_attention"):  # only its kind of model has one
+    # Only a class of the model's own has such a layer.
+    if not (folder.config.get("auto_map") and folder.config.get("use_bidirectional_attention")):
         return ()
     file = next((path for path in spec.weights if path.suffix != ".onnx" and tensor_shape(path, "linear.weight")), None)
     if file is None:

@@ -352,10 +352,6 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
     config.use_cache = False
     if not flag(settings, "is_causal", True):
         config.is_causal = False  # no field of any class, but transformers' masks depend on it
-    if flag(settings, "use_bidirectional_attention", False) and not hasattr(config, "use_bidirectional_attention"):
-        raise ModelUnavailable(
-            f"config.json: transformers' {config_class.__name__} does not know use_bidirectional_attention"
-        )
     return config
 
 

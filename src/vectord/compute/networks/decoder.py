@@ -63,8 +63,9 @@ def read_spec(
         head_size = facts.size(config, "head_dim")
     else:
         head_size = facts.size(config, "hidden_size") // facts.heads(config, "num_attention_heads", "hidden_size")
-    # transformers reads the first; some classes of model repositories over its decoders read the second.
-    causal = facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False)
+    causal = facts.flag(config, "is_causal", True)
+    if config.get("auto_map"):  # transformers' own classes ignore the key, those of model repositories read it
+        causal = causal and not facts.flag(config, "use_bidirectional_attention", False)
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings"),

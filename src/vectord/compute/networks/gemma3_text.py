@@ -55,10 +55,11 @@ def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "attn_logit_softcapping", None)
-    facts.require(config, "is_causal", True)  # use_bidirectional_attention decides instead
+    facts.require(config, "is_causal", True)
     spec = decoder.read_spec(config, activation_key="hidden_activation")
     return replace(
         spec,
+        causal=not facts.flag(config, "use_bidirectional_attention", False),
         attention_scale=facts.size(config, "query_pre_attn_scalar", 256) ** -0.5,
         word_scale=spec.hidden_size**0.5,
     )
