@@ -158,11 +158,12 @@ def test_an_invalid_file_is_a_one_line_error(path: Path, text: str) -> None:
 
 
 def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
-    """A folder, a missing file, bytes that are not text, and an oversized file."""
+    """A folder, a pipe, which would block, a missing file, bytes that are not text, and an oversized file."""
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(keys.MAX_FILE_BYTES + 1)
-    for name in (".", "absent", "bytes", "large", "\x00"):
+    for name in (".", "pipe", "absent", "bytes", "large", "\x00"):
         with pytest.raises(ConfigError):
             KeysFile(str(tmp_path / name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import subprocess
@@ -83,12 +84,14 @@ def test_without_files_tls_is_off(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["no key", "no certificate", "nothing", "absent", "folder", "not PEM", "another's key", "password"]
+    "broken",
+    ["no key", "no certificate", "nothing", "absent", "folder", "pipe", "not PEM", "another's key", "password"],
 )
 def test_invalid_files_are_a_one_line_error(broken: str, files: dict[str, str], tmp_path: Path) -> None:
     """Before the port is bound, without a password prompt."""
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nonsense")
+    os.mkfifo(tmp_path / "pipe")
     if broken == "another's key":
         CA.issue_cert("127.0.0.1").private_key_pem.write_to_path(wrong)
     if broken == "password":
@@ -100,6 +103,7 @@ def test_invalid_files_are_a_one_line_error(broken: str, files: dict[str, str], 
         "nothing": {"tls_enabled": True},
         "absent": files | {"tls_key_file": str(tmp_path / "absent")},
         "folder": files | {"tls_cert_file": str(tmp_path)},
+        "pipe": files | {"tls_cert_file": str(tmp_path / "pipe")},
     }.get(broken, files | {"tls_key_file": str(wrong)})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = ServerConfig(port=taken.getsockname()[1], **said)

@@ -258,6 +258,8 @@ def new_key(name: str) -> tuple[str, str]:
 
 def _read_text(path: Path) -> str:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would block
+            raise _invalid(path, "is not a regular file")
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(MAX_FILE_BYTES + 1)

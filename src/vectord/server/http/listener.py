@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import ssl
+import stat
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,9 @@ def certificate_of(config: ServerConfig) -> Certificate | None:
         raise ConfigError("TLS needs two files: --tls-cert-file and --tls-key-file; one of them is not set")
     for option, file in (("--tls-cert-file", chain_file), ("--tls-key-file", key_file)):
         try:
-            open(file, "rb").close()  # noqa: PTH123 - Path("") would be the working folder
+            if not stat.S_ISREG(os.stat(file).st_mode):  # noqa: PTH116 - Path("") would be the working folder
+                raise ConfigError(f"{option}: {file!r} is not a regular file")  # a pipe would block
+            open(file, "rb").close()  # noqa: PTH123
         except (OSError, ValueError) as problem:
             raise ConfigError(f"{option}: {file!r} cannot be read: {plain_reason(problem)}") from None
     try:
