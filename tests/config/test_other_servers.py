@@ -220,11 +220,20 @@ def test_its_option_means_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("OTEL_RESOURCE_ATTRIBUTES", "host.name=a"), ("OTEL_TRACES_EXPORTER", "otlp")]
+    ("name", "text"), [("OTEL_RESOURCE_ATTRIBUTES", "host.name=a"), ("OTEL_TRACES_EXPORTER", " OTLP ")]
 )
 def test_other_values_of_opentelemetry_set_nothing(tmp_path: Path, name: str, text: str) -> None:
     """The SDK reads them."""
-    assert load((), {name: text}, tmp_path).config == Config()
+    loaded = load((), {name: text}, tmp_path)
+    assert (loaded.config, loaded.notes) == (Config(), ())
+
+
+@pytest.mark.parametrize(("text", "disabled"), [("console", True), ("zipkin,jaeger", True), ("console,otlp", False)])
+def test_other_exporters_are_logged(tmp_path: Path, text: str, disabled: bool) -> None:
+    """Traces go to a collector only if otlp is among the exporters."""
+    loaded = load((), {"OTEL_TRACES_EXPORTER": text}, tmp_path)
+    assert loaded.config.telemetry.disable_spans is disabled
+    assert loaded.notes == ("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces",)
 
 
 def test_the_default_of_llama_cpp_sets_no_threads(tmp_path: Path) -> None:

@@ -116,9 +116,14 @@ def service_name(text: str) -> str | None:
     return next((unquote(value.strip()) for name, _, value in pairs if name.strip() == "service.name"), None)
 
 
-def true_if_none(text: str) -> str | None:
-    """`none` disables traces. Names of exporters are ignored."""
-    return "true" if text.lower() == "none" else None
+def true_without_otlp(text: str) -> str | None:
+    """Names of exporters: without `otlp`, as `none` and `console`, no traces are made."""
+    return None if "otlp" in exporters(text) else "true"
+
+
+def exporters(text: str) -> frozenset[str]:
+    """The names in a list of OpenTelemetry's exporters."""
+    return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
 
 
 def milliseconds(text: str) -> str:
@@ -306,7 +311,7 @@ READERS: Mapping[str, ValueReader] = {
     "RUST_LOG": first_bare_level,
     "JSON_OUTPUT": json_lines,
     "OTEL_RESOURCE_ATTRIBUTES": service_name,
-    "OTEL_TRACES_EXPORTER": true_if_none,
+    "OTEL_TRACES_EXPORTER": true_without_otlp,
 }
 # Options that need no value although their setting is not a boolean.
 SWITCHES = frozenset({"--enable-batching", "--enable-warmup", "--permissive-cors", "--json-output"})

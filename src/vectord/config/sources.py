@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from vectord.config.declared import SECTIONS, Config, ModelConfig
-from vectord.config.other_servers import IGNORED_NAMES, PROFILE_READERS
+from vectord.config.other_servers import IGNORED_NAMES, PROFILE_READERS, exporters
 from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
 from vectord.errors import ConfigError, plain_reason
 
@@ -128,6 +128,8 @@ def load(
                 unused[variable] = None
     if unused:
         notes.append(f"set for other servers, without effect here: {', '.join(unused)} (see docs/configuration.md)")
+    if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, dotenv)):
+        notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
     if shared and profile.name == "default":  # a profile's operator has written the file for that product
         notes.append(
