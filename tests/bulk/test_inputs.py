@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 import tracemalloc
 from pathlib import Path
@@ -147,10 +148,12 @@ def test_an_ambiguous_text_column_is_an_error(tmp_path: Path, data: bytes, messa
 
 
 async def test_standard_input_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it delivers the same texts again; that there are fewer is seen at the end."""
+    """If it delivers the same texts again; that there are fewer is seen at the end. The last part is made again."""
+    texts = [f"text {i}" for i in range(300)]
 
     def provide_input(rows: int = 300) -> None:
-        data = b"".join(b"text %d\n" % i for i in range(rows)) + b"poison\n"
+        data = "
+".join((*texts[:rows], "poison", "")).encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     provide_input()
@@ -162,6 +165,20 @@ async def test_standard_input_can_be_resumed(tmp_path: Path, monkeypatch: pytest
     provide_input()
     again = FakeEmbedder()
     summary = await run_job("-", tmp_path / "out.jsonl", again, input_format="lines", part_rows=100, on_error="null")
-    assert (summary.rows, again.seen) == (301, ["poison"])
+    assert (summary.rows, again.seen) == (301, [*texts[200:], "poison"])
     with pytest.raises(ConfigError, match="IN is standard input: set --format"):
         find_source(job_of("-", tmp_path / "out.npy"))
+
+
+@pytest.mark.parametrize("shard", [(1, 1), (2, 2)], ids=["whole", "shard"])
+async def test_standard_input_with_more_rows_loses_none(
+    shard: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last part of the first run was short; the second run completes it."""
+    out = tmp_path / "out.jsonl"
+    for rows in (150, 270):
+        data = b"".join(b"text %d\n" % i for i in range(rows))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        await run_job("-", out, input_format="lines", part_rows=100, keep_parts=True, shard=shard)
+    lines = (tmp_path / "out.jsonl.parts" / "part-000001.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [f"text {i}" for i in range(100, 200)]

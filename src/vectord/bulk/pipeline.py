@@ -163,7 +163,10 @@ class Pipeline:
             self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
 
     async def _run(self, folder: JobFolder, output: BulkOutput, manifest: Manifest) -> Summary:
-        divider = Divider(self._job, frozenset(folder.parts.finished()))
+        finished = set(folder.parts.finished())
+        if self._source.path is None:  # standard input may have ended within the last part, and have more rows now
+            finished.discard(max(filter(self._job.has_part, finished), default=-1))
+        divider = Divider(self._job, frozenset(finished))
         writer = PartWriter(self._job, folder.parts, output, manifest.space)
         self._started_s = time.monotonic()
         try:
