@@ -147,6 +147,12 @@ def test_a_setting_without_its_library_stops_the_start(
         compose.build(config)
 
 
+def test_a_server_imitates_only_an_api_that_it_serves() -> None:
+    """Else its /health and its log would disagree."""
+    with pytest.raises(ConfigError, match=r"imitates: tei is not one of the --dialects"):
+        compose.build(Config(device=FAKE, server=ServerConfig(dialects=("openai",), imitates="tei")))
+
+
 # --- processes ------------------------------------------------------------------------------------------------
 
 

@@ -281,8 +281,14 @@ def _log_settings(config: Config) -> None:
 
 
 def _imitated(config: Config) -> Dialect | None:
-    """Raises ConfigError if there is no such dialect."""
-    return None if config.server.imitates is None else load_dialects([config.server.imitates])[0]
+    """Raises ConfigError if there is no such dialect, or the server does not serve it."""
+    name = config.server.imitates
+    if name is None:
+        return None
+    (imitated,) = load_dialects([name])
+    if name not in config.server.dialects:
+        raise ConfigError(f"imitates: {name} is not one of the --dialects; add it there, or set another --imitates")
+    return imitated
 
 
 def warn_if_open(config: ServerConfig) -> None:
