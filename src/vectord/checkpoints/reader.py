@@ -174,7 +174,9 @@ def unread_files(spec: ModelSpec) -> list[str]:
     read |= {path.parent / ADAPTER for path in read} | {spec.folder / "modules.json"}
     names = ("*.safetensors", ADAPTER, "modules.json")
     adapter = None if spec.merged is None else spec.merged.weights
-    folders = {spec.folder} if adapter is None else {spec.folder, adapter.parent}
+    folders = {spec.folder}
+    if adapter is not None and not adapter.is_relative_to(spec.folder):
+        folders.add(adapter.parent)
     found = (
         (folder, path)
         for folder in folders
