@@ -152,8 +152,7 @@ async def test_standard_input_can_be_resumed(tmp_path: Path, monkeypatch: pytest
     texts = [f"text {i}" for i in range(300)]
 
     def provide_input(rows: int = 300) -> None:
-        data = "
-".join((*texts[:rows], "poison", "")).encode()
+        data = "\n".join((*texts[:rows], "poison", "")).encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     provide_input()

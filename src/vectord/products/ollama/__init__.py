@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from vectord import __version__, errors
-from vectord.errors import InputTooLong, MissingField, ModelNotFound, VectordError
+from vectord.errors import InputTooLong, MissingField, ModelFailed, ModelNotFound, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
@@ -333,7 +333,16 @@ def parse_pull(body: PullBody, incoming: Incoming) -> Call:
     model = _model(agreed(model=body.model or None, name=body.name or None), incoming.models)
     if model is None:
         raise MissingField("{field} is required.", field="model")
-    return Call(ListModels(model=model), lambda result: json_answer(status="success"))
+    return Call(ListModels(model=model), render_pulled)
+
+
+def render_pulled(result: ModelList) -> Rendered:
+    """Raises ModelFailed for a model that could not be loaded."""
+    (info,) = result.models
+    if info.state == "failed":
+        reason = ": {reason}" if info.failure else "."
+        raise ModelFailed("The model {model} could not be loaded" + reason, model=info.name, reason=info.failure)
+    return json_answer(status="success")
 
 
 class Running(msgspec.Struct):
