@@ -426,6 +426,13 @@ def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
     assert len(window.spans) > 2
 
 
+def test_windows_are_not_cut_at_their_start(tmp_path: Path) -> None:
+    """A chunk that does not fit in is read from its start."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
+    with pytest.raises(InvalidField, match="only cut at their end"):
+        read(encoder, ["a"], TextOptions(truncate_side="left"), chunks=[encoder.chunk("a", by("tokens", 30))])
+
+
 def test_windows_begin_with_context(tmp_path: Path) -> None:
     """A quarter of the window is read again, so that its first chunk has context."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=82)

@@ -93,7 +93,7 @@ def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = No
     """
     options = request.options
     if side is not None and options.truncate_side != side:
-        raise InvalidField("{field}: this model's inputs are only cut at their end", field="truncate_side")
+        raise InvalidField("{field}: such inputs of this model are only cut at their end", field="truncate_side")
     return text_limit(options.max_tokens, request.truncate, options.truncate_side, most, least)
 
 

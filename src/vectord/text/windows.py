@@ -59,7 +59,7 @@ class WindowEncoder:
         # Without the prompt's last space, which a tokenizer would make part of the text's first word.
         before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
         frame = len(before) + len(suffix)
-        room = limit_of(request, self._max_tokens, frame + 1).max_tokens - frame
+        room = limit_of(request, self._max_tokens, frame + 1, "right").max_tokens - frame
         whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
         _check_fit(whole, len(document.ids), room, request.truncate, index)
 
