@@ -259,6 +259,7 @@ CONTRADICTIONS: Sequence[tuple[str, str, Mapping[str, Any], str]] = [
     ("ollama", "/api/pull", {"name": "another"}, "name"),
     ("weaviate", "/rerank", {"property": "a"}, "property"),
     ("semantic_explorer", "/api/rerank", {"top_k": 1, "top_n": 2}, "top_n"),
+    ("voyage", RERANK, {"top_k": 1, "top_n": 2}, "top_n"),
     ("llamacpp", RERANK, {"texts": ["a"]}, "documents"),
     ("cohere", RERANK, {"documents": [{"text": "a"}], "rank_fields": ["text", "title"]}, "rank_fields"),
 ]

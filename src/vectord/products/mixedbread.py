@@ -26,6 +26,7 @@ class RerankingBody(RerankFields):
     input: list[str]
     model: str | None = None
     top_k: TopN = None
+    top_n: Annotated[Any, refused("its name here is `top_k`", 0)] = None
     return_input: Switch = None
     rank_fields: Annotated[Any, refused("each of `input` is one text; join the fields", [])] = None
     rewrite_query: Annotated[Any, refused("queries are ranked as they are", False)] = None

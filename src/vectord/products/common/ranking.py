@@ -15,6 +15,7 @@ import numpy as np
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import TextItem, agreed
 from vectord.schema import ClassifyResult, RerankRequest, RerankResult, best_first
 
@@ -56,6 +57,10 @@ Variables = Annotated[
     dict[str, Any] | None, msgspec.Meta(description="`instruction` only, which outranks the field of that name")
 ]
 QueryTokens = Annotated[Count | None, msgspec.Meta(description="a longer query is truncated; 0 and null: no limit")]
+
+
+# The number of results, in bodies that have no such field and share paths with others that have.
+NoCount = Annotated[Any, refused("all results are shown", 0)]
 
 
 class RerankFields(msgspec.Struct, kw_only=True):

@@ -319,6 +319,7 @@ class RerankBody(RerankFields):
     documents: list[str] | None = None
     texts: list[str] | None = None
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    top_k: Annotated[Any, refused("its name here is `top_n`", 0)] = None
     return_text: Annotated[bool | None, msgspec.Meta(description="with `texts` only")] = None
     model: Model = None
 

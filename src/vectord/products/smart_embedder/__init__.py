@@ -27,7 +27,7 @@ from vectord.errors import (
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.models import named_models, none_can, requested_model
-from vectord.products.common.ranking import RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import NoCount, RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, ready_lines
 from vectord.schema import (
@@ -356,6 +356,8 @@ class RerankBody(RerankFields):
     query: str
     passages: list[str]
     model: str | None = None
+    top_n: NoCount = None
+    top_k: NoCount = None
     normalize: Annotated[Flag, msgspec.Meta(description="true: scores from 0 to 1; false: the model's raw scores")] = (
         False
     )

@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
-from vectord.products.common.ranking import Instruction, QueryTokens, Variables, with_fields
+from vectord.products.common.ranking import Instruction, NoCount, QueryTokens, Variables, with_fields
 from vectord.products.common.vectors import (
     EmbeddingList,
     dump_json,
@@ -315,6 +315,8 @@ class RerankBody(Truncation, kw_only=True):
     texts: list[str]
     raw_scores: bool | None = False
     return_text: bool | None = False
+    top_n: NoCount = None
+    top_k: NoCount = None
     model: Model = None
     instruction: Instruction = None
     chat_template_kwargs: Variables = None

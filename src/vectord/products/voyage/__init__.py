@@ -17,6 +17,7 @@ from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, render_message
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import (
     Force,
     OnSwitch,
@@ -285,6 +286,7 @@ class RerankBody(RerankFields):
     documents: list[str]
     model: str | None = None
     top_k: TopN = None
+    top_n: Annotated[Any, refused("its name here is `top_k`", 0)] = None
     return_documents: Switch = None
     truncation: OnSwitch = None
 
