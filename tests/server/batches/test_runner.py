@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -24,6 +26,7 @@ from vectord.config import ServerConfig
 from vectord.errors import (
     ConfigError,
     InferenceFailed,
+    InvalidField,
     InvalidRequest,
     ModelFailed,
     NoSuchRoute,
@@ -398,6 +401,15 @@ async def test_files_and_batches_of_one_second_keep_their_order(tmp_path, monkey
         listed = await runner.answer(ListBatches(after=None, limit=100), ANYONE)
         assert [batch.id for batch in listed.items] == ids[::-1]
         assert [file.id for file in (await runner.answer(ALL_FILES, ANYONE)).items] == files
+
+
+@pytest.mark.parametrize("request_of", [partial(replace, ALL_FILES), partial(ListBatches, limit=100)])
+async def test_a_page_after_an_unknown_item_is_refused(tmp_path, request_of):
+    """It may have been deleted since the last page: a client that pages would begin again, without end."""
+    async with running(tmp_path, FakeEngine()) as runner:
+        with pytest.raises(InvalidField) as refused:
+            await runner.answer(request_of(after="file-1"), ANYONE)
+    assert refused.value.field == "after"
 
 
 async def test_other_folders_are_left_alone(tmp_path):

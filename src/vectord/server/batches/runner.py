@@ -21,6 +21,7 @@ from typing import ParamSpec, TypeVar
 from vectord.engine.client import EngineClient
 from vectord.errors import (
     UNFORESEEN,
+    InvalidField,
     InvalidRequest,
     ModelFailed,
     Overloaded,
@@ -363,8 +364,13 @@ async def _render(call: Call, result: Result | BatchResult) -> Rendered:
 
 
 def _page(items: Sequence[T], newest_first: bool, after: str | None, limit: int) -> tuple[Sequence[T], bool]:
-    """The items after the one with the id `after`, at most `limit`, and whether there are more."""
+    """The items after the one with the id `after`, at most `limit`, and whether there are more.
+
+    Raises InvalidField for another `after`: a client that pages would begin again, without end.
+    """
     ordered = list(reversed(items)) if newest_first else list(items)
     ids = [item.id for item in ordered]  # type: ignore[attr-defined]
-    start = ids.index(after) + 1 if after in ids else 0
+    if after and after not in ids:
+        raise InvalidField("{field} is no item of this list, or no longer.", field="after")
+    start = ids.index(after) + 1 if after else 0
     return ordered[start : start + limit], len(ordered) > start + limit
