@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 RETRY_S = 5.0  # how long a failing service is not called
 
-logger = logging.getLogger("vectord.housekeeping")
+
+class GuardedLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger for code that computes answers: an exception of the application's log handlers is dropped."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        with suppress(Exception):
+            super().log(level, msg, *args, **kwargs)
+
+
+logger = GuardedLogger(logging.getLogger("vectord.housekeeping"))
 
 
 class Housekeeping:

@@ -62,7 +62,7 @@ from vectord.errors import (
     TimedOut,
     VectordError,
 )
-from vectord.housekeeping import Housekeeping
+from vectord.housekeeping import GuardedLogger, Housekeeping
 from vectord.schema import (
     ANYONE,
     VECTOR_KINDS,
@@ -105,7 +105,7 @@ from vectord.schema import (
 from vectord.text.chat import ChatTemplates
 from vectord.text.sequence import Encoder
 
-log = logging.getLogger("vectord.engine")
+log = GuardedLogger(logging.getLogger("vectord.engine"))
 
 
 @dataclass(frozen=True, slots=True)

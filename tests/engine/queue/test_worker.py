@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -93,6 +94,31 @@ async def test_a_failure_to_free_memory_fails_no_answer(caplog):
     assert set(answers) == set(items)
     assert all(isinstance(answer, Mapping) for answer in answers.values())
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [RuntimeError]
+
+
+class BrokenHandler(logging.Handler):
+    def emit(self, record):
+        raise OSError("the collector is away")
+
+
+async def test_a_log_handler_that_raises_fails_no_answer():
+    """Of an application that embeds in its own process: lines about lost threads and failed batches are dropped."""
+
+    def fail(tokens: TokenBatch) -> None:
+        kill(tokens)
+        if len(tokens.texts.cu_seqlens) > 2:
+            raise RuntimeError
+
+    handler = BrokenHandler()
+    logging.getLogger("vectord").addHandler(handler)
+    try:
+        async with working(UntidyBackend(fail=fail)) as desk:
+            items = [item(text) for text in ("a", "b", "!")]
+            desk.worker.put(items)
+            answers = await desk.answers(3)
+    finally:
+        logging.getLogger("vectord").removeHandler(handler)
+    assert [isinstance(answers[one], Mapping) for one in items] == [True, True, False]
 
 
 async def test_streams_run_at_the_same_time():

@@ -23,10 +23,11 @@ from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import POOLED, Answers, Backend, PackedTexts, TokenBatch
 from vectord.engine.queue.batch import Answer, Batch, Item
 from vectord.errors import InferenceFailed, OutOfMemory
+from vectord.housekeeping import GuardedLogger
 from vectord.schema import AnswerKind, Float32, Int32, Sparse
 from vectord.text.sequence import Prefix, TokenSequence
 
-logger = logging.getLogger("vectord.engine")
+logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 Reply: TypeAlias = Answer | InferenceFailed
 

@@ -28,11 +28,11 @@ from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
-from vectord.housekeeping import Housekeeping
+from vectord.housekeeping import GuardedLogger, Housekeeping
 from vectord.schema import AnswerKind, Caller, Float32, Lane, TextOptions
 from vectord.text.sequence import Encoder, TokenSequence
 
-logger = logging.getLogger("vectord.engine")
+logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a running forward or a compiling backend
 WATCH_S = 1.0  # the longest time between two checks for hung forwards

@@ -29,12 +29,12 @@ from vectord.engine.queue.devices import Device, Devices, DeviceStream, Reservat
 from vectord.engine.queue.execution import Reply
 from vectord.engine.queue.scheduler import Scheduler
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
-from vectord.housekeeping import Housekeeping
+from vectord.housekeeping import GuardedLogger, Housekeeping
 from vectord.schema import DeviceState, Lane
 
 MAX_HUNG = 3  # hung threads per device; their memory cannot be freed
 
-logger = logging.getLogger("vectord.engine")
+logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 
 @dataclass(frozen=True, slots=True)
