@@ -6,6 +6,8 @@ Speed is measured elsewhere. Vectors come from the complete engine, without its 
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,18 +56,22 @@ class Precision:
 
 def measure(folders: Sequence[Path], texts: Sequence[str]) -> Mapping[str, Sequence[Precision]]:
     """By model, without the formats that this processor does not compute. vectord has float16 only on a GPU, so
-    sentence-transformers computes it here."""
+    sentence-transformers computes it here. Prints a line on stderr after each format, since 16-bit numbers take minutes
+    on a processor without instructions for them."""
     found = {}
     for folder in folders:
         reference = encode(folder, texts, "float32")
         rows = []
         for dtype, backend in FORMATS:
+            began_s = time.perf_counter()
             if backend == REFERENCE:
-                computed, vectors = dtype, encode(folder, texts, dtype)
+                vectors: Matrix | None = encode(folder, texts, dtype)
             else:
-                computed, vectors = asyncio.run(_serve(folder, texts, dtype, backend))
-            if computed == dtype:
+                vectors = asyncio.run(_serve(folder, texts, dtype, backend))
+            if vectors is not None:
                 rows.append(compare(folder.name, dtype, backend, vectors, reference))
+            took = "not computed here" if vectors is None else f"{time.perf_counter() - began_s:.0f} s"
+            print(f"{folder.name} in {dtype} by {backend}: {took}", file=sys.stderr)
         found[folder.name] = rows
     return found
 
@@ -80,8 +86,8 @@ def encode(folder: Path, texts: Sequence[str], dtype: str) -> Matrix:
     return unit
 
 
-async def _serve(folder: Path, texts: Sequence[str], dtype: str, backend: str) -> tuple[str, Matrix]:
-    """The dtype that the device computes in, and unit vectors of the engine."""
+async def _serve(folder: Path, texts: Sequence[str], dtype: str, backend: str) -> Matrix | None:
+    """Unit vectors of the engine; None if this processor does not compute in `dtype`."""
     config = Config(
         model=ModelConfig(models=(str(folder),), offline=True),
         device=DeviceConfig(backend=backend, device="cpu", dtype=dtype),
@@ -91,11 +97,14 @@ async def _serve(folder: Path, texts: Sequence[str], dtype: str, backend: str) -
     await engine.start()
     try:
         await engine.loaded.wait()
+        (model,) = engine.models().models
+        if model.dtype != dtype:
+            return None
         result: Any = await engine.answer(
             EmbedRequest(inputs=list(texts), normalize=True, text=TextOptions(truncate=True)), Caller()
         )
-        (model,) = engine.models().models
-        return model.dtype, result.dense["float"]
+        vectors: Matrix = result.dense["float"]
+        return vectors
     finally:
         await engine.close()
 
