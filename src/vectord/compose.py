@@ -153,7 +153,7 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
 
 def serve(config: Config) -> int:
     """Serve until a signal. Returns the exit code: 0, or 1 if the models could not be loaded. Raises StartError."""
-    from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which another ASGI server does not need
+    from vectord.server.http import run  # noqa: PLC0415 - another ASGI server does not need it
 
     check_server(config.server)
     prepare_process()
@@ -209,7 +209,7 @@ async def _further_ports(
     """The ports for metrics and gRPC. The engine is drained before the block ends."""
     async with AsyncExitStack() as ports:
         if config.prometheus_port is not None and metrics is not None:
-            from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
+            from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - as in `serve`
 
             await ports.enter_async_context(
                 serve_metrics(engine, metrics, config, app.state.shutdown, app.state.pipeline.reload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect
 from vectord.server.http.app import create_app
-from vectord.server.http.listener import certificate_of
 from vectord.server.http.run import Server, bind, url_of
 
 PATIENCE_S = 20.0
@@ -32,7 +31,7 @@ class Live:
 
     def stop(self) -> None:
         """The effect of a signal."""
-        self.server._shutdown.begin()
+        self.server.shutdown.begin()
 
 
 @asynccontextmanager
@@ -52,9 +51,8 @@ async def live(
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     listening = asyncio.Event()
-    server = Server(app, config, url_of(listener), lambda url: listening.set(), certificate_of(config))
-    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for pytest here
-    stopped = asyncio.create_task(server.serve([listener]))
+    server = Server(app, config, lambda url: listening.set())
+    stopped = asyncio.create_task(server.serve(listener, url_of(listener)))
     await listening.wait()
     running = Live(server, port, stopped)
     try:

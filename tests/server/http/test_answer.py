@@ -147,7 +147,7 @@ async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
     async with stored(tmp_path) as (running, client, id):
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(get(f"/v1/files/{id}/content"))
-        (protocol,) = running.server._connections()
+        (protocol,) = running.server.connections()
         await until(lambda: protocol.transport.get_write_buffer_size() > 0)
         async with asyncio.timeout(10):  # a piece may be read at this moment
             while id in await asyncio.to_thread(open_files):

@@ -25,7 +25,6 @@ from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.http.hardening.body import Body, Receive
-from vectord.server.http.hardening.connection_limits import SLOT
 from vectord.server.http.hardening.decompression import GZIP
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.negotiation import Coding, coding_for
@@ -157,8 +156,7 @@ class Responder:
             except OSError as error:
                 fields = {"id": record.exchange.request_id, "file": file.path.name, "cause": error.strerror}
                 log.warning("download cut off", extra={"fields": fields})
-                await _disconnect(call)
-                return
+                return  # the server closes the connection, because the response is incomplete
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
@@ -190,13 +188,6 @@ class Responder:
         if lingers or is_draining or is_ambiguous:
             headers["connection"] = "close"
         return lingers
-
-
-async def _disconnect(call: HttpCall) -> None:
-    """Ends a response that cannot be completed. uvicorn logs an error for it unless the connection is closed before."""
-    call.scope[SLOT].close()
-    while (await call.receive())["type"] != "http.disconnect":
-        pass
 
 
 # --- compression -----------------------------------------------------------------------------------------------

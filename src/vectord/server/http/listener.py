@@ -69,7 +69,16 @@ class Certificate:
     key_file: str
 
 
-def reload_certificate(config: ServerConfig, context: ssl.SSLContext) -> None:
+def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
+    """None without TLS. Raises ConfigError, see `certificate_of`."""
+    if certificate_of(config) is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_certificate(config, context)
+    return context
+
+
+def load_certificate(config: ServerConfig, context: ssl.SSLContext) -> None:
     """The next handshakes use the present files. Raises ConfigError if they are invalid; the context is unchanged."""
     certificate = certificate_of(config)
     if certificate is not None:

@@ -28,7 +28,7 @@ async def test_queued_connections_are_answered_at_the_shutdown() -> None:
         for each in waiting:
             each.sendall(post(HELLO))
         running.stop()
-        running.server._close_port()
+        running.server.acceptor.close()
         for each in waiting:
             client = Client(*await asyncio.open_connection(sock=each))
             assert (await client.reply()).status == 503
@@ -63,8 +63,8 @@ async def test_a_request_that_arrives_during_the_shutdown_is_answered() -> None:
     async with live() as running, connected(running) as silent, connected(running) as begun:
         request = post(HELLO)
         begun.send(request[:20])
-        await until(lambda: any(each._head_bytes for each in running.server._connections()))
-        await until(lambda: running.server._limits.n_open == 2)
+        await until(lambda: running.server.service.held_bytes > 0)
+        await until(lambda: running.server.limits.n_open == 2)
         running.stop()
         await asyncio.sleep(0.5)  # longer than idle connections stay open
         silent.send(request)
@@ -98,15 +98,15 @@ async def test_a_silent_tls_handshake_takes_a_place_and_ends(monkeypatch: pytest
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     files = {"tls_cert_file": str(tmp_path / "chain.pem"), "tls_key_file": str(tmp_path / "key.pem")}
     async with live(**files) as running, connected(running) as client:
-        await until(lambda: running.server._limits.n_open == 1)
+        await until(lambda: running.server.limits.n_open == 1)
         assert await client.closed()
-        await until(lambda: running.server._limits.n_open == 0)
+        await until(lambda: running.server.limits.n_open == 0)
 
 
 async def test_a_lack_of_descriptors_is_counted_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepting continues after a pause."""
     async with live() as running:
-        (one,) = running.server._acceptors
+        one = running.server.acceptor
         exhausted = ExhaustedListener(one._listener)
         one._listener = exhausted  # type: ignore[assignment]
         assert (await ask(running, get("/health/live"))).status == 200
@@ -128,19 +128,3 @@ class ExhaustedListener:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
-
-
-async def test_a_loop_without_readers_accepts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio's default loop on Windows is one."""
-    loop = asyncio.get_running_loop()
-    real = loop.add_reader
-
-    def add_reader(source: Any, callback: Any, *arguments: Any) -> None:
-        if getattr(callback, "__func__", None) is acceptor.Acceptor._accept:
-            raise NotImplementedError
-        real(source, callback, *arguments)
-
-    monkeypatch.setattr(loop, "add_reader", add_reader)
-    async with live() as running:
-        for _ in range(3):
-            assert (await ask(running, post(HELLO))).status == 200

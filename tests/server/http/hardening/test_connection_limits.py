@@ -42,7 +42,7 @@ async def silent(stack: AsyncExitStack, running: Live, count: int, n_open: int |
     """Opens connections that send nothing, and waits until the server has accepted them."""
     for _ in range(count):
         await stack.enter_async_context(connected(running))
-    await until(lambda: running.server._limits.n_open == (n_open or count))
+    await until(lambda: running.server.limits.n_open == (n_open or count))
 
 
 @pytest.mark.parametrize("limit", [in_all(5), {"max_connections_per_address": 5}], ids=["all", "address"])
@@ -53,7 +53,7 @@ async def test_probes_are_answered_while_all_connections_are_taken(limit: dict[s
         for path in PROBES:
             reply = await ask(running, get(path))
             assert (reply.status, reply.headers["connection"]) == (200, "close"), path
-        assert running.server._limits.n_open <= 5 + RESERVED
+        assert running.server.limits.n_open <= 5 + RESERVED
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ async def test_places_are_free_again_after_a_disconnect() -> None:
                 for client in (one, two):
                     client.send(post(HELLO))
                     assert (await client.reply()).status == 200
-            await until(lambda: running.server._limits.n_open == 0)
-        assert not running.server._limits._by_address
+            await until(lambda: running.server.limits.n_open == 0)
+        assert not running.server.limits._by_address
 
 
 async def test_a_reserved_connection_ends_without_a_request() -> None:
@@ -96,9 +96,9 @@ async def test_a_reserved_connection_ends_without_a_request() -> None:
     async with AsyncExitStack() as stack, live(**in_all(1)) as running:
         await silent(stack, running, 1)
         client = await stack.enter_async_context(connected(running))
-        await until(lambda: running.server._limits.n_open == 2)
-        (reserved,) = [each for each in running.server._connections() if each._slot.reserved]
-        reserved.drop_if_stalled(reserved._last_read_s + RESERVED_S + 0.1)
+        await until(lambda: running.server.limits.n_open == 2)
+        await until(lambda: len(running.server.connections()) == 2)
+        running.server.check(asyncio.get_running_loop().time() + RESERVED_S + 0.1)
         assert await client.closed()
 
 
@@ -141,7 +141,7 @@ async def test_a_trusted_proxys_clients_are_limited() -> None:
         engine.gate.set()
         for client in clients[:3]:
             assert (await client.reply()).status == 200
-        assert not running.server._limits._by_address
+        assert not running.server.limits._by_address
 
 
 def test_addresses_that_one_client_can_choose_count_together() -> None:
@@ -175,10 +175,11 @@ async def test_an_idle_connection_ends_sooner_when_few_are_left() -> None:
     async with live() as running, connected(running) as client:
         client.send(get("/health/live"))
         await client.reply()
-        (protocol,) = running.server._connections()
-        protocol.drop_if_stalled(protocol._last_read_s + 20)
+        (protocol,) = running.server.connections()
+        now_s = asyncio.get_running_loop().time()
+        protocol.drop_if_stalled(now_s + 20)
         assert not protocol.transport.is_closing()
-        protocol.drop_if_stalled(protocol._last_read_s + 20, MIN_TIMEOUT_FACTOR)
+        protocol.drop_if_stalled(now_s + 20, MIN_TIMEOUT_FACTOR)
         assert await client.closed()
 
 
@@ -189,13 +190,14 @@ async def test_exceeded_limits_are_logged_and_counted(caplog: pytest.LogCaptureF
         await silent(stack, running, 3)
         for _ in range(4):
             assert (await ask(running, post(HELLO))).status == 503
-        await until(lambda: running.server._limits.n_open == 3)
+        await until(lambda: running.server.limits.n_open == 3)
         caplog.set_level(logging.WARNING, "vectord.server")
-        running.server._watch(0.0)
-        running.server._watch(9.0)
+        now_s = asyncio.get_running_loop().time()
+        running.server.check(now_s)
+        running.server.check(now_s + 9.0)
         assert (await ask(running, post(HELLO))).status == 503
-        await until(lambda: running.server._limits.n_open == 3)
-        running.server._watch(9.5)
+        await until(lambda: running.server.limits.n_open == 3)
+        running.server.check(now_s + 9.5)
         page, _ = await metrics.exposition()
     lines = [record for record in caplog.records if record.message == "connections over the limit"]
     assert [record.fields["over_connections"] for record in lines] == [4]  # type: ignore[attr-defined]

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.live import FORM_TYPE, connected, form_of, get, live, post
-from uvicorn.server import ServerState
 
 from vectord import compose
 from vectord.config import Config, DeviceConfig
@@ -25,10 +23,10 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol, ParseTurns
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HttpConnection, HttpService
 
 HEADER_LIMIT_BYTES = 2048
-MAX_STEPS = 200  # of the event loop, for one request
+MAX_STEPS = 2000  # of the event loop, for one request
 
 GET = b"GET /a?b=%20c HTTP/1.1\r\nhost: x\r\naccept:\r\nx-y: z z\r\n\r\n"
 POST = b'POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{\r\n\r\n"a": [1]}'
@@ -93,6 +91,7 @@ VALID = {
     "quoted chunk extensions": CHUNKED.replace(b"5\r\nhello", b'5;a="b;c";d\r\nhello') + GET,
     "chunk sizes with zeros and capitals": CHUNKED.replace(b"5\r\nhello", b"000A\r\nhellohello") + GET,
     "bytes outside ASCII in values": GET.replace(b"x-y: z", b"cookie: a=\xff\xc3\xa9\r\nx-request-id: \xe9") + GET,
+    "many headers, twice": (b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (MAX_HEADERS - 9) + b"\r\n") * 2,
     "headers up to the limit": b"GET / HTTP/1.1\r\n" + b"a:\r\n" * MAX_HEADERS + b"\r\n",
     "bytes up to the limit": b"GET / HTTP/1.1\r\na:" + b" " * (HEADER_LIMIT_BYTES - 23) + b"b\r\n\r\n",
 }
@@ -180,38 +179,36 @@ def shown(scope: Mapping[str, Any], body: bytes) -> bytes:
 
 
 NO_SOCKET = cast(socket.socket, None)
-CONFIG = uvicorn.Config(cast(Any, echo), lifespan="off", log_config=None, ws="none")
 
 
-async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
-    """All bytes that the protocol sends, and whether it closes the connection. Each segment arrives when the server has
-    nothing to do."""
-    room = HeadRoom()
-    state, transport = ServerState(), FakeTransport()
+async def answers(segments: Iterable[bytes], app: Any = echo) -> tuple[bytes, bool]:
+    """All bytes that the protocol sends, without dates, and whether it closes the connection. Each segment arrives when
+    the server has nothing to do."""
+    service, transport = HttpService(app, HEADER_LIMIT_BYTES), FakeTransport()
     slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
-    limits = {"header_limit_bytes": HEADER_LIMIT_BYTES, "head_room": room, "turns": ParseTurns(), "slot": slot}
-    protocol = HttpProtocol(CONFIG, state, {}, **limits)
+    assert slot is not None
+    protocol = HttpConnection(service, slot)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
-        await _settled(state, transport)
+        await _settled(service, transport)
         if transport.closed:
             break
         protocol.data_received(segment)
-    await _settled(state, transport)
+    await _settled(service, transport)
     closed = transport.closed
     protocol.connection_lost(None)
-    await asyncio.gather(*state.tasks)
-    assert room.held_bytes == 0
-    return bytes(transport.written), closed
+    await asyncio.gather(*service.tasks)
+    assert service.held_bytes == 0
+    return re.sub(rb"date: .*?\r\n", b"", transport.written), closed
 
 
-async def _settled(state: ServerState, transport: FakeTransport) -> None:
+async def _settled(service: HttpService, transport: FakeTransport) -> None:
     """Runs the app until it waits for input. A transport that is paused then would never be read again."""
     for _ in range(MAX_STEPS):
         await asyncio.sleep(0)
-        if not state.tasks and (transport.closed or not transport.paused):
+        if not service.tasks and (transport.closed or not transport.paused):
             break
-        waits_for = [task._fut_waiter for task in state.tasks]  # type: ignore[attr-defined]
+        waits_for = [task._fut_waiter for task in service.tasks]  # type: ignore[attr-defined]
         if not transport.paused and not any(future is None or future.done() for future in waits_for):
             break
     assert transport.closed or not transport.paused
@@ -266,14 +263,14 @@ def test_byte_by_byte(name: str) -> None:
 def test_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long input is parsed in turns, which change no answer either."""
     expected = whole(name)
-    monkeypatch.setattr(http_protocol, "CHUNKS_A_TURN", 1)
+    monkeypatch.setattr(http_protocol, "PIECES_A_TURN", 1)
     assert asyncio.run(answers([CORPUS[name]])) == expected
     assert asyncio.run(answers(cut(CORPUS[name], range(7, len(CORPUS[name]), 7)))) == expected
 
 
 def test_a_request_inside_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the parser found an end that the protocol has not found, the rest would be a request that no proxy saw."""
-    monkeypatch.setattr(HttpProtocol, "_end_of_piece", lambda protocol, data, start: len(data))
+    """If the parser found the end of a request elsewhere, the rest would be a request that no proxy saw."""
+    monkeypatch.setattr(HttpConnection, "_end_of_slice", lambda protocol, data, start: len(data))
     sent, closed = asyncio.run(answers([POST + SMUGGLED]))
     assert closed
     assert b"smuggled" not in sent
@@ -286,6 +283,53 @@ def test_any_segments(data: st.DataObject) -> None:
     request = CORPUS[name]
     places = data.draw(st.sets(st.integers(1, len(request) - 1), max_size=12))
     assert asyncio.run(answers(cut(request, places))) == whole(name)
+
+
+def responding(headers: Mapping[bytes, bytes], *parts: bytes, more_body: bool = False) -> Any:
+    """An app that sends these headers and parts of a body, and reads nothing."""
+
+    async def app(scope: object, receive: object, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(headers.items())})
+        for number, part in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": part, "more_body": more_body or number < len(parts)})
+
+    return app
+
+
+async def failing(scope: object, receive: object, send: object) -> None:
+    raise ZeroDivisionError
+
+
+TWO = {b"content-length": b"2"}
+FAULTY = {
+    "an exception": (failing, b"500", b"Internal Server Error"),
+    "no response": (responding(TWO), b"500", b"Internal Server Error"),
+    "a line break in a header": (responding({**TWO, b"a": b"b\r\nc: d"}, b"ab"), b"500", b"Internal Server Error"),
+    "a body that is too long": (responding(TWO, b"a", b"bc"), b"200", b"a"),
+    "a body that is too short": (responding(TWO, b"a"), b"200", b"a"),
+    "a body without an end": (responding(TWO, b"a", more_body=True), b"200", b"a"),
+    "no length": (responding({}, b"a", b"b"), b"200", b"ab"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_response_ends_the_connection(name: str) -> None:
+    """What follows could not be told from it. No byte beyond its announced length is sent."""
+    app, status, body = FAULTY[name]
+    sent, closed = asyncio.run(answers([GET + GET], app))
+    head, _, received = sent.partition(b"\r\n\r\n")
+    assert closed and head.startswith(b"HTTP/1.1 " + status)
+    assert received in (body, b"") and b"c: d" not in head
+
+
+def test_a_response_without_a_body_has_no_length() -> None:
+    """204, 304; the connection continues."""
+
+    async def app(scope: object, receive: object, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    assert asyncio.run(answers([GET + GET], app)) == (b"HTTP/1.1 204 No Content\r\n\r\n" * 2, False)
 
 
 # --- over a socket -------------------------------------------------------------------------------------------------

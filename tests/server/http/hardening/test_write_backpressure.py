@@ -19,7 +19,7 @@ from vectord.server.http.hardening.write_backpressure import (
     ReadPace,
     WriteBackpressure,
 )
-from vectord.server.http.run import Server
+from vectord.server.http.run import HttpPort
 
 MB = 1_000_000
 LARGE = {"input": "large"}
@@ -161,7 +161,7 @@ def silent_client(running: Live) -> socket.socket:
 
 
 def held_bytes(running: Live) -> int:
-    return sum(connection.held_bytes for connection in running.server._connections())
+    return sum(connection.held_bytes for connection in running.server.connections())
 
 
 async def test_unread_responses_of_many_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,32 +171,32 @@ async def test_unread_responses_of_many_clients_are_bounded(monkeypatch: pytest.
     room_bytes = 20 * MB
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running, AsyncExitStack() as clients:
-        room: WriteBackpressure = running.server._backpressure
+        room: WriteBackpressure = running.server.backpressure
         room.room_bytes = room_bytes
         answer_bytes = len((await ask(running, post(LARGE))).body)
         for _ in range(100):
             clients.enter_context(closing(silent_client(running)))
-        tasks = running.server.server_state.tasks
+        tasks = running.server.service.tasks
         await until(lambda: len(engine.callers) == 101 and not tasks)
         assert room_bytes / 2 < held_bytes(running) < room_bytes + answer_bytes
         room.room_bytes = room_bytes = held_bytes(running)  # or there might be room for one more
         assert (await ask(running, post(LARGE))).json["error"] == "Overloaded"
         now_s = asyncio.get_running_loop().time()
-        Server._watch(running.server, now_s)
-        Server._watch(running.server, now_s + PRESSED_STALL_S + 5)
+        running.server.check(now_s)
+        running.server.check(now_s + PRESSED_STALL_S + 5)
         await until(lambda: held_bytes(running) <= room_bytes / 2)
         assert (await ask(running, post(LARGE))).status == 200
 
 
 async def test_a_slow_reader_gets_its_complete_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 kB every 20 s of a simulated clock, while the room is far too small."""
-    watch = Server._watch
-    monkeypatch.setattr(Server, "_watch", lambda self, now_s: None)  # this test has a clock of its own
+    check = HttpPort.check
+    monkeypatch.setattr(HttpPort, "check", lambda port, now_s: None)  # this test has a clock of its own
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running:
         whole = (await ask(running, post(LARGE))).body
-        running.server._backpressure.room_bytes = 1
-        running.server._backpressure._has_room = lambda: True  # type: ignore[method-assign]
+        running.server.backpressure.room_bytes = 1
+        running.server.backpressure._has_room = lambda: True  # type: ignore[method-assign]
         client = silent_client(running)
         client.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -209,6 +209,6 @@ async def test_a_slow_reader_gets_its_complete_response(monkeypatch: pytest.Monk
                 assert part, "cut off"
                 received += part
             now_s += 20.0
-            watch(running.server, now_s)
+            check(running.server, now_s)
         client.close()
     assert received.partition(b"\r\n\r\n")[2] == whole

@@ -31,7 +31,7 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """Accepts connections on the event loop that creates it."""
+    """Accepts connections on the running event loop, which must have `add_reader`."""
 
     def __init__(
         self,
@@ -48,10 +48,9 @@ class Acceptor:
         self._tls = tls
         self._queued: dict[str, deque[tuple[socket.socket, ConnectionSlot]]] = {}  # by address, the next one first
         self._opening: set[asyncio.Task[bool]] = set()
-        self._waits: asyncio.Task[None] | None = None  # on systems without add_reader
         listener.setblocking(False)
         listener.listen(BACKLOG)
-        self._resume()
+        self._loop.add_reader(listener, self._accept)
 
     @property
     def is_opening(self) -> bool:
@@ -62,24 +61,14 @@ class Acceptor:
         """Accept the connections that the kernel has queued, and no more."""
         if self._listener.fileno() < 0:
             return
-        self._pause()
+        self._loop.remove_reader(self._listener)
         while self._accept_one():
             pass
         self._listener.close()
 
     def _resume(self) -> None:
-        if self._listener.fileno() < 0:
-            return
-        try:
+        if self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener, self._accept)
-        except NotImplementedError:  # asyncio's default loop on Windows
-            self._waits = self._loop.create_task(self._accept_forever())
-
-    def _pause(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-        else:
-            self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
         is_first = not self._queued
@@ -88,15 +77,6 @@ class Acceptor:
                 break
         if is_first:  # an iteration earlier: under load, a probe waits for each one
             self._open_some()
-
-    async def _accept_forever(self) -> None:
-        while True:
-            try:
-                sock, address = await self._loop.sock_accept(self._listener)
-            except OSError:
-                await asyncio.sleep(PAUSE_S)
-            else:
-                self._admit(sock, address[0], ATTEMPTS)
 
     def _accept_one(self) -> bool:
         """Return whether more connections may be queued."""
@@ -107,14 +87,14 @@ class Acceptor:
         except OSError as problem:
             if problem.errno in EXHAUSTED:
                 self._limits.count_over("descriptors")
-                self._pause()
+                self._loop.remove_reader(self._listener)
                 self._loop.call_later(PAUSE_S, self._resume)
             return False  # usually BlockingIOError
+        sock.setblocking(False)  # before a later connection looks for input here, see ConnectionLimits.admit
         self._admit(sock, address[0], ATTEMPTS)
         return True
 
     def _admit(self, sock: socket.socket, peer: str, attempts: int) -> None:
-        sock.setblocking(False)  # before a later connection looks for input here, see ConnectionLimits.admit
         slot = self._limits.admit(peer, sock)
         if slot is not None:
             slot.close = sock.close

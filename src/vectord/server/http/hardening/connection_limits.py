@@ -17,12 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
 
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.log_stream import take_dropped
-from vectord.server.admission.gate import client_address
+from vectord.server.admission.gate import Gate, client_address
 
 RESERVED = 32  # connections above the limits
 RESERVED_S = 2.0  # within which a reserved connection must send the head of its request
@@ -35,22 +34,11 @@ MIN_TIMEOUT_FACTOR = 1 / 6  # when all connections are taken
 LOG_EVERY_S = 10.0
 RETRY_S = 1.0
 
-SLOT = "vectord.slot"  # in the ASGI scope: the ConnectionSlot
 OVER_LIMIT = "vectord.over_limit"  # in the ASGI scope: the error for any request but a probe
 TOO_MANY = "The server has reached its limit of {limit} connections; try again."
 TOO_MANY_OF_ADDRESS = "Your address has reached the limit of {limit} connections; close some, or try again."
 
-ConnectionObserver: TypeAlias = Callable[[ConnectionsCounted], None]
-
 _log = logging.getLogger("vectord.server")
-
-
-class Addresses(Protocol):
-    """Implemented by Gate."""
-
-    def is_proxy(self, peer: str) -> bool: ...
-
-    def address(self, peer: str, forwarded: Iterable[str]) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -89,12 +77,12 @@ class ConnectionLimits:
         self,
         max_connections: int,
         max_per_address: int,
-        addresses: Addresses | None = None,
-        observer: ConnectionObserver | None = None,
+        gate: Gate | None = None,
+        observer: Callable[[ConnectionsCounted], None] | None = None,
     ) -> None:
         self.max_connections = max_connections
         self.max_per_address = max_per_address
-        self._addresses = addresses
+        self._gate = gate
         self._observer = observer
         self._n_ordinary = 0
         self._reserved: dict[ConnectionSlot, None] = {}  # the oldest first
@@ -115,7 +103,7 @@ class ConnectionLimits:
 
     def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot | None:
         """The slot of a new connection; None if all reserved slots are taken as well."""
-        slot = ConnectionSlot(self, peer, sock, proxied=self._addresses is not None and self._addresses.is_proxy(peer))
+        slot = ConnectionSlot(self, peer, sock, proxied=self._gate is not None and self._gate.is_proxy(peer))
         address = None if slot.proxied else client_address(peer)
         if self._n_ordinary >= self.max_connections:
             slot.error = Unavailable(TOO_MANY, retry_after_s=RETRY_S, limit=self.max_connections)
@@ -165,9 +153,9 @@ class ConnectionLimits:
 
     def count_forwarded(self, slot: ConnectionSlot, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
         """Count a proxied request for its client, unless that client has reached its limit."""
-        assert self._addresses is not None, "only for proxied slots"
+        assert self._gate is not None, "only for proxied slots"
         forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        address = self._addresses.address(slot.peer, forwarded)
+        address = self._gate.address(slot.peer, forwarded)
         if self._by_address[address] >= self.max_per_address:
             return self._too_many_of_address()
         self.count_address(slot, address)

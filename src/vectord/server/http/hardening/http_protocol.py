@@ -1,384 +1,361 @@
-"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks. One object per connection, on the event loop.
+"""HTTP/1.1 over httptools, for an ASGI app. One HttpConnection per connection, on the event loop.
 
-Bounded while they arrive: the bytes and the number of headers, per request and of all connections together, the framing
-of chunked bodies, and the time to send a request or to read a response; write_backpressure.py bounds the bytes of all
-responses together.
+Only httptools decides where heads, chunks and requests end, and which input is invalid. This module chooses the slices
+in which httptools receives the input. A slice ends where a request may end: after a blank line, or after the length
+that a head announced. Input after a request is held, unparsed, until the request is answered, so the answers do not
+depend on how the input was divided into TCP segments.
 
-Requests of a connection are parsed one after the other: input after a request is held, unparsed, until the request is
-answered. The answers therefore do not depend on how the input was divided into TCP segments. A request that a
-half-closed connection cuts off is answered, and a request that offers an upgrade keeps its body (upgrade.py).
-
-Depends on attributes that uvicorn does not document (cycle, flow, parser); tests/server/http/hardening drives each of
-them over a real socket.
+Bounded: the bytes and the number of headers, per request and of all connections together; the framing of chunked
+bodies; the work of one iteration of the event loop; the time to send a request or to read a response.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
+import time
 from collections import deque
-from enum import Enum, auto
+from collections.abc import Sequence
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
 
-from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, SLOT, ConnectionSlot
-from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionSlot
 from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
 MAX_HEADERS = 256
-HEADER_COST_BYTES = 200  # of the objects of one header, in addition to its bytes
 HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
 FREE_HEAD_BYTES = 4096  # less than the other state of a connection
-EAGER_BYTES = 256  # of a head are parsed as they arrive; the rest waits, unparsed, for its end
-CHUNKS_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
+EAGER_BYTES = 64  # of an unfinished head are parsed, enough to refuse what is not HTTP; the rest waits for its end
+SLICE_BYTES = 2**14
+PIECES_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
+BUFFERED_BYTES = 2**16  # of a body that the app has not read, before the connection is read no further
+JOINED_BYTES = 2**16  # of a response's body are copied behind its head, so that both are written at once
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
-FIRST_REQUEST_S = 75.0  # before the first byte of the first request
-KEEP_ALIVE_S = 75.0  # between requests; longer than common clients, so that they close first and lose no request
+IDLE_S = 75.0  # before a request; longer than common clients, so that they close first and lose no request
 
 BLANK_LINE = b"\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_LARGE = b"Request line and headers are too large."
 TOO_MANY_BYTES = b"The unfinished requests of all connections are too large; try again."
 INVALID = b"Invalid HTTP request received."
+FAILED = b"Internal Server Error"
+
+_log = logging.getLogger("vectord.server")
 
 
-class Phase(Enum):
-    """What the next byte of a connection belongs to."""
+class HttpService:
+    """What the connections of a port share: the app, its requests in progress, and the bounds of all together."""
 
-    HEAD = auto()  # a head, or the pause before it
-    BODY = auto()  # a body with Content-Length
-    CHUNKS = auto()  # a chunked body
-    TRAILERS = auto()  # after the size of its last chunk
+    def __init__(self, app: ASGIApp, header_limit_bytes: int) -> None:
+        self.app = app
+        self.header_limit_bytes = header_limit_bytes
+        self.connections: set[HttpConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.heads_bytes = HEADS_BYTES
+        self.held_bytes = 0  # of unfinished heads and unparsed input; limited to heads_bytes
+        self._turns: deque[HttpConnection] = deque()
 
+    def add_turn(self, connection: HttpConnection) -> None:
+        """Continue this connection's input later: one of the waiting connections in each iteration of the event
+        loop."""
+        if not self._turns:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._turns.append(connection)
 
-class HeadRoom:
-    """Bounds the memory of the unfinished heads and the unparsed input of all connections together."""
-
-    def __init__(self, limit_bytes: int = HEADS_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self.held_bytes = 0
-
-    def change(self, before_bytes: int, now_bytes: int) -> bool:
-        """Count one connection's bytes. False if it has to give them back because all connections hold too much."""
-        self.held_bytes += now_bytes - before_bytes
-        return now_bytes <= FREE_HEAD_BYTES or self.held_bytes <= self._limit_bytes
-
-
-class ParseTurns:
-    """Connections whose input takes long to parse: one of them continues in each iteration of the event loop."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[HttpProtocol] = deque()
-
-    def add(self, connection: HttpProtocol) -> None:
-        if not self._waiting:
-            connection.loop.call_soon(self._next)
-        self._waiting.append(connection)
-
-    def _next(self) -> None:
-        connection = self._waiting.popleft()
-        if self._waiting:
-            connection.loop.call_soon(self._next)
-        connection.parse_held()
+    def _next_turn(self) -> None:
+        connection = self._turns.popleft()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        connection.take_turn()
 
 
-class HttpProtocol(HttpToolsProtocol):
-    def __init__(
-        self,
-        *args: Any,
-        header_limit_bytes: int,
-        head_room: HeadRoom,
-        turns: ParseTurns,
-        slot: ConnectionSlot,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._header_limit_bytes = header_limit_bytes
-        self._head_room = head_room
-        self._turns = turns
-        self._waits_for_turn = False
+class HttpConnection(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, service: HttpService, slot: ConnectionSlot) -> None:
+        self._service = service
         self._slot = slot
-        self._counted_bytes = 0  # in head_room
-        self._phase = Phase.HEAD
-        self._head_bytes = 0  # of the head, or of the trailers
-        self._waiting_head = bytearray()  # of an unfinished head, after EAGER_BYTES
-        self._body_left = 0  # bytes of Phase.BODY
-        self._chunk_left = 0  # bytes of the chunk
-        self._size_line = b""  # the begun line of a chunk's size
-        self._last_bytes = b""  # up to 3, in which a blank line may have begun
-        self._unparsed = b""  # input after a request that is not answered
-        self._last_read_s = self.loop.time()  # when a head began, a part of a body arrived, or a response ended
-        self.pace = ReadPace(self._last_read_s)
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._request: Request | None = None  # the last one
+        self._in_body = False
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body_left = 0  # of the length that the head announced
+        self._framing_bytes = 0  # parsed: of an unfinished head, or of a chunked body since its last data
+        self._pieces = 0  # of input, parsed in this turn
+        self._held = b""  # not parsed yet
+        self._counted_bytes = 0  # in HttpService.held_bytes
+        self._waits_for_turn = False
+        self._is_paused = False
+        self._last_read_s = self._loop.time()  # when a head began, a part of a body arrived, or a response ended
         self._ends = False  # ignores input; closes when the current response is complete
+        self.pace = ReadPace(self._last_read_s)
+        self.writable = asyncio.Event()
+        self.writable.set()
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- the transport's calls --------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._slot.close = self.abort
+        self._service.connections.add(self)
+        names = [transport.get_extra_info(name) for name in ("sockname", "peername")]
+        self._server, self._client = (name[:2] if isinstance(name, tuple) else None for name in names)
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
 
     def data_received(self, data: bytes) -> None:
         if self._ends:
             return
-        if not self._head_bytes if self._phase is Phase.HEAD else not self._is_answered():
-            self._last_read_s = self.loop.time()
-        self._parse(self._unparsed + data if self._unparsed else data)
+        if not self._is_answered() if self._in_body else not (self._framing_bytes or self._held):
+            self._last_read_s = self._loop.time()
+        self._parse(self._held + data if self._held else data)
+
+    def eof_received(self) -> bool:
+        """The client closed its side. If a body of known length is incomplete, the request is still answered."""
+        if self._ends or not self._body_left or self._request is None or self._request.ended:
+            return False
+        self._ends = True
+        self._request.keep_alive = False
+        self._request.end_body()  # body.py compares the received bytes with Content-Length
+        return True
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ends = True
+        self._service.connections.discard(self)
+        self._slot.limits.release(self._slot)
+        self._hold(b"")
+        if self._request is not None:
+            self._request.disconnect()
+        self.writable.set()
+        # Cycles, which would wait for the garbage collector: it stops the event loop for 30 ms during a flood.
+        self._slot.close = lambda: None
+        self._request = None
+        del self._parser
+
+    # --- the input --------------------------------------------------------------------------------------------
+
+    def take_turn(self) -> None:
+        """Called by HttpService."""
+        self._waits_for_turn = False
+        if self._held and not self._ends:
+            self._parse(self._held)
 
     def _parse(self, data: bytes) -> None:
         """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
-        start = 0
-        while start < len(data) and not self._ends and (self._phase is not Phase.HEAD or self._is_answered()):
-            in_chunks = self._phase is Phase.CHUNKS
-            end = self._end_of_piece(data, start)
+        start, self._pieces = 0, 0
+        while start < len(data) and not self._ends and self._expects_input():
+            if self._pieces >= PIECES_A_TURN:
+                self._waits_for_turn = True
+                self._service.add_turn(self)
+                break
+            end = self._end_of_slice(data, start)
             if end == start:
-                self._refuse(431, TOO_LARGE)
                 break
-            piece = data if end - start == len(data) else memoryview(data)[start:end]
-            if not self._waits_for_head(piece):
-                self._feed(piece)
+            self._feed(memoryview(data)[start:end])
             start = end
-            if in_chunks and self._phase is Phase.CHUNKS and start < len(data):
-                self._wait_for_turn()
-                break
-        held = b"" if self._ends else data[start:]
-        if held:
-            self.transport.pause_reading()  # and not flow: a request that waits for a disconnect would resume it
-        elif self._unparsed and not self.transport.is_closing() and not self.flow.read_paused:
-            self.transport.resume_reading()
-        self._unparsed = held
-        self._count_input()
+        self._hold(data[start:])
 
-    def _wait_for_turn(self) -> None:
-        if not self._waits_for_turn:
-            self._waits_for_turn = True
-            self._turns.add(self)
+    def _expects_input(self) -> bool:
+        return not self._waits_for_turn and (self._in_body or self._is_answered())
 
-    def parse_held(self) -> None:
-        """Called by ParseTurns."""
-        self._waits_for_turn = False
-        if self._unparsed and not self._ends:
-            self._parse(self._unparsed)
-
-    def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Where the piece at `start` ends that belongs to one message; `start` if a head or trailers are too large."""
-        if self._phase is Phase.BODY:
-            end = min(len(data), start + self._body_left)
-            self._body_left -= end - start
-            return end
-        if self._phase is Phase.CHUNKS:
-            return self._end_of_chunks(data, start)
-        stop = min(len(data), start + self._header_limit_bytes - self._head_bytes)
-        end = self._end_of_blank_line(data, start, stop)
-        self._head_bytes += end - start
-        return end
-
-    def _end_of_chunks(self, data: bytes, start: int) -> int:
-        """After the size of the last chunk, or of the last one of a turn, or the end of `data`; `start` if the line of
-        a size is too long.
-
-        The parser reads the same bytes and refuses invalid ones; this only finds the end."""
-        place = start
-        chunks = 0
-        while (place := place + self._chunk_left) < len(data):
-            self._chunk_left = 0
-            end = data.find(b"\n", place)
-            line = self._size_line + data[place : end if end >= 0 else len(data)]
-            if len(line) > self._header_limit_bytes:
-                return start
-            if end < 0:
-                self._size_line = line
-                return len(data)
-            self._size_line = b""
-            place = end + 1
-            try:
-                size = int(line.partition(b";")[0], 16)
-            except ValueError:
-                return len(data)
-            if size <= 0:
-                self._phase = Phase.TRAILERS
-                self._last_bytes = b"\r\n"
-                return place
-            self._chunk_left = size + 2  # and the end of its line
-            chunks += 1
-            if chunks == CHUNKS_A_TURN:
-                return place
-        self._chunk_left = place - len(data)
-        return len(data)
-
-    def _end_of_blank_line(self, data: bytes, start: int, stop: int) -> int:
-        """Heads and trailers end with a blank line. `stop` if there is none before."""
-        last = self._last_bytes
-        self._last_bytes = b""
-        if last and (found := (last + data[start : min(start + 3, stop)]).find(BLANK_LINE)) >= 0:
-            return start + found + len(BLANK_LINE) - len(last)
+    def _end_of_slice(self, data: bytes, start: int) -> int:
+        """Where the next slice ends; `start` if more input must arrive first, or if the head is too large."""
+        if self._body_left:
+            return min(len(data), start + self._body_left)
+        limit = start + self._service.header_limit_bytes - self._framing_bytes
+        stop = min(len(data), start + SLICE_BYTES, limit) if self._in_body else len(data)
         found = data.find(BLANK_LINE, start, stop)
+        end = found + len(BLANK_LINE) if found >= 0 else stop
+        is_too_large = start + len(BLANK_LINE) > limit if self._in_body else end > limit
+        if not self._in_body and found < 0:
+            lines = len(self._headers) + data.count(b"\n", start)
+            # Without parsed headers, one of the lines may be the request line.
+            is_too_large = is_too_large or lines > MAX_HEADERS + (not self._headers)
+            end = min(stop, start + max(0, EAGER_BYTES - self._framing_bytes))
+        if is_too_large:
+            self.refuse(431, TOO_LARGE)
+            return start
         if found >= 0:
-            return found + len(BLANK_LINE)
-        self._last_bytes = (last + data[max(start, stop - 3) : stop])[-3:]
-        return stop
+            return end
+        last = data[max(start, end - 3) : end]  # in which a blank line may begin that the next segment completes
+        return end - len(last) + len(last.rstrip(b"\r\n"))
 
-    def _waits_for_head(self, piece: bytes | memoryview) -> bool:
-        """Keep a piece of a long head until the head is complete, so that an unfinished one costs no time."""
-        is_unfinished = self._phase is Phase.HEAD and bool(self._last_bytes)
-        if not self._waiting_head and not (is_unfinished and self._head_bytes > EAGER_BYTES):
-            return False
-        eager = max(0, EAGER_BYTES - (self._head_bytes - len(piece)))
-        if eager:
-            self._feed(piece[:eager])
-        self._waiting_head += piece[eager:]
-        if not is_unfinished:
-            rest = bytes(self._waiting_head)
-            self._waiting_head.clear()
-            self._feed(rest)
-        elif not self._ends:
-            lines = len(self.headers) + self._waiting_head.count(b"\n")
-            if lines > MAX_HEADERS + (not self.headers):  # without parsed headers, the request line may be among them
-                self._refuse(431, TOO_LARGE)
-        return True
-
-    def _feed(self, piece: bytes | memoryview) -> None:
+    def _feed(self, piece: memoryview | bytes) -> None:
+        self._pieces += 1
+        self._framing_bytes += len(piece)
         try:
-            self.parser.feed_data(piece)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            self._feed_without_upgrade()
+            self._feed_without_offer()
         except httptools.HttpParserError:
-            if len(self.headers or ()) > MAX_HEADERS:
-                self._refuse(431, TOO_LARGE)
+            if len(self._headers) > MAX_HEADERS:
+                self.refuse(431, TOO_LARGE)
             else:
-                self._refuse(400, INVALID)
+                self.refuse(400, INVALID)
 
-    def _feed_without_upgrade(self) -> None:
-        """The parser has read a head that offers another protocol, and stopped after it."""
-        method = self.parser.get_method()
-        if method == b"CONNECT" or not any(name == UPGRADE for name, _ in self.headers):
-            self._refuse(400, INVALID)
+    def _feed_without_offer(self) -> None:
+        """Parse a head that offers another protocol once more, without the offer.
+
+        Java's HTTP client offers h2c with its first request, with or without a body, and works without it. After such a
+        head httptools expects the other protocol.
+        """
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self.refuse(400, INVALID)
             return
-        head = head_without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
-        self.parser = httptools.HttpRequestParser(self)  # the other one ignores everything after `Connection: close`
-        self._feed(head)
+        lines = b"".join(b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
+        version = self._parser.get_http_version().encode()
+        self._framing_bytes = 0
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, lines))
+
+    def _hold(self, data: bytes) -> None:
+        """Keep input for later, and count it together with the unfinished head."""
+        self._held = b"" if self._ends else data
+        n_bytes = len(self._held)
+        if self._framing_bytes and not self._in_body and not self._ends:
+            n_bytes += self._framing_bytes
+        self._service.held_bytes += n_bytes - self._counted_bytes
+        self._counted_bytes = n_bytes
+        if n_bytes > FREE_HEAD_BYTES and self._service.held_bytes > self._service.heads_bytes:
+            if self._is_answered():
+                self.refuse(503, TOO_MANY_BYTES)
+            self._ends = True
+            self._hold(b"")
+        self.update_reading()
+
+    def update_reading(self) -> None:
+        """Read no more while input must not be parsed, or while the app does not read a body."""
+        unread_bytes = 0 if self._request is None else self._request.unread_bytes
+        pauses = not self._ends and (unread_bytes > BUFFERED_BYTES or (self._held != b"" and not self._expects_input()))
+        if pauses != self._is_paused and not self.transport.is_closing():
+            self._is_paused = pauses
+            if pauses:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    # --- the parser's calls -----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if not self._is_answered():  # the parser and _end_of_piece disagree about the end of the last request
+        if not self._is_answered():  # a slice with bytes of two requests: no proxy saw the second one
             raise httptools.HttpParserError("a request inside another")
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are dropped, as servers may (RFC 9110, 6.5.1); uvicorn would add them to the request's headers.
-        if self._phase is Phase.HEAD:
-            super().on_header(name, value)
-            if len(self.headers) > MAX_HEADERS:
-                raise httptools.HttpParserError("too many headers")
+        if self._in_body:  # trailers are dropped, as servers may (RFC 9110, 6.5.1)
+            return
+        self._headers.append((name.lower(), value))
+        if len(self._headers) > MAX_HEADERS:
+            raise httptools.HttpParserError("too many headers")
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
+        parser = self._parser
+        if parser.should_upgrade():
             return
-        self._head_bytes = 0
-        self._body_left = 0
-        self._phase = Phase.BODY
-        self._obey_absolute_target()
-        for name, value in self.headers:
-            if name == b"content-length":
-                self._body_left = int(value)
-            elif name == b"transfer-encoding":
-                self._phase = Phase.CHUNKS
-        cast(dict[str, Any], self.scope)[SLOT] = self._slot
+        headers = dict(self._headers)
+        url = httptools.parse_url(self._url)
+        if url.path is None:
+            raise httptools.HttpParserError("a target without a path")
+        version = parser.get_http_version()
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(url.path.decode("ascii")),
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self._headers if url.schema is None else self._with_host_of_target(),
+        }
         if self._slot.reserved or self._slot.proxied:
-            error = self._slot.begin_request(self.headers)
+            error = self._slot.begin_request(self._headers)
             if error is not None:
-                cast(dict[str, Any], self.scope)[OVER_LIMIT] = error
-        try:
-            super().on_headers_complete()
-        except Exception:  # of uvicorn, for a target that it cannot split; the request has no cycle
-            self._phase = Phase.HEAD
-            raise
-        if self._slot.reserved:
-            self.cycle.keep_alive = False
+                scope[OVER_LIMIT] = error
+        self._in_body = True
+        self._body_left = int(headers.get(b"content-length", 0))
+        self._framing_bytes = 0
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._slot.reserved
+        expects = version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
+        self._request = Request(self, scope, keep_alive=keep_alive, expects_continue=expects)
+        task = self._loop.create_task(self._request.run(self._service.app))
+        self._service.tasks.add(task)
+        task.add_done_callback(self._service.tasks.discard)
 
-    def _obey_absolute_target(self) -> None:
+    def _with_host_of_target(self) -> list[tuple[bytes, bytes]]:
         """The host of a target such as http://host/path replaces the header's (RFC 9112, 3.2.2)."""
-        scheme, separator, rest = self.url.partition(b"://")
-        if separator and scheme.isalpha():
-            host = rest.partition(b"/")[0].partition(b"?")[0]
-            self.headers[:] = [(b"host", host), *(header for header in self.headers if header[0] != b"host")]
+        host = self._url.partition(b"://")[2].partition(b"/")[0]
+        return [(b"host", host), *(header for header in self._headers if header[0] != b"host")]
+
+    def on_body(self, body: bytes) -> None:
+        assert self._request is not None
+        self._pieces += 1
+        self._framing_bytes = 0
+        self._body_left = max(0, self._body_left - len(body))
+        self._request.add_body(body)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        if self._parser.should_upgrade():
             return
-        self._phase = Phase.HEAD
-        self._head_bytes = 0
-        self._last_bytes = b""
-        super().on_message_complete()
-        if not self.cycle.keep_alive:
+        assert self._request is not None
+        self._in_body = False
+        self._headers = []
+        self._body_left = self._framing_bytes = 0
+        self._request.end_body()
+        if not self._request.keep_alive:
             self._ends = True
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's meaning: True keeps our side open
-        """The client closed its side. If a body of known length is incomplete, the request is still answered."""
-        if self._ends or self._phase is not Phase.BODY or self._is_answered():
-            return False
-        self._ends = True
-        cycle = self.cycle
-        cycle.keep_alive = False
-        cycle.more_body = False  # body.py compares the received bytes with Content-Length
-        cycle.message_event.set()
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._slot.limits.release(self._slot)
-        self._ends = True
-        self._unparsed = b""
-        self._head_room.change(self._counted_bytes, 0)
-        self._counted_bytes = 0
-        super().connection_lost(exc)
-        # Cycles, which would wait for the garbage collector: it stops the event loop for 30 ms during a flood.
-        self._slot.close = _nothing
-        self.cycle = None  # type: ignore[assignment]  # uvicorn's own value before the first request
-        self.transport = None  # type: ignore[assignment]  # uvicorn's own value before the connection
 
     # --- answering --------------------------------------------------------------------------------------------
 
-    def _refuse(self, status: int, message: bytes) -> None:
-        """Answer invalid input, unless a part of another answer was sent, and close."""
+    def refuse(self, status: int, message: bytes) -> None:
+        """Answer with an error, unless a part of another answer was sent, and close."""
         self._ends = True
-        if self._phase is Phase.HEAD or not self.cycle.response_started:
-            head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
-            self.transport.write(head.encode() + b"content-length: %d\r\n\r\n%b" % (len(message), message))
+        if self._request is None or self._request.complete or not self._request.started:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(message))]
+            self.transport.write(response_head(status, [*headers, (b"connection", b"close")]) + message)
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        # Replaces uvicorn's, which starts a timer for each response; drop_if_stalled closes idle connections.
-        self.server_state.total_requests += 1
         if self._slot.answering:
             self._slot.end_request()
         if self.transport.is_closing():
             return
-        if self._ends:
+        assert self._request is not None
+        if self._ends or not self._request.keep_alive:
+            self._ends = True
             self.transport.close()
             return
-        self._last_read_s = self.loop.time()
-        self.flow.resume_reading()
-        if self._unparsed:
-            self._parse(self._unparsed)
+        self._last_read_s = self._loop.time()
+        if self._held:
+            self._parse(self._held)
+        else:
+            self.update_reading()
 
     def _is_answered(self) -> bool:
         """Whether no request waits for its response, or for the rest of it."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _count_input(self) -> None:
-        n_bytes = len(self._unparsed)
-        if self._phase is Phase.HEAD and self._head_bytes and not self._ends:
-            n_bytes += self._head_bytes + HEADER_COST_BYTES * len(self.headers or ())
-        if n_bytes == self._counted_bytes:
-            return
-        has_room = self._head_room.change(self._counted_bytes, n_bytes)
-        self._counted_bytes = n_bytes
-        if has_room:
-            return
-        self._unparsed = b""
-        if self._is_answered():
-            self._refuse(503, TOO_MANY_BYTES)
-        self._ends = True
-        self._count_input()
+        return self._request is None or self._request.complete
 
     # --- stalled clients --------------------------------------------------------------------------------------
 
@@ -395,7 +372,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def close_if_idle(self, *, before_request: bool) -> None:
         """Called while the server drains. before_request: also if a request is expected, or has begun to arrive."""
-        if self._is_answered() and (before_request or (self.cycle is not None and not self._head_bytes)):
+        has_begun = self._framing_bytes or self._held
+        if self._is_answered() and (before_request or (self._request is not None and not has_begun)):
             self.transport.close()
 
     @property
@@ -410,15 +388,142 @@ class HttpProtocol(HttpToolsProtocol):
     def _read_timeout_s(self) -> float:
         if self._slot.reserved and not self._slot.answering:
             return RESERVED_S
-        if self._phase is not Phase.HEAD or self._head_bytes:
-            return READ_STALL_S  # of an answered request: for all of its body
-        if self.cycle is None:
-            return FIRST_REQUEST_S
-        return KEEP_ALIVE_S if self._is_answered() else float("inf")
+        if not self._in_body and not self._is_answered():
+            return float("inf")
+        # of an answered request: for all of its body
+        return READ_STALL_S if self._in_body or self._framing_bytes or self._held else IDLE_S
 
 
-def _nothing() -> None:
-    pass
+class Request:
+    """One request and its response: ASGI's `receive` and `send`. A client that has left is no error."""
+
+    def __init__(
+        self, connection: HttpConnection, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool
+    ) -> None:
+        self.keep_alive = keep_alive
+        self.started = False  # a part of the response is written
+        self.complete = False
+        self.ended = False  # complete, or the client has left
+        self.unread_bytes = 0
+        self._connection = connection
+        self._scope = scope
+        self._expects_continue = expects_continue
+        self._parts: list[bytes] = []
+        self._has_more_body = True
+        self._news = asyncio.Event()
+        self._head = b""  # of the response, until the first part of its body
+        self._bytes_left: int | None = None  # of the response's Content-Length
+
+    def add_body(self, part: bytes) -> None:
+        if not self.ended:
+            self._parts.append(part)
+            self.unread_bytes += len(part)
+            self._news.set()
+
+    def end_body(self) -> None:
+        self._has_more_body = False
+        self._news.set()
+
+    def disconnect(self) -> None:
+        self.ended = True
+        self._news.set()
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(self._scope, self.receive, self.send)  # type: ignore[arg-type]
+        except BaseException:
+            _log.exception("a request failed")
+        if not self.ended:  # the app has not completed its response
+            self._connection.refuse(500, FAILED)
+
+    async def receive(self) -> dict[str, Any]:
+        if self._expects_continue and not self.ended:
+            self._expects_continue = False
+            self._connection.transport.write(CONTINUE)
+        if not self.ended:
+            await self._news.wait()
+            self._news.clear()
+        if self.ended:
+            return {"type": "http.disconnect"}
+        body = b"".join(self._parts)
+        self._parts.clear()
+        self.unread_bytes = 0
+        self._connection.update_reading()
+        return {"type": "http.request", "body": body, "more_body": self._has_more_body}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if not self._connection.writable.is_set():
+            await self._connection.writable.wait()
+        if self.complete:
+            raise RuntimeError("The response is complete.")
+        if self.ended:
+            return
+        if message["type"] == "http.response.start":
+            self._start(message["status"], list(message.get("headers", ())))
+        else:
+            self._write(message.get("body", b""))
+            if not message.get("more_body", False):
+                self._complete()
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        by_name = dict(headers)
+        length = by_name.get(b"content-length")
+        if length is not None:
+            self._bytes_left = 0 if self._scope["method"] == "HEAD" else int(length)
+        elif status not in (204, 304):
+            self.keep_alive = False  # the body ends with the connection
+        if by_name.get(b"connection") == b"close":
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        self._head = response_head(status, headers)
+
+    def _write(self, body: bytes) -> None:
+        transport = self._connection.transport
+        if self._scope["method"] == "HEAD":
+            body = b""
+        if self._bytes_left is not None:
+            self._bytes_left -= len(body)
+            if self._bytes_left < 0:
+                raise RuntimeError("The response is longer than its Content-Length.")
+        if not self.started and len(body) <= JOINED_BYTES:
+            body = self._head + body
+        elif not self.started:
+            transport.write(self._head)
+        self.started = True
+        if body:
+            transport.write(body)
+
+    def _complete(self) -> None:
+        if self._bytes_left:
+            raise RuntimeError("The response is shorter than its Content-Length.")
+        self._expects_continue = False
+        self.complete = self.ended = True
+        self._news.set()
+        self._parts.clear()
+        self.unread_bytes = 0
+        self._connection.on_response_complete()
+
+
+def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Raises ValueError for a header that contains a line break."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if not lines.count(b"\r") == lines.count(b"\n") == len(headers):
+        raise ValueError("A header of the response contains a line break.")
+    return b"%b%b%b\r\n" % (_status_line(status), _date_line(int(time.time())), lines)
+
+
+@lru_cache
+def _status_line(status: int) -> bytes:
+    try:
+        return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    except ValueError:
+        return f"HTTP/1.1 {status} \r\n".encode()
+
+
+@lru_cache(maxsize=1)
+def _date_line(now_s: int) -> bytes:
+    return f"date: {formatdate(now_s, usegmt=True)}\r\n".encode()
 
 
 def kernel_bytes(transport: asyncio.BaseTransport) -> int:
