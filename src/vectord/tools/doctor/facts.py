@@ -34,7 +34,7 @@ FEATURES = (
 _SMI_TIMEOUT_S = 10
 _UNLIMITED_BYTES = 2**60  # cgroups v1 reports "no limit" as a larger number
 LIBRARIES = (
-    *("openvino", "tokenizers", "numpy", "huggingface_hub", "starlette", "uvicorn", "uvloop", "httpx"),
+    *("openvino", "tokenizers", "numpy", "huggingface_hub", "starlette", "httptools", "uvloop", "httpx"),
     *("torch", "transformers", "onnxruntime", "onnxruntime-gpu", "pyarrow", "grpcio", "redis"),
 )
 
