@@ -102,11 +102,10 @@ class BrokenHandler(logging.Handler):
 
 
 async def test_a_log_handler_that_raises_fails_no_answer():
-    """Of an application that embeds in its own process: lines about lost threads and failed batches are dropped."""
+    """Of an application that embeds in its own process: the lines about failed batches are dropped."""
 
-    def fail(tokens: TokenBatch) -> None:
-        kill(tokens)
-        if len(tokens.texts.cu_seqlens) > 2:
+    def fail(tokens):
+        if ord("!") in tokens.texts.ids:
             raise RuntimeError
 
     handler = BrokenHandler()
