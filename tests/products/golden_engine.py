@@ -183,7 +183,7 @@ class GoldenEngine:
             case MultiRequest():
                 results = [self._result(one) for one in request.requests]
                 lengths = [length for result in results for length in result.usage.lengths]
-                used = Usage(lengths=lengths, characters=40, timings=TIMINGS, device="cpu")
+                used = Usage(lengths=lengths, characters=40, timings=_timings(len(lengths)), device="cpu")
                 return MultiResult(results=results, usage=used)
             case ListModels() | LoadModel() | UnloadModel():
                 return self._listed(request.model)
@@ -248,7 +248,6 @@ class GoldenEngine:
 # --- results --------------------------------------------------------------------------------------------------
 
 SERVED: Mapping[str, Any] = {"model": "served", "fingerprint": "f00d"}
-TIMINGS = Timings(tokenize_s=0.0019, queue_s=0.0029999, inference_s=0.0351, total_s=1.2345)
 
 
 def _turns(values: Iterable[T], count: int) -> list[T]:
@@ -263,8 +262,13 @@ def _length(one: Input) -> TextLength:
 
 
 def _usage(inputs: Sequence[Input]) -> Usage:
+    lengths = [_length(one) for one in inputs]
     characters = sum(len(one) for one in inputs)
-    return Usage(lengths=[_length(one) for one in inputs], characters=characters, timings=TIMINGS, device="cpu")
+    return Usage(lengths=lengths, characters=characters, timings=_timings(len(lengths)), device="cpu")
+
+
+def _timings(texts: int) -> Timings:
+    return Timings(tokenizing_s=0.0019 * texts, waiting_s=0.0029999, computing_s=0.0351, total_s=1.2345)
 
 
 def _chunked(request: DocumentsRequest) -> DocumentsResult:
