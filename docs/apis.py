@@ -36,7 +36,7 @@ PRODUCTS = {
     "jina": "Jina's API: embeddings with late chunking, token vectors, rerank. Also Xinference's rerank.",
     "llamacpp": "llama.cpp's server: its native routes, and OpenAI's routes with its response format.",
     "ollama": "Ollama: its embedding routes and its model lists.",
-    "openai": "OpenAI's embeddings and models, with the fields that Jina, Voyage and vLLM add.",
+    "openai": "OpenAI's embeddings and models, with fields of NVIDIA's, Mixedbread's and Mistral's clients.",
     "semantic_explorer": "Semantic Explorer's embedding-inference-api; under `/api/`, the routes of its source. "
     "A `model` that is not served is rejected instead of being downloaded: models are configured at start (`--models`, "
     "`--rerankers`), and with `--model-loading first-use` each loads on its first request.",
@@ -87,7 +87,7 @@ def _head() -> list[str]:
         "describe the same routes with all types and with examples.",
         "",
         "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
-        "several products share, the keys of the body select the product ([below](#shared-paths)). The prefix",
+        "several products share, their order and the keys of the body decide ([below](#shared-paths)). The prefix",
         "`/dialects/NAME/` selects a product explicitly: `/dialects/tei/embed`. The setting `dialects` and the",
         "profiles ([configuration.md](configuration.md#profiles)) change the served products and their order.",
         "[api.md](api.md#headers) describes the headers of all responses, and vectors as bytes.",
@@ -156,45 +156,64 @@ def _products(dialects: Iterable[Dialect]) -> list[str]:
 
 
 def _shared(table: Table) -> list[str]:
-    """The section on shared paths: the fields that only some products have, then the keys of each path."""
-    signs: dict[str, set[str]] = {}
-    for endpoint in table:
-        for choice in endpoint.choices if len({each.dialect.name for each in endpoint.choices}) > 1 else ():
-            if choice.route.signs and choice.route.signs != choice.route.keys:
-                signs.setdefault(choice.dialect.name, set()).update(choice.route.signs)
+    """The section on shared paths: the required keys on each path, then the keys by which later products are chosen."""
+    shared = [endpoint for endpoint in table if len({choice.dialect.name for choice in endpoint.choices}) > 1]
     rules: dict[tuple[str, ...], list[str]] = {}
-    for endpoint in table:
-        if len({choice.dialect.name for choice in endpoint.choices}) > 1:
-            rules.setdefault(tuple(_rules(endpoint)), []).append(endpoint.path)
+    own: dict[str, set[str]] = {}
+    for endpoint in shared:
+        rules.setdefault(tuple(_rules(endpoint)), []).append(endpoint.path)
+        for index, choice in enumerate(endpoint.choices):
+            earlier = [one.route for one in endpoint.choices[:index]]
+            own.setdefault(choice.dialect.name, set()).update(_distinctive(choice.route, earlier))
     dialects, _ = _served()
     return [
         "",
         "## Shared paths",
         "",
-        "The first product of the setting `dialects` (under a profile, that of the profile) answers if it has the path",
-        "and the body has one of its keys below. Otherwise, the first product with the path, one of its keys, and one",
-        "of these fields in the body answers:",
+        "The order of the setting `dialects` decides (under a profile, its product comes first): the first product",
+        "whose required keys are in the body and that knows every other key answers. If no product knows every key,",
+        "the first one with its required keys refuses the first key that it does not know. If none has its required",
+        "keys, the path's first product reports what is missing. Keys that no product on the path has, or that have no",
+        "effect in any of them, are disregarded.",
         "",
-        "| product | fields |",
-        "|---|---|",
-        *(_cells(each.title, _listed(sorted(signs[name]))) for name, each in dialects.items() if name in signs),
+        "So `/v1/embeddings` with `input` and `model` gets OpenAI's response, with `task` as well Jina's, and with",
+        "`task` and `output_dtype`, which no product has together, an error. Bodies that several products accept get",
+        "the response of the first one: `/rerank` with `query` and `documents` Jina's, `/classify` with `input`",
+        "vLLM's. For another product's response, start the server with its profile, or use the product's prefix.",
         "",
-        "Otherwise, the first of these keys in the body selects the product. Without any, the path's first product",
-        "reports the missing field.",
-        "",
-        "| path | keys and products |",
+        "| path | required keys and products |",
         "|---|---|",
         *(_cells(_listed(paths), "; ".join(rule)) for rule, paths in rules.items()),
+        "",
+        "These further keys select a product, since those before it on a path do not have them:",
+        "",
+        "| product | keys |",
+        "|---|---|",
+        *(_cells(each.title, _listed(sorted(own[name]))) for name, each in dialects.items() if own.get(name)),
     ]
 
 
+def _distinctive(route: Route, earlier: Sequence[Route]) -> Iterator[str]:
+    """The keys that select the route although earlier ones accept the body without them."""
+    for key in route.one_of or {""}:
+        needed = {*route.required, key} - {""}
+        rivals = [rival for rival in earlier if rival.accepts(needed)]
+        if rivals:
+            yield from route.effective.difference(needed, *(rival.known for rival in rivals))
+
+
 def _rules(endpoint: Endpoint) -> Iterator[str]:
-    """The keys of a body and the product that they select, in the order of Endpoint.choose."""
-    taken: frozenset[str] = frozenset()
-    for choice in sorted(endpoint.choices, key=lambda each: each.route.signs != each.route.keys):
-        if choice.route.keys - taken:
-            yield f"{_either(choice.route.keys - taken)}: {choice.dialect.title}"
-        taken |= choice.route.keys
+    """The required keys, each with its products in their order."""
+    products: dict[str, list[str]] = {}
+    for choice in endpoint.choices:
+        needed = " and ".join([*(f"`{key}`" for key in sorted(choice.route.required)), *_one_of(choice.route)])
+        products.setdefault(needed, []).append(choice.dialect.title)
+    return (f"{needed}: {', '.join(titles)}" for needed, titles in products.items())
+
+
+def _one_of(route: Route) -> Iterator[str]:
+    if route.one_of:
+        yield _either(route.one_of)
 
 
 def _clients() -> list[str]:
@@ -239,7 +258,7 @@ def _alike(routes: Iterable[Route]) -> Iterable[Sequence[Route]]:
     """Groups the routes that differ only in their paths."""
     groups: dict[tuple[object, ...], list[Route]] = {}
     for route in routes:
-        about = (route.method, route.summary, route.body, str(route.answer), route.keys, route.signs)
+        about = (route.method, route.summary, route.body, str(route.answer), route.one_of)
         groups.setdefault(about, []).append(route)
     return groups.values()
 

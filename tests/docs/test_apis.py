@@ -38,10 +38,9 @@ STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_im
 # Examples that another product answers by default, in another format.
 OTHERWISE = {
     ("embedding_server", "/embed"): "TEI's bare array",
-    ("jina", "/rerank"): "another word under `object`",
     ("jina", "/v1/rerank"): "another word under `object`",
-    ("llamacpp", "/rerank"): "another word under `object`",
     ("llamacpp", "/v1/rerank"): "another word under `object`",
+    ("semantic_explorer", "/rerank"): "Cohere's `meta` is missing",
     ("simple_inference_server", "/v1/embeddings"): "without `completion_tokens`",
     ("simple_inference_server", "/v1/rerank"): "`document` is an object, not a string",
     ("vllm", "/v1/models"): "without vLLM's `root`, `parent` and `permission`",
@@ -67,7 +66,7 @@ class Example:
         return TABLE.find(self.route.method, self.path).endpoint
 
     def __str__(self) -> str:
-        by = f" by {min(self.route.keys)}" if self.route.keys else ""
+        by = f" by {min(keys)}" if (keys := self.route.one_of | self.route.required) else ""
         return f"{self.dialect.name} {self.route.method} {self.prefix}{self.route.path}{by}"
 
 

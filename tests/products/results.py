@@ -34,8 +34,13 @@ def incoming(body: object, **facts: Any) -> Incoming:
 
 def route_of(dialect: Dialect, path: str, key: str = "") -> Route:
     """The dialect's only route at `path`; key: one of its keys, if several routes have the path."""
-    (found,) = (route for route in dialect.routes if route.path == path and (not key or key in route.keys))
+    (found,) = (route for route in dialect.routes if route.path == path and (not key or key in keys_of(route)))
     return found
+
+
+def keys_of(route: Route) -> frozenset[str]:
+    """The keys that distinguish a route from others on its path: bodies have all of them, or one."""
+    return route.one_of or route.required
 
 
 def parsed(dialect: Dialect, path: str, body: object, **facts: Any) -> Call:

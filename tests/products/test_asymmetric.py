@@ -40,7 +40,7 @@ WORDS = {
 }
 NO_KIND = {("vllm", "task")}  # an operation, "embed" or "classify"
 APIS = {
-    "openai": {"input_type", "task", "prompt_name"},
+    "openai": {"input_type", "prompt_name"},
     "tei": {"input_type", "prompt_name"},
     "vectord": {"kind", "prompt_name"},
     "cohere": {"input_type"},

@@ -127,7 +127,7 @@ def bodies(route: Route) -> st.SearchStrategy[dict[str, Any]]:
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
         max_leaves=10,
     )
-    chosen = st.fixed_dictionaries(dict.fromkeys(sorted(route.keys), values))
+    chosen = st.fixed_dictionaries(dict.fromkeys(sorted(route.required | route.one_of), values))
     return st.builds(lambda options, selecting: options | selecting, st.dictionaries(keys, values, max_size=3), chosen)
 
 

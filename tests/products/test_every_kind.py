@@ -19,7 +19,7 @@ import pytest
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.models import write_sentence_bert
-from tests.products.results import fits
+from tests.products.results import fits, keys_of
 from tests.products.test_real_models import LABELS, write_classifier, write_splade
 from tests.reference.reference_models import write_bge_m3, write_colbert, write_qwen3_reranker
 from tests.server.grpc.fakes import Live, pipeline
@@ -171,7 +171,7 @@ async def ask_all(folder: Path) -> list[Reply]:
                 path = f"/dialects/{dialect.name}" + re.sub(r"\{\w+(:path)?\}", NAME, route.path)
                 response = await client.post(path, content=body)
                 operation = _operation(route, Incoming(body=body, path={"model": NAME}, models=models))
-                name = f"{dialect.name} {route.path} {min(route.keys, default='')}"
+                name = f"{dialect.name} {route.path} {min(keys_of(route), default='')}"
                 replies.append(Reply(name, operation, response.status_code, response.content, route.answers))
         server = ServerConfig(grpc_port=0)
         async with (

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.engine.fakes import FakeBackend, source
-from tests.products.results import incoming, model_info
+from tests.products.results import incoming, keys_of, model_info
 from tests.server.asgi import call
 
 from vectord.config import ServerConfig
@@ -31,7 +31,7 @@ def routes() -> Iterator[Any]:
     for dialect in all_dialects():
         for route in dialect.routes:
             if route.body is not None:
-                name = f"{dialect.name} {route.path} {min(route.keys, default='')}"
+                name = f"{dialect.name} {route.path} {min(keys_of(route), default='')}"
                 yield pytest.param(dialect, route, id=name)
 
 
@@ -93,7 +93,7 @@ def refusals() -> Mapping[str, tuple[int, bytes]]:
                 if route.body is not None:
                     path = f"/dialects/{dialect.name}" + re.sub(r"\{\w+(:path)?\}", "no/such", route.path)
                     reply = await call(app, "POST", path, orjson.dumps(naming(route, "no/such")))
-                    found[f"{dialect.name} {route.path} {sorted(route.keys)}"] = reply.status, reply.body
+                    found[f"{dialect.name} {route.path} {sorted(keys_of(route))}"] = reply.status, reply.body
         await engine.close()
         return found
 
@@ -103,7 +103,7 @@ def refusals() -> Mapping[str, tuple[int, bytes]]:
 @pytest.mark.parametrize(("dialect", "route"), list(routes()))
 def test_an_unserved_name_is_refused(dialect: Dialect, route: Route, refusals: Mapping[str, Any]) -> None:
     """404, or the product's status for it, in the product's form."""
-    status, body = refusals[f"{dialect.name} {route.path} {sorted(route.keys)}"]
+    status, body = refusals[f"{dialect.name} {route.path} {sorted(keys_of(route))}"]
     assert status == (400 if dialect.name in FASTAPI_STYLE else 404), body
     assert b"Served: first, second. The option --model-aliases" in body or body == SHORT
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.products.results import embed_result, incoming, rerank_result
 from tests.server.fakes import FakeEngine
@@ -15,22 +15,21 @@ from vectord.config.declared import DIALECTS
 from vectord.config.sources import read_profile
 from vectord.errors import VectordError
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Call, Dialect, Route, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.schema import EmbedRequest, InputKind, Side
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.pipeline import Shutdown
 
-# Path, top-level keys of the body, and the product that answers in the default order. A few bodies have the keys of
-# two products, which no client sends.
+# Path, top-level keys of the body, and the product that answers in the default order, with the key that it refuses.
 POSTS = """
 /embed                  inputs                              tei
 /embed                  inputs truncate normalize           tei
 /embed                  input                               semantic_explorer
 /embed                  input model                         semantic_explorer
 /embed                  texts                               cohere
-/embed                  inputs input texts                  tei
+/embed                  inputs input texts                  tei: input
 /embed                  -                                   tei
 /api/v1/embed           inputs                              embedding_server
 /api/v1/embed           -                                   embedding_server
@@ -43,11 +42,9 @@ POSTS = """
 
 /embeddings             sentences                           smart_embedder
 /embeddings             sentences return_dense              smart_embedder
-/embeddings             sentences input model               smart_embedder
-/embeddings             sentences content                   smart_embedder
+/embeddings             sentences dimensions                smart_embedder: dimensions
 /embeddings             content                             llamacpp
 /embeddings             input embd_normalize                llamacpp
-/embeddings             input model content                 llamacpp
 /embeddings             input                               openai
 /embeddings             input model                         openai
 /embeddings             input model encoding_format user    openai
@@ -55,24 +52,28 @@ POSTS = """
 /embeddings             input model modality                infinity
 /embeddings             input model output_dtype            voyage
 /embeddings             input model task                    jina
-/embeddings             -                                   smart_embedder
+/embeddings             -                                   openai
 /embedding              content                             llamacpp
 /embedding              input                               llamacpp
 
 /v1/embeddings          input                               openai
 /v1/embeddings          input model                         openai
+/v1/embeddings          input model drop_params prefix      openai
 /v1/embeddings          input model encoding_format user    openai
-/v1/embeddings          input model input_type truncation   openai
 /v1/embeddings          input model prompt_name truncate    openai
+/v1/embeddings          input model input_type truncation   voyage
 /v1/embeddings          input model task                    jina
+/v1/embeddings          input model task dimensions user    jina
 /v1/embeddings          input model late_chunking           jina
 /v1/embeddings          input model embedding_type          jina
 /v1/embeddings          input model output_dtype            voyage
 /v1/embeddings          input model output_dimension        voyage
 /v1/embeddings          input model truncate_prompt_tokens  vllm
+/v1/embeddings          input model late_chunking_params    vllm
 /v1/embeddings          messages model                      vllm
-/v1/embeddings          input model modality                infinity
+/v1/embeddings          input model modality dimensions     infinity
 /v1/embeddings          content                             llamacpp
+/v1/embeddings          input task output_dtype             openai: task
 /v1/embeddings          sentences                           openai
 /v1/embeddings          -                                   openai
 
@@ -80,20 +81,22 @@ POSTS = """
 /rerank                 query passages normalize            smart_embedder
 /rerank                 query texts                         tei
 /rerank                 query texts raw_scores return_text  tei
-/rerank                 query documents                     semantic_explorer
-/rerank                 query documents model top_n         semantic_explorer
-/rerank                 query documents return_documents    semantic_explorer
+/rerank                 query texts top_n                   llamacpp
+/rerank                 query documents                     jina
+/rerank                 query documents model top_n         jina
+/rerank                 query documents return_documents    jina
 /rerank                 query documents max_doc_length      jina
+/rerank                 query documents truncation          jina
 /rerank                 query documents raw_scores          infinity
 /rerank                 query documents top_k               voyage
-/rerank                 query documents truncation          voyage
+/rerank                 query documents top_k truncation    voyage
 /rerank                 query documents property            weaviate
 /rerank                 query property                      weaviate
 /rerank                 query documents use_activation      vllm
-/rerank                 query passages texts documents      smart_embedder
-/rerank                 query passages documents raw_scores smart_embedder
-/rerank                 query texts documents               tei
-/rerank                 query                               smart_embedder
+/rerank                 query passages raw_scores           smart_embedder: raw_scores
+/rerank                 query texts documents               llamacpp
+/rerank                 query documents top_n top_k         jina: top_k
+/rerank                 query                               tei
 
 /v1/rerank              query texts                         tei
 /v1/rerank              query documents                     cohere
@@ -104,7 +107,6 @@ POSTS = """
 /v1/rerank              query documents return_len          jina
 /v1/rerank              query documents raw_scores          infinity
 /v1/rerank              query documents use_activation      vllm
-/v1/rerank              query texts documents               tei
 /v2/rerank              query documents model               cohere
 /v2/rerank              query documents max_tokens_per_doc  cohere
 /v2/rerank              query documents use_activation      vllm
@@ -120,8 +122,9 @@ POSTS = """
 /v2/embed               inputs model input_type             cohere
 /v1/v2/embed            texts model input_type              cohere
 
-/classify               input                               infinity
-/classify               input model                         infinity
+/classify               input                               vllm
+/classify               input model                         vllm
+/classify               input model raw_scores              infinity
 /classify               input use_activation                vllm
 /classify               messages                            vllm
 /v1/classify            input                               infinity
@@ -184,24 +187,30 @@ def table_of(order: Sequence[str]) -> Table:
 
 
 def answering(endpoint: Endpoint, keys: Iterable[str]) -> str:
+    """The product, and after a colon the key that it refuses because other products have it."""
     if endpoint.page is not None:
         return "server"
     assert endpoint.choices, "nothing is served there"
-    return endpoint.choose(json.dumps(dict.fromkeys(keys, 1)).encode()).dialect.name
+    choice = endpoint.choose(json.dumps(dict.fromkeys(keys, 1)).encode())
+    if any(each.route is choice.route for each in endpoint.choices):
+        return choice.dialect.name
+    with pytest.raises(VectordError) as error:
+        choice.route.parse(Incoming())
+    return f"{choice.dialect.name}: {error.value.field_name}"
 
 
 DEFAULT = table_of(DIALECTS)
-POST_ROWS = [line.rsplit(maxsplit=1) for line in POSTS.splitlines() if line]
+POST_ROWS = [re.split(r"\s+(?=\w+$|\w+: \w+$)", line, maxsplit=1) for line in POSTS.splitlines() if line]
 GET_ROWS = [line.split() for line in GETS.splitlines() if line]
 
 
 def test_the_keys_of_a_body_select_the_product() -> None:
-    """With and without a slash at the end. A body without known keys goes to the first product."""
+    """With and without a slash at the end. A body without the required keys goes to the first product."""
     for row, dialect in POST_ROWS:
         path, *keys = row.split()
         for slash in ("", "/"):
             endpoint = DEFAULT.find("POST", path.rstrip("/") + slash).endpoint
-            assert answering(endpoint, set(keys) - {"-"}) == dialect, row
+            assert answering(endpoint, [key for key in keys if key != "-"]) == dialect, row
 
 
 def test_the_order_selects_the_product_of_a_get() -> None:
@@ -226,26 +235,15 @@ def test_info_belongs_to_the_product_of_the_profile(profile: str, dialect: str) 
     assert answering(table.find("POST", "/embed").endpoint, ["inputs"]) == dialect
 
 
-RANKED = {"index": 1, "relevance_score": 0.5, "score": 0.5, "text": "b"}
-
-
-@pytest.mark.parametrize(
-    ("options", "result"),
-    [
-        pytest.param({}, RANKED, id="no document by default"),
-        pytest.param({"return_documents": False}, RANKED, id="no document"),
-        pytest.param({"return_documents": True}, RANKED | {"document": {"text": "b"}}, id="document requested"),
-    ],
-)
-def test_the_answer_of_rerank_has_the_keys_of_every_client(options: dict[str, bool], result: dict[str, object]) -> None:
-    """Jina, Cohere, infinity and vLLM read index and relevance_score, Semantic Explorer score and text. Around the
-    results are usage, id and Cohere's meta."""
-    body = {"query": "q", "documents": ["a", "b"], "top_n": 1, **options}
-    choice = DEFAULT.find("POST", "/rerank").endpoint.choose(json.dumps(body).encode())
-    shown = json.loads(choice.route.parse(incoming(body)).answered(rerank_result(0.25, 0.5)).body)
-    assert shown["results"] == [result]
-    assert {"id", "object", "model", "usage", "meta"} <= set(shown)
-    assert shown["usage"] == {"prompt_tokens": 18, "total_tokens": 18}
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize("profile", profiles())
+def test_every_answer_of_rerank_has_an_index_and_a_score(profile: str, path: str) -> None:
+    """Clients of Cohere, Jina, infinity and vLLM read them, whichever product answers a body that all of them send."""
+    body = {"query": "q", "documents": ["a", "b"], "model": "m"}
+    shown = json.loads(called_in(profile, path, body).answered(rerank_result(0.25, 0.5)).body)
+    results = shown["data"] if profile == "voyage" and path != "/v2/rerank" else shown["results"]
+    assert [result["index"] for result in results] in ([1, 0], [0, 1])
+    assert {result["index"]: result["relevance_score"] for result in results} == {0: 0.25, 1: 0.5}
 
 
 # --- profiles -------------------------------------------------------------------------------------------------
@@ -274,34 +272,33 @@ OWN = own_posts()
 
 
 def test_a_product_answers_its_own_bodies_in_its_profile() -> None:
-    """Any of its fields with any of its keys, and its example."""
+    """Any of its fields with the required ones, and its example."""
     for dialect, route in OWN:
         assert route.body is not None, (dialect.name, route.path)
         endpoint = first(dialect.name).find(route.method, route.path).endpoint
         assert endpoint.choose(json.dumps(route.example).encode()).route is route, (dialect.name, route.path)
-        fields = {field.encode_name for field in msgspec.structs.fields(route.body)}
         strayed = {
             (key, field): other
-            for key in route.keys
-            for field in fields
-            if (other := answering(endpoint, {key, field})) != dialect.name
+            for key in route.one_of or {""}
+            for field in route.known
+            if (other := answering(endpoint, {*route.required, key, field} - {""})) != dialect.name
         }
         assert strayed == {}, (dialect.name, route.path)
 
 
-EVERY_KEY = frozenset().union(*(route.keys | route.signs for _, route in OWN))
-
-
 @pytest.mark.parametrize("profile", ORDERS)
-def test_no_further_key_selects_another_product_in_a_profile(profile: str) -> None:
-    """Keys and signs of all other products, one at a time, next to each key of the profile's product."""
+def test_no_key_of_another_product_is_ignored_in_a_profile(profile: str) -> None:
+    """Another product answers that has all keys, or the profile's product refuses the key."""
     name = ORDERS[profile][0]
     for route in (route for dialect, route in OWN if dialect.name == name):
         endpoint = table_of(ORDERS[profile]).find(route.method, route.path).endpoint
-        strayed = {
-            (key, other) for key in route.keys for other in EVERY_KEY if answering(endpoint, {key, other}) != name
-        }
-        assert strayed == set(), route.path
+        own = {*route.required, *sorted(route.one_of)[:1]}
+        known = frozenset().union(*(choice.route.known for choice in endpoint.choices if choice.dialect.name == name))
+        for choice in endpoint.choices:
+            for key in choice.route.effective - known:
+                answers = answering(endpoint, [*own, key])
+                assert answers == f"{name}: {key}" or answers in DIALECTS, (route.path, key)
+                assert answers != name, (route.path, key)
 
 
 @pytest.mark.parametrize("profile", profiles())
@@ -326,7 +323,7 @@ def test_every_profile_reads_the_keys_of_nvidias_clients(
 
 @pytest.mark.parametrize(
     ("profile", "own"),
-    [("vllm", {"truncate_prompt_tokens": 8}), ("voyage", {"truncation": True}), ("openai", {"truncation": True})],
+    [("vllm", {"truncate_prompt_tokens": 8}), ("voyage", {"truncation": True})],
 )
 def test_a_products_own_key_for_truncation_may_not_contradict_nvidias(profile: str, own: dict[str, object]) -> None:
     """NVIDIA's word also chooses the side."""
@@ -404,6 +401,6 @@ def test_only_one_product_answers_under_its_prefix(dialect: str) -> None:
     for route in load_dialects([dialect])[0].routes:
         path = f"/dialects/{dialect}{route.path}".replace("{model:path}", "m")
         endpoint = DEFAULT.find(route.method, path).endpoint
-        body = dict.fromkeys(route.keys, 1)
+        body = dict.fromkeys([*route.required, *route.one_of], 1)
         assert endpoint.choose(json.dumps(body).encode()).dialect.name == dialect
         assert any(choice.route is route for choice in endpoint.choices)

@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+from msgspec import defstruct
 from tests.products.results import model_info, model_list
 
 from vectord.errors import InvalidField, MalformedBody, Overloaded, ShuttingDown, VectordError
@@ -121,11 +123,14 @@ def route(
     path: str,
     method: str = "POST",
     keys: Sequence[str] = ("input",),
-    signs: Sequence[str] = (),
+    also: Sequence[str] = (),
     *,
     public: bool = False,
 ) -> Route:
-    """A route of product `name`; its responses contain the product and the inputs."""
+    """A route of product `name`; its responses contain the product and the inputs.
+
+    A body has one of `keys`, and may have the others and those of `also`.
+    """
 
     def parse(incoming: Incoming) -> Call:
         inputs = read(incoming)
@@ -154,8 +159,8 @@ def route(
         summary=f"{name} {path}",
         computes=None if method == "GET" else "embed",
         example=None if method == "GET" else {keys[0]: "hello"},
-        keys=frozenset(keys),
-        signs=frozenset(signs),
+        body=None if method == "GET" else defstruct("Body", [(key, Any, None) for key in (*keys, *also)]),
+        one_of=frozenset(keys),
         public=public,
     )
 

@@ -38,23 +38,23 @@ _REDIS_URL = (r"(redis|rediss|unix)://.+", "a URL such as redis://host:6379/0")
 
 # In the order in which they share paths; a profile puts its own first (sources.py).
 DIALECTS = (
-    "smart_embedder",
     "openai",
     "tei",
-    "vectord",
-    "ollama",  # before all others below /api/, where its clients expect its errors
-    "semantic_explorer",  # before all others that rank `documents` at /rerank: its answer has every key they read
     "cohere",
-    "voyage",  # before Jina, whose rerank bodies may have `truncation`, too
     "jina",
-    "infinity",
-    "simple_inference_server",
-    "embedding_server",
+    "voyage",
     "vllm",
+    "infinity",
     "llamacpp",
+    "ollama",
     "weaviate",
     "nvidia",
     "mixedbread",
+    "vectord",
+    "semantic_explorer",
+    "smart_embedder",
+    "simple_inference_server",
+    "embedding_server",
 )
 
 

@@ -159,8 +159,7 @@ class ScoresAnswer(msgspec.Struct):
     answer=ScoresAnswer,
     summary="Score documents by how well they answer a query",
     example={"query": "capital of France", "documents": ["Paris is the capital."], "property": ""},
-    keys=["documents", "property"],
-    signs=["property"],
+    one_of=["documents", "property"],
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

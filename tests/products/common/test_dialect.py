@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from dataclasses import replace
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from vectord import products
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField, MissingField, ModelNotFound
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, all_dialects, load_dialects
+from vectord.products.common.fields import no_effect
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelList, Result
 
 
@@ -59,25 +61,29 @@ def test_a_declaration_makes_one_route_for_each_path() -> None:
         ("GET", "/models"),
         ("GET", "/models/{model:path}"),
     ]
-    assert (routes[0].body, routes[0].keys, routes[2].public) == (Body, {"input"}, True)
+    assert (routes[0].body, routes[0].required, routes[2].public) == (Body, {"input"}, True)
 
 
-def test_the_required_fields_but_the_query_are_the_keys_by_default() -> None:
-    """Bodies of all rerankers have a query, so it selects none."""
+def test_a_body_has_the_required_fields_and_one_of_the_given_keys() -> None:
+    """Its type states the required ones. Fields without effect are known, too."""
 
     class Reranking(msgspec.Struct):
         query: str
-        texts: list[str]
-        top_n: int | None = None
+        texts: list[str] | None = None
+        documents: list[str] | None = None
+        user: Annotated[Any, no_effect("names the end user")] = None
 
     def rerank(body: Reranking, incoming: Incoming) -> Call:
         raise AssertionError("no body is parsed here")
 
     rerank.__annotations__["body"] = Reranking  # local, so its name cannot be looked up
     routes = Routes()
-    routes.post("/rerank", answer=None, summary="Rerank", example={})(rerank)
-    routes.post("/v1/rerank", answer=None, summary="Rerank", example={}, keys=["top_n"])(rerank)
-    assert [route.keys for route in routes] == [{"texts"}, {"top_n"}]
+    routes.post("/rerank", answer=None, summary="Rerank", example={}, one_of=["texts", "documents"])(rerank)
+    (route,) = routes
+    assert (route.required, route.effective) == ({"query"}, {"query", "texts", "documents"})
+    assert route.known == route.effective | {"user"}
+    bodies = ({"query", "texts"}, {"query", "documents", "more"}, {"query"}, {"texts"})
+    assert [route.accepts(keys) for keys in bodies] == [True, True, False, False]
 
 
 def test_a_parser_receives_the_decoded_body() -> None:
@@ -188,15 +194,14 @@ def test_an_unknown_dialect_stops_the_start(name: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_routes_are_distinct_and_selected_by_keys_of_their_bodies(dialect: Dialect) -> None:
-    """A route with a body has keys of that body, and an example with one of them. Other routes read no body."""
-    routes = [(route.method, route.path, route.keys, route.signs) for route in dialect.routes]
+    """A route with a body has keys of that body, and an example with the required ones. Other routes read no body."""
+    routes = [(route.method, route.path, route.required, route.one_of) for route in dialect.routes]
     assert len(set(routes)) == len(routes)
     for route in dialect.routes:
         if route.method == "GET" or route.admin or route.answer is None:
             assert route.body is None
             continue
         assert route.body is not None
-        names = {field.encode_name for field in msgspec.structs.fields(route.body)}
-        assert route.keys
-        assert route.keys <= names
-        assert not route.keys.isdisjoint(route.example)
+        assert route.required | route.one_of
+        assert route.one_of <= route.known
+        assert route.accepts(route.example.keys())

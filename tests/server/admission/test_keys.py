@@ -356,7 +356,7 @@ async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
 
     written(path, stanza("a", models='["x"]'))
     looking = route("first", "/v1/embed")
-    looking = type(looking)(method="POST", path="/v1/embed", parse=parse, summary="", keys=looking.keys)
+    looking = type(looking)(method="POST", path="/v1/embed", parse=parse, summary="")
     assert (await ask(path, "a", Engine(), dialects=(dialect("first", looking),))).status == 200
     assert seen[-1] == {"x"}
 

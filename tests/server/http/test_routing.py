@@ -6,24 +6,28 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import dialect, route
 
-from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.errors import InvalidField, MethodNotAllowed, NoSuchRoute
 from vectord.products.common.dialect import Dialect, Incoming, Rendered, all_dialects
 from vectord.products.common.errors import render_any
+from vectord.products.common.fields import no_effect
 from vectord.schema import Operation
 from vectord.server.http.routing import Page, Table
 
-CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
-DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
+CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr"), also=("loud",)), route("cat", "/cat"))
+DOG = dialect("dog", route("dog", "/say", keys=("woof",), also=("loud",)), route("dog", "/dogs/{name}", "GET"))
 REAL = Table(all_dialects(), [], render_any)
-OWL = dialect("owl", route("owl", "/say", keys=("hoot", "purr")), route("owl", "/owls/{name:path}", "GET"))
+OWL = dialect(
+    "owl", route("owl", "/say", keys=("hoot", "purr"), also=("night",)), route("owl", "/owls/{name:path}", "GET")
+)
 
 
 def table(*dialects: Dialect, pages: Sequence[Page] = ()) -> Table:
@@ -41,8 +45,11 @@ def speaker(body: object, *dialects: Dialect) -> str:
         ({"woof": 1}, "dog"),
         ({"hoot": 1}, "owl"),
         ({"meow": 1}, "cat"),
-        ({"hoot": 1, "woof": 1}, "dog"),
         ({"purr": 1}, "cat"),
+        ({"purr": 1, "loud": 1}, "cat"),
+        ({"purr": 1, "night": 1}, "owl"),
+        ({"purr": 1, "night": None}, "owl"),
+        ({"loud": 1}, "cat"),
         ({"moo": 1}, "cat"),
         ({"deep": {"woof": 1}}, "cat"),
         (["woof"], "cat"),
@@ -50,8 +57,8 @@ def speaker(body: object, *dialects: Dialect) -> str:
     ],
     ids=str,
 )
-def test_body_keys_select_the_product_of_a_shared_path(body: object, name: str) -> None:
-    """The first product with one of its keys at the top of the body; else the first."""
+def test_the_first_product_that_knows_every_key_answers(body: object, name: str) -> None:
+    """If its required keys are at the top of the body; else the first, which reports what is missing."""
     assert speaker(body, CAT, DOG, OWL) == name
 
 
@@ -60,40 +67,69 @@ def test_the_profiles_order_selects_between_equal_keys() -> None:
     assert speaker({"purr": 1}, OWL, CAT) == "owl"
 
 
-FOX = dialect("fox", route("fox", "/say", keys=("meow", "yip"), signs=("howl",)))
-
-
 @pytest.mark.parametrize(
-    ("body", "name"),
-    [({"meow": 1, "howl": 1}, "fox"), ({"meow": 1}, "cat"), ({"yip": 1}, "fox"), ({"purr": 1, "howl": 1}, "cat")],
+    ("body", "name", "refused"),
+    [
+        ({"meow": 1, "night": 1}, "cat", "night"),
+        ({"purr": 1, "loud": 1, "night": 1}, "cat", "night"),
+        ({"night": 1, "woof": 1, "loud": 1}, "dog", "night"),
+        ({"hoot": 1, "woof": 1}, "dog", "hoot"),
+    ],
     ids=str,
 )
-def test_a_sign_precedes_an_earlier_products_key(body: object, name: str) -> None:
-    """If the body also has one of that product's keys, and none of the very first product's."""
-    assert speaker(body, DOG, CAT, FOX) == name
+def test_a_key_of_another_product_is_refused_by_name(body: dict[str, int], name: str, refused: str) -> None:
+    """By the first product whose required keys are there, if no product knows all keys."""
+    sent = json.dumps(body).encode()
+    choice = table(CAT, DOG, OWL).find("POST", "/say").endpoint.choose(sent)
+    assert choice.dialect.name == name
+    with pytest.raises(InvalidField) as error:
+        choice.route.parse(Incoming(body=sent))
+    assert error.value.field_name == refused
 
 
-def test_no_sign_precedes_the_first_products_key() -> None:
-    """One more key in the body never selects another product than the profile's."""
-    assert speaker({"meow": 1, "howl": 1}, CAT, FOX) == "cat"
-    assert speaker({"yip": 1, "howl": 1}, CAT, FOX) == "fox"
+@pytest.mark.parametrize("more", [{"moo": 1}, {"user": "x"}, {"night": None}], ids=str)
+def test_a_key_that_changes_no_response_is_disregarded(more: dict[str, object]) -> None:
+    """It belongs to no product on the path, has no effect in any of them, or is null."""
+
+    class Body(msgspec.Struct):
+        purr: Any
+        user: Annotated[Any, no_effect("names the end user")] = None
+
+    ant = dialect("ant", replace(route("ant", "/say"), body=Body, one_of=frozenset()))
+    sent = json.dumps({"meow": 1, **more}).encode()
+    choice = table(CAT, ant, OWL).find("POST", "/say").endpoint.choose(sent)
+    assert choice.dialect.name == "cat"
+    assert choice.route.parse(Incoming(body=sent)).request
 
 
 @given(
     orders=st.permutations([CAT, DOG, OWL]),
-    keys=st.sets(st.sampled_from(["meow", "purr", "woof", "hoot", "moo"])),
+    keys=st.sets(st.sampled_from(["meow", "purr", "woof", "hoot", "moo", "loud", "night"])),
 )
 @settings(deadline=None, max_examples=100)
 def test_dropping_unreachable_routes_changes_no_result(orders: list[Dialect], keys: set[str]) -> None:
-    claims = [(each, each.routes[0].keys) for each in orders]
-    winner = next((each for each, wanted in claims if wanted & keys), orders[0])
+    """`loud` and `night` are no product's required keys."""
+    claims = [(each, each.routes[0]) for each in orders]
+    accepting = [(each, claim) for each, claim in claims if claim.one_of & keys]
+    knowing = [each for each, claim in accepting if keys - {"moo"} <= claim.known]
+    winner = next(iter(knowing or [each for each, _ in accepting]), orders[0])
     assert speaker(dict.fromkeys(keys, 1), *orders) == winner.name
 
 
-def test_equal_keys_do_not_share_a_path() -> None:
-    """The first product always answers."""
-    first, second = dialect("a", route("a", "/say")), dialect("b", route("b", "/say"))
-    assert len(table(first, second).find("POST", "/say").endpoint.choices) == 1
+@pytest.mark.parametrize(
+    ("first", "second", "reachable"),
+    [
+        pytest.param({"keys": ["a"]}, {"keys": ["a"]}, False, id="equal"),
+        pytest.param({"keys": ["a"]}, {"keys": ["a"], "also": ["b"]}, True, id="it knows more"),
+        pytest.param({"keys": ["a"], "also": ["b"]}, {"keys": ["a"]}, False, id="it knows less"),
+        pytest.param({"keys": ["a"], "also": ["b"]}, {"keys": ["a", "b"]}, True, id="it requires less"),
+        pytest.param({"keys": ["a", "b"]}, {"keys": ["a"], "also": ["b"]}, False, id="it requires more"),
+    ],
+)
+def test_only_selectable_routes_share_a_path(first: Any, second: Any, reachable: bool) -> None:
+    """Otherwise the first product answers every body, and its keys are not read."""
+    both = [dialect("a", route("a", "/say", **first)), dialect("b", route("b", "/say", **second))]
+    assert len(table(*both).find("POST", "/say").endpoint.choices) == 1 + reachable
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000], ids=lambda body: body[:6])

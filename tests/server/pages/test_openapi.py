@@ -184,7 +184,7 @@ def test_a_shared_path_has_the_errors_of_all_products() -> None:
     """Errors before the body is read are the owner's only."""
     assert set(examples_of("/rerank", "503")) >= {"Smart Embedder", "text-embeddings-inference"}
     assert set(examples_of("/rerank", "429")) >= {"text-embeddings-inference", "Jina", "infinity"}
-    assert set(examples_of("/rerank", "413")) == {"Smart Embedder"}
+    assert set(examples_of("/v1/embeddings", "413")) == {"OpenAI"}
     assert set(examples_of("/v1/embeddings", "406")) >= {"OpenAI", "Jina", "Voyage", "llama.cpp"}
 
 

@@ -144,8 +144,8 @@ _embed_v1 = partial(
 
 
 # The SDK appends v1/... and v2/... to its base URL, which may end in /v1.
-@_embed_v1("/embed", keys=["texts"])  # other products have the path, with other keys
-@_embed_v1("/v1/embed", "/v1/v1/embed", keys=["texts", "images"])
+@_embed_v1("/embed", one_of=["texts"])  # other products have the path, with other keys
+@_embed_v1("/v1/embed", "/v1/v1/embed", one_of=["texts", "images"])
 def parse_embed_v1(body: EmbedBody, incoming: Incoming) -> Call:
     return _embed(body, "1", tuple(dict.fromkeys(body.embedding_types or ())))
 
@@ -156,7 +156,7 @@ def parse_embed_v1(body: EmbedBody, incoming: Incoming) -> Call:
     answer=EmbedAnswer,
     summary="Embed texts, as Cohere's v2 does",
     example={"model": EXAMPLE_MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]},
-    keys=["texts", "inputs", "images"],
+    one_of=["texts", "inputs", "images"],
     names={"dimensions": "output_dimension"},
 )
 def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
@@ -284,7 +284,6 @@ _rerank = partial(
     ROUTES.post,
     computes="rerank",
     answer=RerankAnswer,
-    signs=["rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"],
     names={"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
 )
 

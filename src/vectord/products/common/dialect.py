@@ -2,18 +2,18 @@
 
 A product is a module or package of `vectord.products` that holds one `DIALECT`. compose.py loads the products that
 `--dialects` names. server/ serves each at its own paths and under /dialects/NAME/; if several products have a path, the
-keys of the body select one, then their order.
+first one that knows every key of the body answers (server/http/routing.py).
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType, UnionType
-from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -22,7 +22,7 @@ from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
 from vectord.products.common.body import DECODE_ERRORS, Content, fault_of
-from vectord.products.common.fields import refusals_of
+from vectord.products.common.fields import fields_without_effect, refusals_of
 from vectord.products.common.inputs import read_switch, switches_of
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Operation, Request, Result
 
@@ -117,10 +117,7 @@ class Route:
     """One method of one path. Products declare routes with `Routes`.
 
     path: Starlette syntax, "/v1/models/{model:path}".
-    keys, signs: top-level keys of the body. If several routes have a path, the first dialect's route answers if it
-        finds one of its keys; of the others, the first route that finds one of its signs and one of its keys, else the
-        first that finds one of its keys, else the first. A sign is a key that few products'
-        bodies have ("output_dtype").
+    one_of: keys of which a body has at least one, besides the required fields of its type.
     computes: the operation of a request that needs a forward pass; a busy engine refuses it before its body is read.
         None: the request needs none, or may wait for one.
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
@@ -137,13 +134,31 @@ class Route:
     body: type[msgspec.Struct] | None = None
     answer: object | None = None
     example: Any = None
-    keys: frozenset[str] = frozenset()
-    signs: frozenset[str] = frozenset()
+    one_of: frozenset[str] = frozenset()
     form: bool = False
     public: bool = False
     probe: bool = False
     admin: bool = False
     render_error: RenderError | None = None  # None: the product's
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The keys that every body has."""
+        return _body_keys(self.body).required
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The keys that its bodies may have."""
+        return _body_keys(self.body).known
+
+    @property
+    def effective(self) -> frozenset[str]:
+        """The known keys that can change the response."""
+        return _body_keys(self.body).effective
+
+    def accepts(self, keys: Set[str]) -> bool:
+        """Whether a body with these keys has the required ones."""
+        return self.required <= keys and (not self.one_of or not self.one_of.isdisjoint(keys))
 
     @property
     def answers(self) -> tuple[object, ...]:
@@ -155,6 +170,22 @@ class Route:
         return () if self.answer is None else (self.answer,)
 
 
+class _BodyKeys(NamedTuple):
+    required: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    effective: frozenset[str] = frozenset()
+
+
+@cache
+def _body_keys(body: type[msgspec.Struct] | None) -> _BodyKeys:
+    if body is None:
+        return _BodyKeys()
+    fields = msgspec.structs.fields(body)
+    known = frozenset(field.encode_name for field in fields)
+    required = frozenset(field.encode_name for field in fields if field.required)
+    return _BodyKeys(required, known, known - fields_without_effect(body))
+
+
 Body = TypeVar("Body", bound=msgspec.Struct)
 BodyParser: TypeAlias = Callable[[Body, Incoming], Call]
 RenderModels: TypeAlias = Callable[[ModelList], Rendered]
@@ -164,7 +195,7 @@ class Routes:
     """Collects a product's routes in the order of their declaration; `tuple(ROUTES)` goes into its `Dialect`.
 
     `@ROUTES.post(...)` decorates the function that parses a decoded body into a `Call`. Stack decorators for routes
-    that differ in keys only. `@ROUTES.get(...)` decorates the function that renders the served models; a path with
+    that differ in `one_of` only. `@ROUTES.get(...)` decorates the function that renders the served models; a path with
     {model:path} lists that model alone. products/openai and products/weaviate.py are examples.
 
     names: canonical fields -> this body's fields. They apply to every error of the call, also to those that the parser
@@ -187,22 +218,17 @@ class Routes:
         summary: str,
         example: Any,
         computes: Operation | None = "embed",
-        keys: Iterable[str] = (),
-        signs: Iterable[str] = (),
+        one_of: Iterable[str] = (),
         names: Names = NO_NAMES,
         render_error: RenderError | None = None,
     ) -> Callable[[BodyParser[Body]], BodyParser[Body]]:
-        """Declares one route for each path. The type of the parser's first parameter, `body`, is that of its bodies.
-
-        keys: by default the required fields of the body, without `query`, which the bodies of all rerankers have.
-        """
+        """Declares one route for each path. The type of the parser's first parameter, `body`, is that of its bodies."""
 
         def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
             body: type[Body] = get_type_hints(parser)["body"]
             decoder = msgspec.json.Decoder(body)
             refusals, switches = refusals_of(body), switches_of(body)
             all_names = {**self._names, **names}
-            required = {field.encode_name for field in msgspec.structs.fields(body) if field.required} - {"query"}
 
             def parse(incoming: Incoming) -> Call:
                 try:
@@ -235,8 +261,7 @@ class Routes:
                         body=body,
                         answer=answer,
                         example=example,
-                        keys=frozenset(keys or required),
-                        signs=frozenset(signs),
+                        one_of=frozenset(one_of),
                         render_error=render_error,
                     )
                 )

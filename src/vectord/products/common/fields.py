@@ -22,6 +22,7 @@ from msgspec import inspect
 from vectord.errors import InvalidField
 
 _REFUSAL: Final = "refusal"
+_NO_EFFECT: Final = "no effect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,18 @@ def refused(reason: str, *harmless: object) -> msgspec.Meta:
 
 def no_effect(reason: str) -> msgspec.Meta:
     """Marks a field whose value cannot change the response. reason: why."""
-    return msgspec.Meta(description=f"no effect: {reason}")
+    return msgspec.Meta(description=f"no effect: {reason}", extra={_NO_EFFECT: True})
+
+
+def fields_without_effect(body: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of a body's own fields whose values cannot change the response."""
+    found = inspect.type_info(body)
+    assert isinstance(found, inspect.StructType)
+    return frozenset(
+        field.encode_name
+        for field in found.fields
+        if isinstance(field.type, inspect.Metadata) and _NO_EFFECT in (field.type.extra or {})
+    )
 
 
 def refusals_of(body: type[msgspec.Struct]) -> tuple[RefusedField, ...]:

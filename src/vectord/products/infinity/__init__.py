@@ -138,7 +138,6 @@ class Embeddings(BaseAnswer):
     answer=Embeddings,
     summary="Embed texts",
     example={"input": ["a happy person", "a rainy day"], "modality": "text"},
-    signs=["modality", "output_dimension"],
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -208,7 +207,6 @@ class Ranking(BaseAnswer):
         "return_documents": True,
         "raw_scores": False,
     },
-    signs=["raw_scores"],
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
@@ -259,7 +257,6 @@ class Classes(BaseAnswer):
     answer=Classes,
     summary="Score the labels of a classifier, the best first",
     example={"input": ["I am not having a great day."], "raw_scores": False},
-    signs=["raw_scores"],
     names={"inputs": "input"},
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:

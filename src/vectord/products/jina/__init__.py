@@ -17,7 +17,7 @@ from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import FASTAPI, render_message
-from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.fields import refused
 from vectord.products.common.inputs import (
     Force,
     Normalize,
@@ -181,15 +181,6 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
         "embedding_type": "float",
         "input": ["Berlin is the capital of Germany.", "Its more than 3.8 million inhabitants make it large."],
     },
-    signs=[
-        "task",
-        "normalized",
-        "late_chunking",
-        "embedding_type",
-        "encoding_type",
-        "return_multivector",
-        "return_tokenized_input",
-    ],
     names=_NAMES,
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -362,7 +353,7 @@ class RerankBody(RerankFields):
         PositiveCount | None, msgspec.Meta(description="most tokens of the query; null: the model's limit")
     ] = None
     return_embeddings: Annotated[Any, refused("a ranking has no vectors; use /v1/embeddings", False, "false")] = None
-    return_len: Annotated[Any, no_effect("`meta` always has the number of tokens")] = None
+    return_len: Annotated[Any, msgspec.Meta(description="`meta` has the number of tokens, whatever the value")] = None
     max_chunks_per_doc: Annotated[
         Any, refused("long documents are truncated, not split; use `chunk` of /vectord/rerank", 1)
     ] = None
@@ -399,7 +390,6 @@ class Ranking(BaseAnswer):
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
-    signs=["max_doc_length", "max_query_length", "return_embeddings", "return_len", "max_chunks_per_doc", "truncation"],
     names={"passages": "documents", "max_passage_tokens": "max_doc_length", "max_query_tokens": "max_query_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

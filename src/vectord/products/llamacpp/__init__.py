@@ -77,7 +77,6 @@ from vectord.schema import (
 )
 
 ROUTES = Routes({"truncate_side": "truncate"})
-SIGNS = ["content", "embd_normalize"]
 
 Model = Annotated[str | None, msgspec.Meta(description="with one served model, any name; otherwise a served name")]
 
@@ -179,8 +178,7 @@ class OpenAIAnswer(msgspec.Struct):
     answer=list[Embedded],
     summary="Embed texts or token ids, as a bare array",
     example={"content": ["A bank of a river.", "A bank for savings."], "embd_normalize": 2},
-    keys=["content", "input"],
-    signs=SIGNS,
+    one_of=["content", "input"],
 )
 def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
     read_encoding(body.encoding_format)  # has no effect on this form, but must be valid, as in llama.cpp
@@ -192,8 +190,7 @@ def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
     answer=OpenAIAnswer | list[Embedded],
     summary="Embed texts or token ids, in OpenAI's shape",
     example={"input": "A bank of a river.", "embd_normalize": -1},
-    keys=["content", "input"],
-    signs=SIGNS,
+    one_of=["content", "input"],
 )
 def parse_openai(body: EmbeddingBody, incoming: Incoming) -> Call:
     """`content` is not a key of OpenAI's, so it gets the native array on this path too. Ids are the model's own."""
@@ -351,7 +348,7 @@ class Reranked(msgspec.Struct):
     answer=list[Rank] | Reranked,
     summary="Rank texts by how well they answer a query, by logits",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "top_n": 1},
-    keys=["documents", "texts"],
+    one_of=["documents", "texts"],
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     """Scores are logits, as in llama.cpp."""

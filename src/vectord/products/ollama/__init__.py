@@ -106,7 +106,7 @@ class Embeddings(msgspec.Struct):
     answer=Embeddings,
     summary="Embed texts",
     example={"model": EXAMPLE_MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
-    keys=["input"],
+    one_of=["input"],
     names={"inputs": "input", **_NUM_CTX},
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
@@ -164,7 +164,7 @@ class Embedding(msgspec.Struct):
     "/api/embeddings",
     answer=Embedding,
     summary="Embed one text, with the route that preceded /api/embed",
-    keys=["prompt"],
+    one_of=["prompt"],
     example={"model": EXAMPLE_MODEL, "prompt": "Here is an article about llamas..."},
     names={"inputs": "prompt", **_NUM_CTX},
 )
@@ -326,7 +326,7 @@ class PullStatus(msgspec.Struct):
     answer=PullStatus,
     summary="Confirm that a model is served",
     example={"model": EXAMPLE_MODEL},
-    keys=["model", "name"],
+    one_of=["model", "name"],
 )
 def parse_pull(body: PullBody, incoming: Incoming) -> Call:
     """Clients pull a model before its first use. A model that is not served is 404: the operator adds models."""

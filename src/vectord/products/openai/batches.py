@@ -142,7 +142,7 @@ def parse_list_batches(incoming: Incoming) -> Call:
     answer=BatchObject,
     summary="Create a batch of requests from a file",
     example={"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"},
-    keys=["input_file_id"],
+    one_of=["input_file_id"],
 )
 def parse_create_batch(body: BatchBody, incoming: Incoming) -> Call:
     if body.endpoint not in ENDPOINTS:

@@ -219,7 +219,6 @@ class EmbeddingsAnswer(msgspec.Struct):
     answer=EmbeddingsAnswer,
     summary="Turn sentences into dense, sparse and ColBERT vectors",
     example={"sentences": ["Hello world!", "Ciao mondo!"], "return_sparse": False, "return_colbert": False},
-    signs=["sentences"],
     names={"inputs": "sentences"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -386,7 +385,6 @@ class RerankAnswer(msgspec.Struct):
         "passages": ["Machine learning is a subset of AI.", "The weather is nice today."],
         "normalize": True,
     },
-    signs=["passages"],
     render_error=render_rerank_error,
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

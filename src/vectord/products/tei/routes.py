@@ -282,7 +282,6 @@ for _path in ("/", "/invocations"):
             body=EmbedBody,
             answer=RootAnswer,
             example={"inputs": ["hello", "world"]},
-            keys=frozenset({"inputs"}),
         )
     )
 

@@ -209,7 +209,6 @@ class SimilarityAnswer(ResultAnswer):
     answer=SimilarityAnswer,
     summary="Compare a text with others",
     example={"source": "happy", "sentences": ["rain", "joy"]},
-    keys=["sentences"],
 )
 def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     request = SimilarityRequest(

@@ -171,7 +171,6 @@ class DocumentsAnswer(ResultAnswer):
         "chunk": {"max_tokens": 20, "by": "sentences"},
         "late": True,
     },
-    keys=["documents"],
 )
 def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
     request = DocumentsRequest(

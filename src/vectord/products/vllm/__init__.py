@@ -85,16 +85,6 @@ NAMES: Mapping[str, str] = {
 SCORING_NAMES: Mapping[str, str] = {**NAMES, "max_passage_tokens": "max_tokens_per_doc"}
 OF_MESSAGES: Mapping[str, str] = {"inputs": "messages"}  # the text of the messages is the only input
 
-# Keys of vLLM alone, by which a body on a shared path is vLLM's.
-SIGNS = frozenset(
-    {
-        *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "request_id", "use_activation"),
-        *("embed_dtype", "endianness", "messages", "mm_processor_kwargs", "cache_salt", "chat_template"),
-        *("chat_template_kwargs", "add_generation_prompt", "continue_final_message", "padding"),
-    }
-)
-SCORING_SIGNS = SIGNS | {"max_tokens_per_doc"}
-
 OTHER_TASKS = ("plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
 
@@ -150,7 +140,7 @@ class InputBody(CommonFields, kw_only=True):
     add_special_tokens: Annotated[bool | None, msgspec.Meta(description="null: of `input`, not of `messages`")] = None
 
 
-_post_input = partial(ROUTES.post, keys=["input", "messages"], signs=SIGNS, names=NAMES)
+_post_input = partial(ROUTES.post, one_of=["input", "messages"], names=NAMES)
 
 
 def _inputs(body: InputBody) -> Sequence[Input]:
@@ -586,8 +576,7 @@ class Scores(BaseAnswer):
     answer=Scores,
     summary="Score pairs of texts, in order",
     example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
-    keys=["queries", "data_1", "text_1"],
-    signs=SCORING_SIGNS,
+    one_of=["queries", "data_1", "text_1"],
     names=SCORING_NAMES,
 )
 def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
@@ -677,7 +666,6 @@ class Reranked(msgspec.Struct):
     answer=Reranked,
     summary="Rank documents by how well they answer a query",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
-    signs=SCORING_SIGNS,
     names={**SCORING_NAMES, "passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
@@ -730,7 +718,7 @@ class Tokenized(msgspec.Struct):
     answer=Tokenized,
     summary="Tokenize a text",
     example={"prompt": "A bank of a river.", "return_token_strs": True},
-    keys=["prompt", "messages"],
+    one_of=["prompt", "messages"],
     names={"inputs": "prompt", "conversation": "messages"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:

@@ -114,7 +114,6 @@ class Embeddings(BaseAnswer):
         "input_type": "document",
         "output_dtype": "int8",
     },
-    signs=["output_dtype", "output_dimension"],
     names={"inputs": "input", "dimensions": "output_dimension"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
@@ -308,7 +307,6 @@ class Ranking(BaseAnswer):
     answer=Ranking,
     summary="Rank documents by how well they answer a query, as Voyage does",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},
-    signs=["top_k", "truncation"],
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

@@ -1,23 +1,22 @@
 """Finds the endpoint for a method and a path.
 
 app.py builds the table once from the products and the server's pages; handler.py reads it for every request, on the
-event loop. If several products have a path, the first dialect answers every body with one of its keys; of the other
-dialects, the body's top-level keys select one, then their order.
+event loop. If several products have a path, their order and the top-level keys of the body decide (`Endpoint.choose`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
 
-from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.errors import InvalidField, MethodNotAllowed, NoSuchRoute
 from vectord.products.common.body import Content
-from vectord.products.common.dialect import Dialect, Rendered, RenderError, Route
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, RenderError, Route
 from vectord.schema import Operation
 from vectord.server.admission.keys import NO_SUCH_PATH
 
@@ -49,11 +48,10 @@ class Choice:
 
     dialect: Dialect
     route: Route
-    fallback: RenderError | None = None  # if the body did not select the product
 
     @cached_property
     def render_error(self) -> RenderError:
-        return self.fallback or self.route.render_error or self.dialect.render_error
+        return self.route.render_error or self.dialect.render_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,6 @@ class Endpoint:
     choices: tuple[Choice, ...] = ()  # the first owns the path
     page: Page | None = None
     error: NoSuchRoute | None = None
-    preferred: str = ""  # the product that answers every body with one of its keys; "": none
 
     @cached_property
     def owner(self) -> str:
@@ -117,22 +114,44 @@ class Endpoint:
     def probe(self) -> bool:
         return bool(self.choices) and all(route.probe for route in self.routes)
 
+    @cached_property
+    def _effective(self) -> frozenset[str]:
+        """The keys that can change the response of one of the products."""
+        return frozenset().union(*(route.effective for route in self.routes))
+
     def choose(self, body: Content) -> Choice:
-        """The preferred product's route if it has a key in the body: one more key never selects another product.
-        Else the first route with one of its signs and one of its keys in the body, else the first with one of its keys.
-        If there is none, the owner parses the body, and its errors have the form of the path."""
+        """The first route whose required keys are in the body and that knows every other key.
+
+        Keys that change no response here are disregarded. If none knows every key, the first route with its required
+        keys refuses the first key that it does not know. If none has its required keys, the first route of all parses
+        the body and reports what is missing.
+        """
         if len(self.choices) == 1:
             return self.choices[0]
-        keys: Collection[str]
-        try:
-            keys = _top_level.decode(body).keys()
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):  # no JSON object
-            keys = ()
-        fitting = [choice for choice in self.choices if not choice.route.keys.isdisjoint(keys)]
-        if not fitting:
-            return replace(self.choices[0], fallback=self.render_error)
-        fitting = [choice for choice in fitting if choice.dialect.name == self.preferred] or fitting
-        return next((choice for choice in fitting if not choice.route.signs.isdisjoint(keys)), fitting[0])
+        values = _top_level_of(body)
+        keys = values.keys() & self._effective
+        accepting = [choice for choice in self.choices if choice.route.accepts(keys)]
+        for choice in accepting:
+            if keys <= choice.route.known:
+                return choice
+        return _refusing(accepting[0], values, keys) if accepting else self.choices[0]
+
+
+def _refusing(choice: Choice, values: Mapping[str, msgspec.Raw], keys: Set[str]) -> Choice:
+    """`choice` with a parser that refuses the first of `keys` that its route does not know, unless it is null."""
+    unknown = keys - choice.route.known
+    field = next((key for key in values if key in unknown and bytes(memoryview(values[key])[:1]) != b"n"), None)
+    if field is None:
+        return choice
+
+    def refuse(incoming: Incoming) -> Call:
+        raise InvalidField(
+            "{field} does not go with the other fields: no API on this path has all of them. Remove it, or send the "
+            "fields of one API.",
+            field=field,
+        )
+
+    return replace(choice, route=replace(choice.route, parse=refuse))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +174,7 @@ class Table:
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
-        shared = [self._with_first(endpoint, dialects[0]) for endpoint in _endpoints(dialects)] if dialects else []
+        shared = _endpoints(dialects)
         own = [Endpoint(method="GET", path=page.path, render_error=plain, page=page) for page in pages]
         prefixed = [each for dialect in dialects for each in _endpoints([dialect], f"/dialects/{dialect.name}")]
         for endpoint in (*own, *prefixed, *shared):
@@ -225,23 +244,14 @@ class Table:
     def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
         if not methods:
             error = NoSuchRoute(NO_SUCH_PATH)
-            return Endpoint(method=method, path="", render_error=self._fallback_renderer(path), error=error)
+            return Endpoint(method=method, path="", render_error=self._renderer_of(path), error=error)
         owner = next(iter(methods.values()))
         allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
         error = MethodNotAllowed(f"This path accepts only {' and '.join(allowed)}.", allowed=allowed)
         return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
 
-    def _with_first(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
-        """Before the body selects a product, a shared path renders errors as the first product if that has the path,
-        else in the plain form. The first product is preferred."""
-        if endpoint.choices[0].dialect is first:
-            return replace(endpoint, preferred=first.name)
-        if len({choice.dialect.name for choice in endpoint.choices}) == 1:
-            return endpoint
-        return replace(endpoint, render_error=self._fallback_renderer(endpoint.path))
-
-    def _fallback_renderer(self, path: str) -> RenderError:
-        """The renderer of errors without a route: of the product whose prefix the path has, else the plain one."""
+    def _renderer_of(self, path: str) -> RenderError:
+        """The renderer for a path that is not served: of the product whose prefix it has, else the plain one."""
         for dialect in self._dialects.values():
             if dialect.prefix and path.startswith(dialect.prefix):
                 return dialect.render_error
@@ -264,12 +274,19 @@ def _endpoints(dialects: Iterable[Dialect], prefix: str = "") -> Iterator[Endpoi
 
 
 def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
-    """The choices that a body can select. Most paths have one, so that the body's keys are not read."""
-    taken: frozenset[str] = frozenset()
+    """The choices that a body can select. Many paths have one, so that the body's keys are not read."""
     for index, choice in enumerate(choices):
-        if index == 0 or choice.route.signs or not choice.route.keys <= taken:
+        if not any(_covers(earlier.route, choice.route) for earlier in choices[:index]):
             yield choice
-        taken |= choice.route.keys
+
+
+def _covers(earlier: Route, later: Route) -> bool:
+    """Whether the earlier route answers every body that the later one could."""
+    if not earlier.known >= later.known or not earlier.required <= later.required:
+        return False
+    if not earlier.one_of or not earlier.one_of.isdisjoint(later.required):
+        return True
+    return bool(later.one_of) and earlier.one_of >= later.one_of
 
 
 def _compile(template: str) -> re.Pattern[str]:
@@ -280,3 +297,11 @@ def _compile(template: str) -> re.Pattern[str]:
         pattern += f"(?P<{match[1]}>{'.+' if match[2] else '[^/]+'})"
         end = match.end()
     return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
+
+
+def _top_level_of(body: Content) -> Mapping[str, msgspec.Raw]:
+    """The keys and values of a JSON object, in its order; none for anything else."""
+    try:
+        return _top_level.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {}

@@ -247,7 +247,9 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
         examples = {}
         for choice in endpoint.choices:
             has_others = sum(each.dialect is choice.dialect for each in endpoint.choices) > 1
-            title = choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if has_others else "")
+            title = choice.dialect.title + (
+                f", by {', '.join(sorted(choice.route.one_of or choice.route.required))}" if has_others else ""
+            )
             examples[title] = {"value": choice.route.example}
         content = {"application/json": {"schema": _any_of(bodies, schemas), "examples": examples}}
         operation["requestBody"] = {"required": True, "content": content}
