@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from vectord.config.settings import SETTINGS, Setting
+from vectord.config.sources import read_profile
 from vectord.products.common.profiles import profiles
 
 VALUES = Path(__file__).parents[1] / "deploy" / "helm" / "vectord" / "values.yaml"
@@ -53,7 +55,9 @@ def values_schema() -> str:
     """Each value has the type of its default, and no other name is accepted; settings are those of vectord."""
     own = yaml.safe_load(VALUES.read_text("utf-8"))
     # host is the pod's address.
-    settings = {setting.name: _schema_of_setting(setting) for setting in SETTINGS if setting.name != "host"}
+    of_profiles = (read_profile(name, Path(), profiles()).settings for name in profiles())
+    every = {setting.name: setting for setting in (*SETTINGS, *chain.from_iterable(of_profiles))}
+    settings = {name: _schema_of_setting(setting) for name, setting in every.items() if name != "host"}
     settings["profile"] = {"enum": [*profiles(), None]}
     top = _schema_of(own, "")
     reference = {"$ref": "#/definitions/settings"}

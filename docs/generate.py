@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.compute.networks.network import ARCHITECTURES
 from vectord.config.other_servers import IGNORED
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
-from vectord.config.sources import CONFIG_FILE
+from vectord.config.sources import CONFIG_FILE, read_profile
 from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,13 +97,32 @@ def configuration() -> str:
             "|---|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
-    return "\n".join([*lines, *_read_otherwise(), *_without_effect()]) + "\n"
+    return "\n".join([*lines, *_of_profiles(), *_read_otherwise(), *_without_effect()]) + "\n"
+
+
+def _of_profiles() -> list[str]:
+    """The section on the settings that count under one profile only."""
+    lines = [
+        "",
+        "## Settings of profiles",
+        "",
+        "These settings count under the profiles in the last column only, which may have other defaults.",
+        "",
+        "| key | default | values | meaning | section | profiles |",
+        "|---|---|---|---|---|---|",
+    ]
+    names: dict[str, list[str]] = {}
+    for name in profiles():
+        for setting in read_profile(name, Path(), profiles()).settings:
+            names.setdefault(f"{_row(setting)} `[{setting.section}]` |", []).append(name)
+    return [*lines, *(f"{row} {_listed(of_profiles)} |" for row, of_profiles in names.items())]
 
 
 def _read_otherwise() -> list[str]:
     """The section on variables whose values have another format."""
     names: dict[str, list[str]] = {}
-    for setting in SETTINGS:
+    of_profiles = (read_profile(name, Path(), profiles()).settings for name in profiles())
+    for setting in (*SETTINGS, *chain.from_iterable(of_profiles)):
         for name in setting.env:
             if name in setting.reads and f"`{name}`" not in MIGRATING:
                 names.setdefault(setting.reads[name].__doc__ or "", []).append(name)

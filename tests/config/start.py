@@ -17,7 +17,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Loaded:
-    command = Command(None, settings=True, add_help_option=False)
+    command = Command(None, settings=True, profiles=profiles, add_help_option=False)
     line = command.make_context("vectord", list(words)).ensure_object(CommandLine)
     return sources.load(line, environ, cwd, profiles())
 

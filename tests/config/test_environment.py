@@ -10,6 +10,8 @@ from tests.config.start import NOTHING, load, refused
 from vectord.config import Config
 from vectord.config.other_servers import LENIENT
 from vectord.config.settings import SETTINGS
+from vectord.config.sources import read_profile
+from vectord.products.common.profiles import profiles
 
 
 def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_bad_value_of_a_lenient_variable_is_logged(tmp_path: Path, source: str
 def test_a_bad_lenient_variable_yields_to_the_next(tmp_path: Path) -> None:
     """MAX_INPUT_LENGTH follows BGE_EMBED_MAX_LENGTH."""
     environ = {"BGE_EMBED_MAX_LENGTH": "8193", "MAX_INPUT_LENGTH": "2048"}
-    loaded = load((), environ, tmp_path)
+    loaded = load(["--profile", "smart-embedder"], environ, tmp_path)
     assert loaded.config.model.bge_embed_max_length == 2048
     assert len(loaded.notes) == 1
 
@@ -141,12 +143,14 @@ def test_a_bad_lenient_variable_yields_to_the_next(tmp_path: Path) -> None:
 )
 def test_only_the_plain_variable_is_lenient(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
     """Not an option, and not a name with vectord's prefix."""
-    assert "expected a whole number from" in refused(argv, environ, tmp_path)
+    words = ["--profile", "smart-embedder", *argv]
+    assert "expected a whole number from" in refused(words, environ, tmp_path)
 
 
 def test_a_lenient_variable_belongs_to_a_setting() -> None:
     """A misspelt one would have no effect."""
-    assert {name for setting in SETTINGS for name in setting.lenient} == LENIENT
+    settings = (*SETTINGS, *read_profile("smart-embedder", Path(), profiles()).settings)
+    assert {name for setting in settings for name in setting.lenient} == LENIENT
 
 
 def test_spaces_around_a_prompt_count(tmp_path: Path) -> None:

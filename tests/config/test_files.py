@@ -236,12 +236,26 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     assert (engine.request_timeout_s, engine.rerank_timeout_s, engine.forward_timeout_s) == (90, 60, 30)
     assert engine.gpu_forward_timeout_s == 15
     assert {name: getattr(config.model, name) for name in MAX_LENGTHS} == MAX_LENGTHS
-    assert (server.max_sentence_chars, server.max_rerank_total_chars) == (None, None)
     assert server.imitates == "smart_embedder"
-    assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
+    characters = ("sentence_chars", "total_chars_per_request", "rerank_text_chars", "rerank_total_chars")
+    items = {"max_sentences_per_request": 128, "max_rerank_passages": 128}
+    assert server.product == items | {f"max_{name}": None for name in characters}
     short = [f"{SHORT_TOKENS}:{above_gb}:{texts}" for above_gb, texts, _ in SHORT_SIZES]
     long = [f"1000000:{above_gb}:{texts}" for above_gb, texts, _ in LONG_SIZES]
     assert list(config.device.batch_sizes) == short + long  # the sizes that its /health reports
+
+
+def test_a_config_file_has_the_settings_of_its_profile(tmp_path: Path) -> None:
+    """Those that only the product reads are in [product]; without the profile they are unknown."""
+    own = "[product]\nmax_rerank_passages = 8\n[engine]\nrerank_timeout_s = 7.0\n"
+    (tmp_path / "vectord.toml").write_text(f'profile = "smart-embedder"\n{own}')
+    loaded = load((), NOTHING, tmp_path)
+    assert loaded.config.server.product["max_rerank_passages"] == 8
+    assert loaded.config.engine.rerank_timeout_s == 7
+    shown = {setting.name: (value, str(origin)) for setting, value, origin in loaded.printable()}
+    assert shown["max_rerank_passages"] == (8, "[product] max_rerank_passages (config file)")
+    (tmp_path / "vectord.toml").write_text(own)
+    assert refused((), NOTHING, tmp_path).startswith("unknown section [product] in vectord.toml")
 
 
 @pytest.mark.parametrize("name", profiles())

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.config.start import NOTHING, load
+from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
 from vectord.config import other_servers as readers
 from vectord.config.other_servers import IGNORED_NAMES, ValueReader
 from vectord.config.settings import option_name
+from vectord.config.sources import read_profile
+from vectord.products.common.profiles import profiles
 
 # From the documentation of the four servers, then TEI, infinity and llama.cpp, then from sources.
 MEANT = [
@@ -200,23 +202,43 @@ WITHOUT_EFFECT = """
 
 
 def values(config: Config) -> dict[str, Any]:
-    return {name: value for section in asdict(config).values() for name, value in section.items()}
+    found = {name: value for section in asdict(config).values() for name, value in section.items()}
+    return found | found.pop("product")
+
+
+def words_for(name: str) -> list[str]:
+    """The command line with which the variable counts: that of the profile that offers it, or nothing."""
+    for profile in profiles():
+        if any(name in setting.env for setting in read_profile(profile, Path(), profiles()).settings):
+            return ["--profile", profile, "--models", "m"]
+    return []
 
 
 def test_a_variable_has_its_meaning_elsewhere(tmp_path: Path) -> None:
     """It changes no other setting."""
     for name, text, effect in MEANT:
-        loaded = load((), {name: text}, tmp_path)
-        assert values(loaded.config) == values(Config()) | effect, name
-        assert loaded.notes == (), name
+        words = words_for(name)
+        without, loaded = load(words, NOTHING, tmp_path), load(words, {name: text}, tmp_path)
+        assert values(loaded.config) == values(without.config) | effect, name
+        assert loaded.notes == without.notes, name
+
+
+def test_a_variable_of_one_profile_counts_under_it_only(tmp_path: Path) -> None:
+    """Elsewhere it is another program's. An option, or a name with vectord's prefix, is refused with the profile."""
+    for name, text, _ in MEANT:
+        if words := words_for(name):
+            assert load((), {name: text}, tmp_path).config == Config(), name
+            reason = f"it counts under the profile {words[1]} only"
+            assert refused([f"{option_name(name)}={text}"], NOTHING, tmp_path).endswith(reason)
+    assert refused((), {"VECTORD_MAX_RERANK_PASSAGES": "8"}, tmp_path).endswith("profile smart-embedder only")
 
 
 def test_its_option_means_the_same(tmp_path: Path) -> None:
     """The servers' command lines work here."""
     for name, text, effect in MEANT:
-        assert values(load([f"{option_name(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect, (
-            name
-        )
+        words = words_for(name)
+        without, loaded = (load([*words, *more], NOTHING, tmp_path) for more in ((), [f"{option_name(name)}={text}"]))
+        assert values(loaded.config) == values(without.config) | effect, name
 
 
 @pytest.mark.parametrize(

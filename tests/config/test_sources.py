@@ -10,7 +10,7 @@ import pytest
 from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
-from vectord.config.settings import SETTINGS
+from vectord.config.settings import OF_PROFILES, SETTINGS
 from vectord.config.sources import Loaded, Origin
 
 
@@ -31,7 +31,7 @@ def test_without_sources_the_defaults_count(tmp_path: Path) -> None:
     """The result is Config()."""
     loaded = load((), NOTHING, tmp_path)
     assert loaded.config == Config()
-    assert set(loaded.origins) == {setting.name for setting in SETTINGS}
+    assert set(loaded.origins) == {setting.name for setting in SETTINGS} | OF_PROFILES.keys()
     assert set(loaded.origins.values()) == {Origin("default")}
 
 

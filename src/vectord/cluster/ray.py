@@ -68,7 +68,7 @@ def _command_line(settings: Mapping[str, str]) -> CommandLine:
     """Raises ConfigError."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "models"]
     models = settings.get("models", "").replace(",", " ").split()
-    command = Command("vectord.cluster.ray:app", settings=True, profiles=lambda: list(profiles()))
+    command = Command("vectord.cluster.ray:app", settings=True, profiles=profiles)
     return command.make_context(command.name, [*words, *models]).ensure_object(CommandLine)
 
 

@@ -7,9 +7,10 @@ Each name of a setting is an option of its own, so that an error and `--print-co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from vectord.config.other_servers import FALSE, FOR_EACH_MODEL, IGNORED, OTHER_OPTIONS, TRUE, Ignored
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
-from vectord.config.sources import CommandLine, Origin, nearest, quoted
+from vectord.config.sources import CommandLine, Origin, nearest, quoted, read_profile
 from vectord.errors import ConfigError
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
@@ -36,7 +37,7 @@ class Command(click.Command):
 
     settings: accepts every setting and MODELs, read into the context's CommandLine; `pass_command_line` hands it over.
     `--help-all` lists them. list_settings: `--help` describes the common ones and names the others.
-    profiles: the names for `--profile`.
+    profiles: the files for `--profile`, by name.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Command(click.Command):
         *args: Any,
         settings: bool = False,
         list_settings: bool = False,
-        profiles: Callable[[], Sequence[str]] = tuple,
+        profiles: Callable[[], Mapping[str, Path]] = dict,
         **kwargs: Any,
     ) -> None:
         kwargs["context_settings"] = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH}
@@ -231,7 +232,7 @@ def _models() -> click.Argument:
     )
 
 
-def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
+def _options(profiles: Mapping[str, Path]) -> Iterator[SettingOption]:
     def read_config(line: CommandLine, texts: Sequence[str]) -> None:
         """A YAML file is Simple Inference Server's catalogue of models, which is its --config; ours is TOML."""
         if texts[0].lower().endswith((".yaml", ".yml")):
@@ -239,20 +240,29 @@ def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
         else:
             line.config = texts[0]
 
-    def read_profile(line: CommandLine, texts: Sequence[str]) -> None:
+    def read_profile_name(line: CommandLine, texts: Sequence[str]) -> None:
         line.profile = texts[0]
 
     config = ("--config FILE", "Settings as TOML. [VECTORD_CONFIG; default: ./vectord.toml if it exists]")
     names = f"Stand in for another product: {', '.join(profiles)}. [VECTORD_PROFILE; default: default]"
     yield SettingOption("--config", read_config, group="Sources", record=config)
-    yield SettingOption("--profile", read_profile, group="Sources", record=("--profile NAME", names), choices=profiles)
-    for setting in SETTINGS:
+    yield SettingOption(
+        "--profile", read_profile_name, group="Sources", record=("--profile NAME", names), choices=[*profiles]
+    )
+    groups = {setting.name: SECTION_TITLES[setting.section].partition(":")[0] for setting in SETTINGS}
+    of_profiles: dict[str, Setting] = {}
+    for profile in profiles:
+        for setting in read_profile(profile, Path(), profiles).settings:
+            known = setting.name in of_profiles
+            groups[setting.name] = f"{groups[setting.name]}, {profile}" if known else f"--profile {profile}"
+            of_profiles[setting.name] = setting
+    for setting in (*SETTINGS, *of_profiles.values()):
         for flag in setting.flags:
             yield from _with_opposite(
                 flag,
                 partial(_set, setting, flag),
                 is_switch=setting.type is bool or flag in setting.switches,
-                group=SECTION_TITLES[setting.section].partition(":")[0],
+                group=groups[setting.name],
                 record=_help_record(setting) if flag == setting.flags[0] else None,
                 choices=("true", "false") if setting.type is bool else setting.choices,
                 multiple=setting.type is tuple or setting.reads.get(flag) in FOR_EACH_MODEL,

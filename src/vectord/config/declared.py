@@ -3,7 +3,8 @@
 The command line, the environment, `.env`, the config file, `--print-config`, `.env.example` and docs/configuration.md
 follow from these classes (settings.py derives them, sources.py reads the values). `max_batch_tokens` makes the option
 `--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`; other_servers.py has further
-variables, and each of them is an option too. A field's name is unique over all sections.
+variables, and each of them is an option too. A field's name is unique over all sections. A product's own settings are
+declared in the `[settings]` of its profile.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ class Declaration:
     pattern: tuple[str, str] | None = None  # a regular expression for the whole text, and its form in words
     verbatim: bool = False  # spaces around the value count
     secret: bool = False  # never printed
+    of_profiles: bool = False  # only profiles set it, and only those that offer it let the operator do so
 
 
 def setting(default: Any, meaning: str, **declared: Any) -> Any:
     """A field of a section, with its Declaration as metadata."""
     declaration = Declaration(meaning=meaning, **declared)
     return field(default=default, repr=not declaration.secret, metadata={"declaration": declaration})
+
+
+def profile_setting(default: Any, meaning: str, **declared: Any) -> Any:
+    """A setting that counts under some profiles only: those whose `[settings]` names it."""
+    return setting(default, meaning, of_profiles=True, **declared)
 
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -71,7 +78,7 @@ class ModelConfig:
     default_embedding_model: str | None = setting(
         None, "Model served before all others; it embeds when a request names no model."
     )
-    dense_embedding_model: str | None = setting(
+    dense_embedding_model: str | None = profile_setting(
         None, "Model that makes the dense vectors when another model makes the sparse and ColBERT vectors."
     )
     reranker_model: str | None = setting(
@@ -127,7 +134,7 @@ class ModelConfig:
         "token.",
         synonyms={"last-token": "last", "auto": None, "rank": None},
     )
-    plain_mean: tuple[str, ...] = setting(
+    plain_mean: tuple[str, ...] = profile_setting(
         (),
         "Embedding models whose vector is the mean over all tokens of the last hidden states, instead of their own "
         "pooling and Dense modules. pooling, and a pooling in model_catalogue, take precedence. none: no model.",
@@ -156,16 +163,19 @@ class ModelConfig:
         "jinja2's sandbox.",
         verbatim=True,
     )
-    bge_embed_max_length: int | None = setting(
+    max_length: int | None = setting(
+        None, "Most tokens in a text, or in a pair of a reranker, if the model reads more.", limits=(1, 1_048_576)
+    )
+    bge_embed_max_length: int | None = profile_setting(
         None, "Most tokens in a text for embedding models of the BERT family.", limits=(1, 8192)
     )
-    qwen_embed_max_length: int | None = setting(
+    qwen_embed_max_length: int | None = profile_setting(
         None, "Most tokens in a text for Qwen embedding models.", limits=(1, 32_768)
     )
-    bge_rerank_max_length: int | None = setting(
+    bge_rerank_max_length: int | None = profile_setting(
         None, "Most tokens in a pair for cross-encoders; BAAI recommends 1024 for its own.", limits=(1, 8192)
     )
-    qwen_rerank_max_length: int | None = setting(
+    qwen_rerank_max_length: int | None = profile_setting(
         None, "Most tokens in a pair for rerankers that are language models.", limits=(128, 32_768)
     )
 
@@ -229,7 +239,7 @@ class DeviceConfig:
         "measurement.",
         limits=(0, 600),
     )
-    batch_sizes: tuple[str, ...] = setting(
+    batch_sizes: tuple[str, ...] = profile_setting(
         (),
         "On CUDA: most texts in a forward pass, if max_batch_requests is unset, by text length and device memory, as "
         "TOKENS:GIB:TEXTS. The first entry applies whose TOKENS are at least the model's maximum and whose GIB are "
@@ -258,16 +268,16 @@ class EngineConfig:
         "requests may exceed it, by a quarter in all.",
         limits=(1, 1_000_000),
     )
-    max_running_requests: int | None = setting(
+    max_running_requests: int | None = profile_setting(
         None,
         "Most requests that run at once; further ones wait for queue_timeout_s and are then refused. Default: "
         "max_concurrent_requests.",
         limits=(1, 1_000_000),
     )
-    count_running_requests: bool = setting(
+    count_running_requests: bool = profile_setting(
         True, "Whether max_concurrent_requests counts requests for vectors that no longer wait for a batch."
     )
-    max_concurrent_reranks: int | None = setting(
+    max_concurrent_reranks: int | None = profile_setting(
         None,
         "Most rerank requests at once, counted apart from all others. Default: they count among "
         "max_concurrent_requests.",
@@ -289,7 +299,7 @@ class EngineConfig:
         "Seconds until an unanswered request gets 504; 0: no limit. The header x-vectord-timeout-ms lowers it.",
         limits=(0, 86_400),
     )
-    rerank_timeout_s: float | None = setting(
+    rerank_timeout_s: float | None = profile_setting(
         None,
         "Seconds until an unfinished rerank request gets 504, and until a forward pass of a reranker counts as hung; "
         "0: no limit. Default: requests have no limit, and forward_timeout_s applies.",
@@ -300,19 +310,19 @@ class EngineConfig:
         "Seconds until a forward pass counts as hung: its texts fail and a new thread replaces its thread; 0: never.",
         limits=(0, 86_400),
     )
-    gpu_forward_timeout_s: float | None = setting(
+    gpu_forward_timeout_s: float | None = profile_setting(
         None,
         "forward_timeout_s on a GPU, where it takes precedence unless forward_timeout_s comes from a source of higher "
         "priority. Default: forward_timeout_s.",
         limits=(0, 86_400),
     )
-    qwen_rerank_batch_size: int | None = setting(
+    qwen_rerank_batch_size: int | None = profile_setting(
         None, "Most pairs in a forward pass of a reranker that is a language model.", limits=(1, 65_536)
     )
-    max_reranking_batch_size: int | None = setting(
+    max_reranking_batch_size: int | None = profile_setting(
         None, "Most pairs in a forward pass of any reranker.", limits=(1, 65_536)
     )
-    join_requests: Literal["always", "window", "never"] = setting(
+    join_requests: Literal["always", "window", "never"] = profile_setting(
         "always",
         "Whether a forward pass may have texts of several requests; window: if batch_window_ms is not 0.",
     )
@@ -345,7 +355,7 @@ class EngineConfig:
         limits=(1, 2**50),
     )
     cache_bytes: int = setting(64 * 2**20, "Bytes for vectors of earlier texts; 0: no cache.", limits=(0, 2**50))
-    cache_texts: int | None = setting(
+    cache_texts: int | None = profile_setting(
         None, "Most cached texts of each model, in place of cache_bytes; 0: no cache.", limits=(0, 2**40)
     )
     share_cache_between_keys: bool = setting(
@@ -353,10 +363,10 @@ class EngineConfig:
         "Let named keys find each other's cached vectors; response times then show which texts others have sent. "
         "Default: each named key has its own part of the cache.",
     )
-    warmup_batches: int = setting(
+    warmup_batches: int = profile_setting(
         0, "Batches that each stream of a model runs before it is ready, besides the self-test.", limits=(0, 1000)
     )
-    warmup_batch_size: int = setting(1, "Texts in such a batch.", limits=(1, 65_536))
+    warmup_batch_size: int = profile_setting(1, "Texts in such a batch.", limits=(1, 65_536))
     shared_cache: str | None = setting(
         None,
         "Redis in which replicas share cached vectors, such as redis://host:6379/0. Trust it as you trust them.",
@@ -370,7 +380,7 @@ class EngineConfig:
         secret=True,
     )
     shared_cache_secret_file: str | None = setting(None, "File with shared_cache_secret.")
-    shared_cache_ttl_s: int = setting(7 * 86_400, "Seconds that shared vectors are kept.", limits=(1, 366 * 86_400))
+    shared_cache_ttl_s: int = 7 * 86_400  # how long shared vectors are kept
     tokenization_workers: int | None = setting(
         None, "Threads that tokenize. Default: as many as CPU threads.", limits=(1, 1024)
     )
@@ -503,9 +513,7 @@ class ServerConfig:
         "Default: three quarters of max_connections.",
         limits=(1, 1_000_000),
     )
-    header_limit_bytes: int = setting(
-        65_536, "Most bytes in the request line and headers; 431 above.", limits=(1024, 2**30)
-    )
+    header_limit_bytes: int = 65_536  # of the request line and headers; 431 above
     compress_min_bytes: int = setting(
         4096,
         "Least bytes in a response that is compressed for clients that accept zstd or gzip; 0: no compression.",
@@ -514,33 +522,13 @@ class ServerConfig:
     shutdown_timeout_secs: float = setting(
         30.0, "Seconds that accepted requests get to finish after SIGTERM.", limits=(0, 3600)
     )
-    own_token_ids: bool = setting(
+    own_token_ids: bool = profile_setting(
         False,
         "Read every list of token ids on /v1/embeddings as ids of the model. Otherwise only ids between its special "
         "tokens are, because clients of OpenAI send ids of another vocabulary.",
     )
-    max_text_chars: int | None = setting(
+    max_text_chars: int | None = profile_setting(
         None, "Most characters in a text on OpenAI's routes; 400 above.", limits=(1, 2**40)
-    )
-    max_sentences_per_request: int | None = setting(
-        None, "Most sentences in a request on smart_embedder's routes; 422 above.", limits=(1, 200_000)
-    )
-    max_rerank_passages: int | None = setting(
-        None, "Most passages in a request on smart_embedder's routes; 422 above.", limits=(1, 200_000)
-    )
-    max_sentence_chars: int | None = setting(
-        None, "Most characters in a sentence on smart_embedder's routes; 422 above.", limits=(1, 2**40)
-    )
-    max_total_chars_per_request: int | None = setting(
-        None, "Most characters in all sentences of a request on smart_embedder's routes; 422 above.", limits=(1, 2**40)
-    )
-    max_rerank_text_chars: int | None = setting(
-        None, "Most characters in a query or a passage on smart_embedder's routes; 422 above.", limits=(1, 2**40)
-    )
-    max_rerank_total_chars: int | None = setting(
-        None,
-        "Most characters in a query and its passages together on smart_embedder's routes; 422 above.",
-        limits=(1, 2**40),
     )
     imitates: str | None = setting(
         None,
@@ -548,6 +536,7 @@ class ServerConfig:
         "sets it to its product's.",
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
+    product: Mapping[str, Any] = field(default_factory=dict)  # the own settings of the profile's product, by name
 
     @property
     def metrics_are_private(self) -> bool:
@@ -601,7 +590,9 @@ class TelemetryConfig:
         synonyms={"http": "http/protobuf", "http/json": "http/protobuf"},
     )
     otlp_service_name: str = setting("vectord", "Name of this service in traces.")
-    otlp_service_version: str | None = setting(None, "Version of this service in traces. Default: vectord's version.")
+    otlp_service_version: str | None = profile_setting(
+        None, "Version of this service in traces. Default: vectord's version."
+    )
     disable_spans: bool = setting(False, "Make no traces, even with a collector.")
 
 

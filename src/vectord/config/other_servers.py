@@ -198,7 +198,6 @@ NAMES = {
     "hf_token": "HF_API_TOKEN HUGGING_FACE_HUB_TOKEN",
     "offline": "HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
     "pooling": "INFINITY_POOLING_METHOD LLAMA_ARG_POOLING",
-    "bge_embed_max_length": "MAX_INPUT_LENGTH",
     "device": "MULTI_GPU_DEVICES MODEL_DEVICE INFINITY_DEVICE_ID INFINITY_DEVICE ORT_EXECUTION_PROVIDER "
     "CUDA_VISIBLE_DEVICES",
     "dtype": "INFINITY_DTYPE",
@@ -207,15 +206,9 @@ NAMES = {
     "MAX_EMBEDDING_BATCH_SIZE INFINITY_BATCH_SIZE INFERENCE_GPU_BATCH_SIZE",
     "max_client_batch_size": "INFINITY_MAX_CLIENT_BATCH_SIZE MAX_BATCH_SIZE INFERENCE_MAX_BATCH_SIZE",
     "max_concurrent_requests": "MAX_QUEUE_SIZE INFERENCE_MAX_CONCURRENT_REQUESTS",
-    "max_running_requests": "MAX_CONCURRENT",
-    "max_concurrent_reranks": "RERANK_MAX_QUEUE",
     "queue_timeout_s": "QUEUE_TIMEOUT_SEC INFERENCE_QUEUE_TIMEOUT_MS",
     "request_timeout_s": "REQUEST_TIMEOUT LLAMA_ARG_TIMEOUT",
-    "rerank_timeout_s": "RERANK_GPU_TIMEOUT",
     "forward_timeout_s": "GPU_PROCESS_TIMEOUT",
-    "join_requests": "ENABLE_BATCHING",
-    "warmup_batches": "ENABLE_WARMUP WARMUP_STEPS",
-    "cache_texts": "EMBEDDING_CACHE_SIZE",
     "front_ends": "API_WORKERS",
     "host": "INFINITY_HOST API_HOST INFERENCE_HOSTNAME LLAMA_ARG_HOST HOSTNAME",
     "port": "INFINITY_PORT API_PORT INFERENCE_PORT LLAMA_ARG_PORT",
@@ -231,13 +224,11 @@ NAMES = {
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
     "otlp_protocol": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL OTEL_EXPORTER_OTLP_PROTOCOL",
     "otlp_service_name": "OTEL_SERVICE_NAME OTEL_RESOURCE_ATTRIBUTES SERVICE_NAME",
-    "otlp_service_version": "OTEL_SERVICE_VERSION",
     "disable_spans": "OTEL_TRACES_EXPORTER OTEL_SDK_DISABLED",
 }
 # Why options of other servers are not accepted, or what replaces them -> the options.
 _OTHER_OPTIONS = {
-    "a model's own length applies, and --bge-embed-max-length and similar options shorten it": "--ctx-size -c "
-    "--max-model-len",
+    "a model's own length applies, and --max-length shortens it": "--ctx-size -c --max-model-len",
     "the model's files decide": "--tokenizer --tokenizer-mode --tokenizer-revision --code-revision --hf-overrides "
     "--config-format --load-format --model-impl --generation-config --attention --rope-scaling --rope-freq-base "
     "--override-kv --chat-template-content-format --skip-tokenizer-init",

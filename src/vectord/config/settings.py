@@ -1,14 +1,15 @@
 """Each declared setting as a `Setting`: all its names, and how a text or a TOML value becomes its value.
 
 sources.py reads values with it. The help text, `.env.example` and docs/configuration.md iterate over SETTINGS too.
+`settings_of_profile` has those that count under one profile only.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vectord.config.declared import SECTIONS, Declaration
@@ -133,38 +134,69 @@ def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
     return hint, False, ()
 
 
-def _settings() -> tuple[Setting, ...]:
-    found = []
+def _setting(declared: Declaration, variables: str, **place: Any) -> Setting:
+    """variables: further ones. place: the section, name, type, optional and default."""
+    name = place["name"].upper()
+    env = (PREFIX + name, name, *variables.split())
+    flags = tuple(dict.fromkeys((*map(option_name, env), *declared.flags)))
+    readers = {name: READERS[name] for name in env if name in READERS}
+    by_option = {option_name(name): reader for name, reader in readers.items()}
+    derived = {
+        "env": env,
+        "flags": flags,
+        "reads": readers | {name: by_option[name] for name in by_option if name not in declared.flags},
+        "switches": SWITCHES.intersection(flags),
+        "lenient": LENIENT.intersection(env),
+    }
+    own = {known.name: getattr(declared, known.name) for known in fields(Declaration)}
+    return Setting(**(own | derived | place))
+
+
+def _declared() -> Iterator[Setting]:
     for section, owner in SECTIONS.items():
         hints = get_type_hints(owner)
         for field in fields(owner):
-            declared = field.metadata["declaration"]
+            declared = field.metadata.get("declaration")
+            if declared is None:
+                continue
             plain, optional, literals = _read_type(hints[field.name])
-            env = (PREFIX + field.name.upper(), field.name.upper(), *NAMES.get(field.name, "").split())
-            flags = tuple(dict.fromkeys((*map(option_name, env), *declared.flags)))
-            readers = {name: READERS[name] for name in env if name in READERS}
-            by_option = {option_name(name): reader for name, reader in readers.items()}
-            derived = {
-                "env": env,
-                "flags": flags,
-                "choices": declared.choices or literals,
-                "reads": readers | {name: by_option[name] for name in by_option if name not in declared.flags},
-                "switches": SWITCHES.intersection(flags),
-                "lenient": LENIENT.intersection(env),
-            }
-            own = {known.name: getattr(declared, known.name) for known in fields(Declaration)}
+            yield _setting(
+                replace(declared, choices=declared.choices or literals),
+                NAMES.get(field.name, ""),
+                section=section,
+                name=field.name,
+                type=plain,
+                optional=optional,
+                default=field.default,
+            )
+
+
+_ALL = tuple(_declared())
+SETTINGS: tuple[Setting, ...] = tuple(setting for setting in _ALL if not setting.of_profiles)
+OF_PROFILES: Mapping[str, Setting] = {setting.name: setting for setting in _ALL if setting.of_profiles}
+PRODUCT = "product"  # the section of settings that only the product reads
+
+
+def settings_of_profile(table: Mapping[str, Any]) -> tuple[Setting, ...]:
+    """The settings in a profile's `[settings]`.
+
+    NAME = "VARIABLES" offers one of OF_PROFILES, with further variables. NAME = {meaning, limits, default} declares a
+    whole number that the product reads itself; without `default` it may be unset.
+    """
+    found = []
+    for name, given in table.items():
+        if isinstance(given, str):
+            own = OF_PROFILES[name]
+            place = {key: getattr(own, key) for key in ("section", "name", "type", "optional", "default")}
+            found.append(_setting(own, f"{NAMES.get(name, '')} {given}", **place))
+        else:
+            declared = Declaration(meaning=given["meaning"], limits=tuple(given["limits"]))
+            default = given.get("default")
+            optional = default is None
             found.append(
-                Setting(
-                    **(own | derived),
-                    section=section,
-                    name=field.name,
-                    type=plain,
-                    optional=optional,
-                    default=field.default,
-                )
+                _setting(declared, "", section=PRODUCT, name=name, type=int, optional=optional, default=default)
             )
     return tuple(found)
 
 
-SETTINGS: tuple[Setting, ...] = _settings()
 SECTION_TITLES: Mapping[str, str] = {section: (owner.__doc__ or "").rstrip(".") for section, owner in SECTIONS.items()}

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from vectord.config.declared import SECTIONS, Config, ModelConfig
 from vectord.config.other_servers import IGNORED_NAMES, PROFILE_READERS, exporters
-from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
+from vectord.config.settings import OF_PROFILES, PREFIX, PRODUCT, SETTINGS, BadValue, Setting, settings_of_profile
 from vectord.errors import ConfigError, plain_reason
 
 log = logging.getLogger("vectord.config")
@@ -28,7 +28,6 @@ START = logging.getLogger("vectord.start")  # observability/logs.py prints it at
 SettingSource: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
 
 CONFIG_FILE = "vectord.toml"
-_NAMES = frozenset({"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in SETTINGS for name in setting.env)})
 # Variables that Kubernetes sets in every pod for a service called vectord, or vectord-something. The other one is
 # NAME_PORT, such as VECTORD_GPU_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r"VECTORD_(\w+_)?(SERVICE_(HOST|PORT)|PORT_[0-9]+_(TCP|UDP|SCTP)).*", re.ASCII)
@@ -68,6 +67,7 @@ class Loaded:
     config: Config
     origins: Mapping[str, Origin]
     profile: str
+    settings: tuple[Setting, ...] = SETTINGS  # also those of the profile
     notes: tuple[str, ...] = ()
 
     def log_notes(self) -> None:
@@ -81,10 +81,15 @@ class Loaded:
 
     def printable(self) -> Iterator[tuple[Setting, Any, Origin]]:
         """Each setting with its value and origin. A secret that is set is ***, as is a password in a URL."""
-        for setting in SETTINGS:
-            value = getattr(getattr(self.config, setting.section), setting.name)
+        for setting in self.settings:
+            value = self._value(setting)
             value = without_password(value) if isinstance(value, str) else value
             yield setting, "***" if setting.secret and value is not None else value, self.origins[setting.name]
+
+    def _value(self, setting: Setting) -> Any:
+        if setting.section == PRODUCT:
+            return self.config.server.product[setting.name]
+        return getattr(getattr(self.config, setting.section), setting.name)
 
 
 def load(
@@ -97,21 +102,26 @@ def load(
     """
     notes: list[str] = []
     dotenv = _read_dotenv(cwd / ".env", notes)
-    environment, dotted = _read_environment(environ, "environment", notes), _read_environment(dotenv, ".env", notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
-    file, file_profile = _read_config_file(cwd, named_file)
+    file_title, tables, file_profile = _read_config_file(cwd, named_file)
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
     profile = read_profile(name or "default", cwd, profiles or {})
+    known = (*SETTINGS, *profile.settings)
+    for setting_name in command_line.layer.keys() - {setting.name for setting in known}:
+        _, origin = command_line.layer[setting_name]
+        raise ConfigError(f"{origin}: not a setting{_elsewhere(origin.name, profiles or {})}")
+    environment = _read_environment(environ, "environment", known, notes, profiles or {})
+    dotted = _read_environment(dotenv, ".env", known, notes, profiles or {})
     layers = (
         command_line.layer,
         profile.read_environment(environ, "environment") | environment,
         profile.read_environment(dotenv, ".env") | dotted,
-        file,
+        _read_tables(tables, known, "config file", file_title),
         profile.layer,
     )
     if not any({"hf_home", "hub_cache"} & layer.keys() for layer in layers):
         notes += profile.notes
-    config, origins = _merged(_without_outranked(layers))
+    config, origins = _merged(_without_outranked(layers), profile)
     for setting in SETTINGS:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
             raise ConfigError(
@@ -136,7 +146,7 @@ def load(
             f"other programs use {', '.join(shared)} in .env too, and they apply here; put {PREFIX} in front of those "
             "that are meant for vectord, and set the others elsewhere"
         )
-    return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
+    return Loaded(config=config, origins=origins, profile=profile.name, settings=known, notes=tuple(notes))
 
 
 # A setting -> another that wins over it, unless the first comes from a source of higher priority: --hf-home beats
@@ -153,15 +163,19 @@ def _without_outranked(layers: Sequence[Layer]) -> Sequence[Layer]:
     return layers
 
 
-def _merged(layers: Sequence[Layer]) -> tuple[Config, Mapping[str, Origin]]:
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+def _merged(layers: Sequence[Layer], profile: Profile) -> tuple[Config, Mapping[str, Origin]]:
+    values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, PRODUCT)}
     origins: dict[str, Origin] = {}
-    for setting in SETTINGS:
-        found = (layer[setting.name] for layer in layers if setting.name in layer)
+    every = {setting.name: setting for setting in (*SETTINGS, *OF_PROFILES.values(), *profile.settings)}
+    for name, setting in every.items():
+        found = (layer[name] for layer in layers if name in layer)
         raw, origin = next(found, (None, Origin("default")))
-        origins[setting.name] = origin
+        origins[name] = origin
         if origin.source != "default":
-            values[setting.section][setting.name] = _read(setting, raw, origin)
+            values[setting.section][name] = _read(setting, raw, origin)
+        elif setting.section == PRODUCT:
+            values[PRODUCT][name] = setting.default
+    values["server"]["product"] = values.pop(PRODUCT)
     return Config(**{section: make(**values[section]) for section, make in SECTIONS.items()}), origins
 
 
@@ -176,14 +190,22 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
 # --- environment ----------------------------------------------------------------------------------------------
 
 
-def _read_environment(environ: Mapping[str, str], source: SettingSource, warnings: list[str]) -> Layer:
+def _read_environment(
+    environ: Mapping[str, str],
+    source: SettingSource,
+    settings: Sequence[Setting],
+    warnings: list[str],
+    profiles: Mapping[str, Path],
+) -> Layer:
     """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
+    names = {"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in settings for name in setting.env)}
     for name, value in environ.items():
-        if name.startswith(PREFIX) and name not in _NAMES and not _is_service_link(name, value):
-            known = (known for known in _NAMES if known.startswith(PREFIX))
-            raise ConfigError(f"unknown name {quoted(name)} ({source}){nearest(name, known)}")
+        if name.startswith(PREFIX) and name not in names and not _is_service_link(name, value):
+            known = (known for known in names if known.startswith(PREFIX))
+            hint = _elsewhere(name, profiles) or nearest(name, known)
+            raise ConfigError(f"unknown name {quoted(name)} ({source}){hint}")
     layer: Layer = {}
-    for setting in SETTINGS:
+    for setting in settings:
         for name, text in _texts(setting, environ):
             origin = Origin(source, name)
             if name in setting.lenient:
@@ -256,7 +278,8 @@ class Profile:
 
     Besides the sections of a config file the file has `name` (if it is not the folder's), `description`, `dialects`
     (these answer first on a shared path; all others follow in their usual order), `required` (settings that the
-    operator must set, as the product demands) and `[environment]` (the product's variables, which count under this
+    operator must set, as the product demands), `[settings]` (those that count under this profile only, in the form of
+    `settings_of_profile`) and `[environment]` (the product's variables, which count under this
     profile only): SETTING = "VARIABLE", or "VARIABLE READER" with a name of PROFILE_READERS, or "VARIABLE +" for
     values that are added to the profile's own.
     """
@@ -266,6 +289,7 @@ class Profile:
     required: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
@@ -296,10 +320,10 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
         raise ConfigError(f"unknown profile {quoted(name)}{hint}")
     tables = _read_toml(profiles[known], f"profile {known}")
     required, first = tuple(tables.pop("required", ())), tables.pop("dialects", None)
-    environment = tables.pop("environment", {})
+    environment, settings = tables.pop("environment", {}), settings_of_profile(tables.pop("settings", {}))
     for text in ("name", "description"):  # profiles.py reads the name, docs/configuration.md has the description
         tables.pop(text, None)
-    layer = _read_tables(tables, "profile", f"profile {known}")
+    layer = _read_tables(tables, (*SETTINGS, *OF_PROFILES.values()), "profile", f"profile {known}")
     if first is not None:
         others = [dialect for dialect in Config().server.dialects if dialect not in first]
         layer["dialects"] = ([*first, *others], Origin("profile", "dialects"))
@@ -307,7 +331,8 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]
-    return Profile(known, layer, required, tuple(_without_unwritable_home(layer)), environment)
+    notes = tuple(_without_unwritable_home(layer))
+    return Profile(known, layer, required, notes, environment, settings)
 
 
 def _without_unwritable_home(layer: Layer) -> Iterator[str]:
@@ -322,18 +347,18 @@ def _without_unwritable_home(layer: Layer) -> Iterator[str]:
             )
 
 
-def _read_config_file(cwd: Path, named: str | None) -> tuple[Layer, str | None]:
-    """The config file's settings, and the profile that it names."""
+def _read_config_file(cwd: Path, named: str | None) -> tuple[str, Mapping[str, object], str | None]:
+    """The config file's name and sections, and the profile that it names."""
     path = cwd / (named or CONFIG_FILE)
     if not path.is_file():
         if named:
             raise ConfigError(f"config file {quoted(named)}: no such file")
-        return {}, None
+        return "", {}, None
     tables = _read_toml(path, path.name)
     profile = tables.pop("profile", None)
     if profile is not None and not isinstance(profile, str):
         raise ConfigError(f"profile in {path.name}: expected the name of a profile, got {quoted(profile)}")
-    return _read_tables(tables, "config file", path.name), profile
+    return path.name, tables, profile
 
 
 def _read_toml(path: Path, title: str) -> dict[str, Any]:
@@ -345,10 +370,11 @@ def _read_toml(path: Path, title: str) -> dict[str, Any]:
         raise ConfigError(f"{title} cannot be read: {plain_reason(problem)}") from problem
 
 
-def _read_tables(tables: Mapping[str, object], source: SettingSource, title: str) -> Layer:
+def _read_tables(tables: Mapping[str, object], settings: Sequence[Setting], source: SettingSource, title: str) -> Layer:
     layer: Layer = {}
-    section_of = {setting.name: setting.section for setting in SETTINGS}
-    sections = ", ".join(SECTIONS)
+    section_of = {setting.name: setting.section for setting in settings}
+    known = dict.fromkeys([*SECTIONS, *section_of.values()])
+    sections = ", ".join(known)
 
     def place(key: str) -> str:
         """The key's section, or the closest key."""
@@ -357,7 +383,7 @@ def _read_tables(tables: Mapping[str, object], source: SettingSource, title: str
     for section, table in tables.items():
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {title}: expected a section, one of {sections}{place(section)}")
-        if section not in SECTIONS:
+        if section not in known:
             raise ConfigError(f"unknown section [{section}] in {title}; there are: {sections}")
         for key, value in table.items():
             if section_of.get(key) != section:
@@ -367,6 +393,15 @@ def _read_tables(tables: Mapping[str, object], source: SettingSource, title: str
 
 
 # --- words of error messages ----------------------------------------------------------------------------------
+
+
+def _elsewhere(name: str, profiles: Mapping[str, Path]) -> str:
+    """ "; it counts under the profile ..." for an option or variable of a profile, or nothing."""
+    for profile, path in profiles.items():
+        for setting in settings_of_profile(_read_toml(path, f"profile {profile}").get("settings", {})):
+            if name in setting.env or name.replace("--no-", "--") in setting.flags:
+                return f"; it counts under the profile {profile} only"
+    return ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -205,15 +205,17 @@ LIMITS = {
     ids=str,
 )
 def test_each_kind_of_model_has_its_own_limit(kind: dict[str, Any], limit: int) -> None:
-    """Smart Embedder has four settings; other models keep their own limit."""
+    """Smart Embedder has four settings; other models keep their own limit. `max_length` is for all models."""
     spec = replace(read(DEFAULT_MODEL), max_tokens=9000, **kind)
     assert opening._max_tokens(spec, ModelConfig(**LIMITS)) == limit
+    assert opening._max_tokens(spec, ModelConfig(max_length=77)) == 77
 
 
 @pytest.mark.parametrize(("limit", "read_tokens"), [(64, 64), (8192, 256)], ids=["lower", "higher"])
-def test_a_limit_only_lowers_the_models_own(limit: int, read_tokens: int) -> None:
+@pytest.mark.parametrize("name", ["max_length", "bge_embed_max_length"])
+def test_a_limit_only_lowers_the_models_own(name: str, limit: int, read_tokens: int) -> None:
     """No setting adds positions to a network."""
-    assert read(DEFAULT_MODEL, bge_embed_max_length=limit).max_tokens == read_tokens
+    assert read(DEFAULT_MODEL, **{name: limit}).max_tokens == read_tokens
 
 
 def test_a_shortened_model_is_not_tested_by_known_cosines() -> None:

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 600.0  # unloading waits for running requests
 
 
-def profile_names() -> list[str]:
-    return [*profiles()]  # `list` is a command in this package
-
-
-command_with_settings = partial(click.command, cls=Command, settings=True, profiles=profile_names)
+command_with_settings = partial(click.command, cls=Command, settings=True, profiles=profiles)
 
 
 def load_settings(line: CommandLine) -> Loaded:

@@ -410,4 +410,5 @@ def _max_tokens(spec: ModelSpec, config: ModelConfig) -> int:
         limit = config.qwen_embed_max_length
     else:
         limit = None if spec.model_type in _OTHER_DECODERS else config.bge_embed_max_length
+    limit = config.max_length if limit is None else limit
     return spec.max_tokens if limit is None else limit

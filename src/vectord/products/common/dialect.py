@@ -39,13 +39,7 @@ class Guards:
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
     alone: bool = False  # the server has the API of one product only, as under its profile
     own_ids: bool = False  # lists of token ids are the model's own, also where OpenAI's clients send theirs
-    # Smart Embedder's:
-    max_sentences: int | None = None
-    max_sentence_chars: int | None = None
-    max_total_chars: int | None = None
-    max_passages: int | None = None
-    max_rerank_text_chars: int | None = None
-    max_rerank_total_chars: int | None = None
+    product: Mapping[str, Any] = field(default_factory=dict)  # settings of the profile's product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

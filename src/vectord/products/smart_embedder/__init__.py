@@ -222,10 +222,10 @@ class EmbeddingsAnswer(msgspec.Struct):
     names={"inputs": "sentences"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    guards = incoming.guards
-    _check_count(body.sentences, guards.max_sentences, "inputs", "sentences")
-    _check_characters(body.sentences, guards.max_sentence_chars, "inputs")
-    _check_total(body.sentences, guards.max_total_chars, "inputs", "sentences")
+    limits = incoming.guards.product
+    _check_count(body.sentences, limits.get("max_sentences_per_request"), "inputs", "sentences")
+    _check_characters(body.sentences, limits.get("max_sentence_chars"), "inputs")
+    _check_total(body.sentences, limits.get("max_total_chars_per_request"), "inputs", "sentences")
     given = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
     flags = {kind: read_flag(given[kind], f"return_{kind}") for kind in KINDS}
     outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
@@ -390,14 +390,15 @@ class RerankAnswer(msgspec.Struct):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not body.query.strip():
         raise EmptyInput("The 'query' field cannot be empty.", field="query")
-    guards = incoming.guards
-    _check_count(body.passages, guards.max_passages, "passages", "passages")
-    if guards.max_rerank_text_chars is not None and len(body.query) > guards.max_rerank_text_chars:
+    limits = incoming.guards.product
+    _check_count(body.passages, limits.get("max_rerank_passages"), "passages", "passages")
+    most = limits.get("max_rerank_text_chars")
+    if most is not None and len(body.query) > most:
         template = "{field} may contain at most {limit} characters; got {given}."
-        raise TooManyCharacters(template, field="query", limit=guards.max_rerank_text_chars, given=len(body.query))
-    _check_characters(body.passages, guards.max_rerank_text_chars, "passages")
+        raise TooManyCharacters(template, field="query", limit=most, given=len(body.query))
+    _check_characters(body.passages, most, "passages")
     texts = [body.query, *body.passages]
-    _check_total(texts, guards.max_rerank_total_chars, "passages", "query and passages")
+    _check_total(texts, limits.get("max_rerank_total_chars"), "passages", "query and passages")
     normalize = read_flag(body.normalize, "normalize")
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
     name = requested_model(body.model, incoming, ignored=True)

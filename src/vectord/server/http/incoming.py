@@ -20,12 +20,7 @@ def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
         max_text_chars=config.max_text_chars,
         alone=len(config.dialects) == 1,
         own_ids=config.own_token_ids,
-        max_sentences=config.max_sentences_per_request,
-        max_sentence_chars=config.max_sentence_chars,
-        max_total_chars=config.max_total_chars_per_request,
-        max_passages=config.max_rerank_passages,
-        max_rerank_text_chars=config.max_rerank_text_chars,
-        max_rerank_total_chars=config.max_rerank_total_chars,
+        product=config.product,
     )
 
 
