@@ -81,7 +81,7 @@ POSTS = """
 /rerank                 query passages normalize            smart_embedder
 /rerank                 query texts                         tei
 /rerank                 query texts raw_scores return_text  tei
-/rerank                 query texts top_n                   llamacpp
+/rerank                 query texts top_n                   tei
 /rerank                 query documents                     jina
 /rerank                 query documents model top_n         jina
 /rerank                 query documents return_documents    jina
@@ -95,7 +95,7 @@ POSTS = """
 /rerank                 query documents use_activation      vllm
 /rerank                 query passages raw_scores           smart_embedder: raw_scores
 /rerank                 query texts documents               llamacpp
-/rerank                 query documents top_n top_k         jina: top_k
+/rerank                 query documents top_n top_k         voyage
 /rerank                 query                               tei
 
 /v1/rerank              query texts                         tei
