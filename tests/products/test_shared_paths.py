@@ -50,7 +50,7 @@ POSTS = """
 /embeddings             input model encoding_format user    openai
 /embeddings             input dimensions                    openai
 /embeddings             input model modality                infinity
-/embeddings             input model output_dtype            voyage
+/embeddings             input model output_dtype            openai
 /embeddings             input model task                    jina
 /embeddings             -                                   openai
 /embedding              content                             llamacpp
@@ -66,8 +66,8 @@ POSTS = """
 /v1/embeddings          input model task dimensions user    jina
 /v1/embeddings          input model late_chunking           jina
 /v1/embeddings          input model embedding_type          jina
-/v1/embeddings          input model output_dtype            voyage
-/v1/embeddings          input model output_dimension        voyage
+/v1/embeddings          input model output_dtype            openai
+/v1/embeddings          input model output_dimension        openai
 /v1/embeddings          input model truncate_prompt_tokens  vllm
 /v1/embeddings          input model late_chunking_params    vllm
 /v1/embeddings          messages model                      vllm
@@ -86,7 +86,7 @@ POSTS = """
 /rerank                 query documents model top_n         jina
 /rerank                 query documents return_documents    jina
 /rerank                 query documents max_doc_length      jina
-/rerank                 query documents truncation          jina
+/rerank                 query documents truncation          voyage
 /rerank                 query documents raw_scores          infinity
 /rerank                 query documents top_k               voyage
 /rerank                 query documents top_k truncation    voyage
@@ -104,6 +104,7 @@ POSTS = """
 /v1/rerank              query documents return_documents    cohere
 /v1/rerank              query documents rank_fields         cohere
 /v1/rerank              query documents top_k               voyage
+/v1/rerank              query documents truncation          voyage
 /v1/rerank              query documents return_len          jina
 /v1/rerank              query documents raw_scores          infinity
 /v1/rerank              query documents use_activation      vllm
@@ -241,7 +242,7 @@ def test_every_answer_of_rerank_has_an_index_and_a_score(profile: str, path: str
     """Clients of Cohere, Jina, infinity and vLLM read them, whichever product answers a body that all of them send."""
     body = {"query": "q", "documents": ["a", "b"], "model": "m"}
     shown = json.loads(called_in(profile, path, body).answered(rerank_result(0.25, 0.5)).body)
-    results = shown["data"] if profile == "voyage" and path != "/v2/rerank" else shown["results"]
+    results = shown["data"] if profile == "voyage" and path == "/v1/rerank" else shown["results"]
     assert [result["index"] for result in results] in ([1, 0], [0, 1])
     assert {result["index"]: result["relevance_score"] for result in results} == {0: 0.25, 1: 0.5}
 

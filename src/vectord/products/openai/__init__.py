@@ -16,6 +16,7 @@ import msgspec
 
 from vectord import errors
 from vectord.errors import Overloaded, Unavailable, VectordError
+from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
 from vectord.products.common.fields import no_effect
@@ -28,6 +29,7 @@ from vectord.products.common.inputs import (
     Use,
     User,
     Width,
+    agreed,
     check_characters,
     read_fingerprint,
     read_inputs,
@@ -49,7 +51,7 @@ from vectord.products.common.vectors import (
     read_encoding,
 )
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
-from vectord.schema import EmbedRequest, EmbedResult, ModelList, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
@@ -57,10 +59,14 @@ ROUTES = Routes({"truncate_side": "truncate"})
 
 
 class EmbeddingsBody(msgspec.Struct):
+    """`dimensions` and `output_dimension` are one option, and may not contradict each other."""
+
     input: TextsIdsOrItems
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     dimensions: Width = None
+    output_dimension: Annotated[Count | None, msgspec.Meta(description="Mistral's name of `dimensions`")] = None
+    output_dtype: Annotated[Precision | None, msgspec.Meta(description="of Mistral: the type of the numbers")] = None
     force_dimensions: Switch = None
     user: User = None
     metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
@@ -174,22 +180,25 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         check_one_model(named, model, incoming.models)
         model = named
     text = TextOptions(prompt_name=body.prompt_name, prompt=body.prompt, own_ids=incoming.guards.own_ids)
+    precision = body.output_dtype or "float"
     request = EmbedRequest(
         inputs=inputs,
         model=model,
         text=with_nvidia_keys(text, body.truncate, body.input_type),
         normalize=body.normalized is not False,
-        dimensions=body.dimensions or None,
+        dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
+        precisions=(precision,),
         force_dimensions=body.force_dimensions is True,
         expect_fingerprint=None if body.expect_fingerprint is None else read_fingerprint(body.expect_fingerprint),
         partial=body.partial_results is True,
     )
-    return Call(request, partial(render_embeddings, encoding))
+    names = {"precisions": "output_dtype", "dimensions": "dimensions" if body.dimensions else "output_dimension"}
+    return Call(request, partial(render_embeddings, precision, encoding), names)
 
 
-def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
+def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
     """A body of Embeddings. With `partial_results`, an input that failed has its error in its place."""
-    items = embedding_items(result.dense["float"], encoding)
+    items = embedding_items(result.dense[precision], encoding)
     for index, error in result.failures.items():
         items[index] = {"object": "error", "index": index, "error": error_object(error)}
     return list_answer(result, items, id=f"embd-{uuid.uuid4().hex}", created=int(time.time()))

@@ -300,15 +300,19 @@ class Ranking(BaseAnswer):
     data: list[RankedItem]
 
 
-@ROUTES.post(
-    "/v1/rerank",
-    "/rerank",
+# At /rerank, clients of Jina and others send the required fields alone; Voyage's SDKs always send `truncation`.
+_post_rerank = partial(
+    ROUTES.post,
     computes="rerank",
     answer=Ranking,
     summary="Rank documents by how well they answer a query, as Voyage does",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},
     names={"passages": "documents"},
 )
+
+
+@_post_rerank("/v1/rerank")
+@_post_rerank("/rerank", one_of=["top_k", "truncation"])
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     request = RerankRequest(
         query=body.query,
