@@ -163,7 +163,7 @@ def _feed_table(given: tuple[str, str, bytes, Mapping[str, str]], folder: Path) 
     if endpoint.page is not None:
         endpoint.page.show(said)
         return
-    check_media_type(said)
+    _check_media_type(said)
     check_shape(content)
     choice = endpoint.choose(content)
     asked = Incoming(body=content, path=found.values, headers=said, models=[model_info()])
@@ -174,7 +174,7 @@ def _feed_headers(said: Mapping[str, str], folder: Path) -> None:
     request_id(said)
     call = Call(EmbedRequest(inputs=["a"]), lambda result: Rendered(body=b""))
     for read in (
-        check_media_type,
+        _check_media_type,
         partial(negotiated, call),
         partial(caller_of, address="192.0.2.1"),
         partial(_check_key, Keys({"api_key": "key"}, "admin"), admin=False),
@@ -185,6 +185,10 @@ def _feed_headers(said: Mapping[str, str], folder: Path) -> None:
         except VectordError as error:
             assert error.message
     TrustedProxies(["10.0.0.0/8"]).client_of("10.0.0.2", [said.get("x-forwarded-for", "")])
+
+
+def _check_media_type(said: Mapping[str, str]) -> None:
+    check_media_type(said.get("content-type", ""))
 
 
 def _check_key(keys: Keys, headers: Mapping[str, str], *, admin: bool) -> None:

@@ -113,6 +113,7 @@ WALL_CLOCK_USES = {
     "products/openai/__init__.py": "`created` of a response",
     "products/vllm/__init__.py": "`created` of a response",
     "engine/models/registry.py": "`created` of a model",
+    "server/http/hardening/http_protocol.py": "the header Date",
     "server/http/probes.py": "the time, next to the state",
     "observability/instruments.py": "the time of an exemplar",
     "observability/metrics.py": "the console's time axis, and the time of a recent request",
