@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install wheel serve test test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
+.PHONY: help install wheel serve test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
   bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
@@ -52,8 +52,19 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@echo $(CURDIR)/.venv/bin/vectord serve $(ARGS)
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) $(if $(ARGS),,test-clients) ## Run the tests (a part: make test ARGS=tests/engine)
-	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
+# What `make test` leaves to `make test-rest`: tests with other environments, programs, clients, attacks or reference
+# libraries, and those that take longest.
+REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs examples \
+  reference safety server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
+  checkpoints/test_fuzz_folders.py engine/cache/test_redis_store.py products/test_errors.py products/test_real_models.py \
+  products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
+  tools/doctor/test_references.py)
+
+test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
+	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS)))
+
+test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) test-clients ## Run the other tests: numbers, clients, browser, Helm, attacks
+	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart & apart=$$!; \
@@ -62,7 +73,7 @@ test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
 
-test-all: test test-ray ## Run all tests, including those on Ray clusters
+test-all: test test-rest test-ray ## Run all tests, also those on Ray clusters
 
 test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes minutes; installs Ray once)
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
