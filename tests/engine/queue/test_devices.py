@@ -18,7 +18,7 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Batch, unscheduled_batch
-from vectord.engine.queue.devices import Device, Devices, DeviceStream, RunningBatch
+from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, DeviceStream, RunningBatch
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
@@ -244,10 +244,10 @@ async def test_hangs_are_counted_per_device():
 
 
 async def test_a_device_whose_batches_fail_is_lost():
-    """When another device answers them; its threads end. Requests succeed."""
+    """Requests succeed on another device. After MAX_BLAMED failures in a row the device is lost and its threads end."""
     bad, good = FakeBackend(fail=broken), FakeBackend()
     async with working(bad, good) as desk:
-        answers = await one_by_one(desk, 6)
+        answers = await one_by_one(desk, 6 * MAX_BLAMED)
         assert all(isinstance(answer, Mapping) for answer in answers)
         assert desk.worker.states == {"d0": "lost", "d1": "ready"}
         ran = len(bad.batches)
@@ -257,11 +257,27 @@ async def test_a_device_whose_batches_fail_is_lost():
         desk.worker._threads[DeviceStream(desk.worker._devices.all[0], 0)].join(60)
 
 
+async def test_a_device_that_fails_now_and_then_is_not_lost():
+    """Each batch that it answers ends its failures in a row."""
+    runs = 0
+
+    def fail_half(tokens: TokenBatch) -> None:
+        nonlocal runs
+        runs += 1
+        if runs % 2:
+            raise RuntimeError
+
+    async with working(FakeBackend(fail=fail_half), FakeBackend()) as desk:
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 8 * MAX_BLAMED))
+        assert desk.worker.states == {"d0": "ready", "d1": "ready"}
+    assert runs > 2 * MAX_BLAMED
+
+
 async def test_running_out_of_memory_is_not_blamed_on_the_device():
     """Another device runs the text. The first still runs texts that fit."""
     small, large = FakeBackend(fail=full), FakeBackend()
     async with working(small, large) as desk:
-        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6))
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6 * MAX_BLAMED))
         assert desk.worker.states == {"d0": "ready", "d1": "ready"}
 
 
@@ -269,7 +285,7 @@ async def test_a_text_that_fails_on_two_devices_is_its_own_fault():
     """It fails after the second device; the other texts of its batch have answers from the first."""
     backends = [FakeBackend(fail=poisoned), FakeBackend(fail=poisoned)]
     async with working(*backends) as desk:
-        for _ in range(2):
+        for _ in range(2 * MAX_BLAMED):
             poison, other = item("!"), item("x")
             desk.worker.put([poison, other])
             answers = await desk.answers(2)
@@ -362,7 +378,7 @@ async def test_a_lost_device_is_reported_and_no_longer_counts():
     async with serving([bad, good], observer=observer, cache_bytes=0) as engine:
         before = len(observer.states)
         bad.fail = broken
-        for n in range(24):  # d0 may have run more tokens of the self-test
+        for n in range(24 * MAX_BLAMED):  # d0 may have run more tokens of the self-test
             await engine.answer(EmbedRequest(inputs=[f"text {n}"]), ANYONE)
         (info,) = engine.models().models
         assert info.devices == {"cuda:0": "lost", "cuda:1": "ready"}

@@ -5,7 +5,7 @@ batch's time until another thread has taken it, and is **lost** when none will.
 
 The next batch goes to the least loaded device with a free stream: the one that runs the fewest tokens, and among equals
 the one that has run the fewest so far. A device whose batches fail is soon idle and would attract every batch. So a
-failed batch is retried on another device; if that one answers it, the first device is lost.
+failed batch is retried on another device; if that succeeds MAX_BLAMED times in a row, the first device is lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import NamedTuple
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.execution import Execution
 from vectord.schema import DeviceState
+
+MAX_BLAMED = 3  # batches in a row that failed on a device and succeeded on another; a single one may be an accident
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,7 @@ class Devices:
         self._run_tokens: Counter[Device] = Counter()  # since the start
         self._hung: set[DeviceStream] = set()
         self._lost: set[DeviceStream] = set()
+        self._blamed: Counter[Device] = Counter()  # failed batches since the last one that it answered
         self.living = frozenset(devices)  # the devices with a stream that is not lost
 
     # --- load -------------------------------------------------------------------------------------------------
@@ -124,6 +127,15 @@ class Devices:
     def renewed(self, stream: DeviceStream) -> None:
         """Another thread has taken the stream."""
         self._hung.discard(stream)
+
+    def blame(self, device: Device) -> bool:
+        """Another device has answered texts that failed on this one: whether it is to be lost now."""
+        self._blamed[device] += 1
+        return device in self.living and self._blamed[device] >= MAX_BLAMED
+
+    def clear(self, device: Device) -> None:
+        """The device has answered a text."""
+        del self._blamed[device]
 
     def lose(self, streams: Sequence[DeviceStream]) -> None:
         self._lost.update(streams)

@@ -291,7 +291,12 @@ class Worker:
         pairs = list(zip(running.batch.items, answers, strict=True))
         failed = [item for item, answer in pairs if isinstance(answer, InferenceFailed)]
         suspect = None if running.reservation is None else running.reservation.suspect
-        if suspect in self._devices.living and len(failed) < len(pairs):
+        is_lost = False
+        if len(failed) < len(pairs):
+            with self._condition:
+                self._devices.clear(running.stream.device)
+                is_lost = suspect is not None and self._devices.blame(suspect)
+        if suspect is not None and is_lost:
             logger.error("%s fails texts that other devices answer: %s no longer uses it", suspect.name, self._name)
             self._lose([stream for stream in self._devices.all_streams if stream.device is suspect])
         if failed and self._retried_elsewhere(running, failed, answers):
