@@ -10,7 +10,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
@@ -106,7 +106,7 @@ Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
 HealthKeys: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Route:
     """One method of one path. Products declare routes with `Routes`.
 
@@ -135,17 +135,17 @@ class Route:
     admin: bool = False
     render_error: RenderError | None = None  # None: the product's
 
-    @property
+    @cached_property
     def required(self) -> frozenset[str]:
         """The keys that every body has."""
         return _body_keys(self.body).required
 
-    @property
+    @cached_property
     def known(self) -> frozenset[str]:
         """The keys that its bodies may have."""
         return _body_keys(self.body).known
 
-    @property
+    @cached_property
     def effective(self) -> frozenset[str]:
         """The known keys that can change the response."""
         return _body_keys(self.body).effective

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.fields import described, no_effect, refused
 from vectord.schema import Input, InputKind, Side, Span, TextOptions
 
 T = TypeVar("T")
@@ -198,13 +198,10 @@ else:  # some clients, such as RAGFlow, send "true": `Routes.post` replaces it
 
 def switches_of(body: type[msgspec.Struct]) -> tuple[str, ...]:
     """The attributes of a body that are switches."""
-    found = inspect.type_info(body)
-    assert isinstance(found, inspect.StructType)
-    kinds = {field.name: field.type for field in found.fields}
     return tuple(
-        name
-        for name, kind in kinds.items()
-        if isinstance(kind, inspect.Metadata) and kind.extra is not None and _SWITCH in kind.extra
+        field.name
+        for field in described(body).fields
+        if isinstance(field.type, inspect.Metadata) and _SWITCH in (field.type.extra or {})
     )
 
 
