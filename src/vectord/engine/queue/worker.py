@@ -292,7 +292,7 @@ class Worker:
         failed = [item for item, answer in pairs if isinstance(answer, InferenceFailed)]
         suspect = None if running.reservation is None else running.reservation.suspect
         is_lost = False
-        if len(failed) < len(pairs):
+        if len(failed) < len(pairs) and len(self._devices.all) > 1:
             with self._condition:
                 self._devices.clear(running.stream.device)
                 is_lost = suspect is not None and self._devices.blame(suspect)
