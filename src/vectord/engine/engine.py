@@ -307,7 +307,7 @@ class Engine:
             return
         lane = caller.lane or "interactive"
         try:
-            (self._rerank_admission if operation == "rerank" else self._admission).check(caller.client)
+            self._admission_of(operation).check(caller.client)
             able = [served for served in self._registry.models if served.failure is None]
             for served in able:  # one that can take another token is enough
                 if served.runner is None:
@@ -323,12 +323,15 @@ class Engine:
             self._observe(RequestEnded(caller=caller, operation=operation, error=type(busy).__name__))
             raise
 
+    def _admission_of(self, operation: str) -> Admission:
+        """Rerank requests may have places of their own."""
+        return self._rerank_admission if operation == "rerank" else self._admission
+
     async def _answer(self, request: Request, caller: Caller) -> Result:
         if type(request) in WORK:
             model_request = cast("ModelRequest", request)
             task = self._task(caller)
-            # Rerank requests may have places of their own.
-            admission = self._rerank_admission if isinstance(request, RerankRequest) else self._admission
+            admission = self._admission_of(WORK[type(request)].operation)
             try:
                 await admission.enter(caller.client, patient=isinstance(request, EmbedRequest) and request.waits)
             except BaseException as error:

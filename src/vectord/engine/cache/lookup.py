@@ -143,15 +143,11 @@ class ModelCache:
     ) -> list[Miss]:
         """Calls `found` with the index and answer of each hit; returns the misses."""
         misses: list[Miss] = []
-        partition = b""
-        if caller.named or caller.cache_salt:
-            partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
+        partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
         for index, one in enumerate(sequences):
             if index and index % TEXTS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            is_plain = one.spans is None and one.keys is None and not one.adapter
-            layout = b"" if is_plain else _layout(one)
-            key = cache_key(self._fingerprint, one.ids, one.type_ids, layout, kinds, partition)
+            key = cache_key(self._fingerprint, one.ids, one.type_ids, _layout(one), kinds, partition)
             answer = self._memory.get(key)
             if answer is None:
                 misses.append(Miss(index, one, key))

@@ -43,7 +43,7 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         task.check_count("documents", sum(map(len, chunked)), "chunk")
         made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
-    cut = served.spec.truncate_dim if request.dimensions is None else request.dimensions
+    cut = served.spec.cut(request.dimensions)
     vectors = await compute(rows.size, lambda: postprocess.finish(rows, cut, request.normalize))
     shown = await compute(
         rows.size, lambda: {kind: postprocess.in_precision(vectors, kind) for kind in request.precisions}

@@ -5,7 +5,6 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.task import INLINE_NUMBERS, Task, compute, together, usage_of
+from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.batch import Answer
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
@@ -37,7 +36,6 @@ from vectord.schema import (
 from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
-OF_TOKENS: frozenset[VectorKind] = frozenset({"tokens", "colbert"})  # one vector for each token
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
 
 
@@ -51,8 +49,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
         usage = usage_of(task, (), request.inputs, NOTHING_RAN)
         return EmbedResult(model=target.name, fingerprint=space, usage=usage)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
-    each = [await work[0]] if len(work) == 1 else await together(work)
-    made = dict(zip((served.name for served, _ in parts), each, strict=True))
+    made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
     return EmbedResult(
@@ -147,11 +144,10 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
         raise InvalidField("{field} applies to dense vectors only.", field="dimensions")
     if request.precisions != ("float",) and "dense" not in request.outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="precisions")
-    if not request.normalize:
-        check_precisions(request.precisions, normalize=False)
+    check_precisions(request.precisions, normalize=request.normalize)
     check_specials(request.outputs, request.text)
     for served, kinds in parts:
-        if "dense" in kinds and request.dimensions is not None:
+        if "dense" in kinds:
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
 
 
@@ -171,7 +167,7 @@ async def _finish(
     rows = made.ran.rows("dense")
     cut = spec.truncate_dim if request.dimensions is None else request.dimensions
     finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
-    return finish() if rows.size <= INLINE_NUMBERS else await asyncio.to_thread(finish)
+    return await compute(rows.size, finish)
 
 
 MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in a response: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
@@ -208,8 +204,7 @@ async def vectors_of(
     Raises TooManyInputs for more numbers of token vectors than fit in a response, or in memory.
     """
     sequences = await task.read(runner, request_of(runner, inputs, options))
-    if not kinds.isdisjoint(OF_TOKENS):
-        _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     lengths = [sequence.length for sequence in sequences]
     if options.count_all:
         lengths = await task.whole_lengths(runner, inputs, lengths)

@@ -173,8 +173,7 @@ def error_object(error: VectordError) -> dict[str, str | None]:
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     encoding = read_encoding(body.encoding_format)
     inputs = read_inputs(body.input)
-    if incoming.guards.max_text_chars is not None:
-        check_characters(inputs, incoming.guards.max_text_chars)
+    check_characters(inputs, incoming.guards.max_text_chars)
     model = body.model or None
     if named := incoming.path.get("model"):
         check_one_model(named, model, incoming.models)
@@ -189,7 +188,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
         precisions=(precision,),
         force_dimensions=body.force_dimensions is True,
-        expect_fingerprint=None if body.expect_fingerprint is None else read_fingerprint(body.expect_fingerprint),
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint),
         partial=body.partial_results is True,
     )
     names = {"precisions": "output_dtype", "dimensions": "dimensions" if body.dimensions else "output_dimension"}

@@ -60,7 +60,7 @@ class Gate:
 
     def address(self, peer: str, forwarded: Iterable[str]) -> str:
         """The client's `client_address`. peer: of the connection; forwarded: the values of X-Forwarded-For."""
-        return client_address(self._proxies.client_of(peer, forwarded) if self._proxies.networks else peer)
+        return client_address(self._proxies.client_of(peer, forwarded))
 
     def is_proxy(self, peer: str) -> bool:
         return self._proxies.trusts(peer)
@@ -126,7 +126,7 @@ def caller_of(
     if timeout is not None and not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= _MAX_TIMEOUT_DIGITS):
         raise InvalidField(INVALID_TIMEOUT, field=name_of_timeout, header=name_of_timeout)
     return Caller(
-        client=address if key is None else client_of(address, key),
+        client=client_of(address, key),
         named=key is not None and not key.shared,
         lane=(key.lane if key is not None else None) or cast("Lane | None", lane),
         request_id=name or request_id(headers),
@@ -134,9 +134,7 @@ def caller_of(
         models=None if key is None else key.models,
         operator=operator,
         deadline_s=None if timeout is None else time.monotonic() + int(timeout) / 1000,
-        expect_fingerprint=read_fingerprint(headers[EXPECT_FINGERPRINT], EXPECT_FINGERPRINT)
-        if EXPECT_FINGERPRINT in headers
-        else None,
+        expect_fingerprint=read_fingerprint(headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
     )
 
 
@@ -146,13 +144,13 @@ class TrustedProxies:
     def __init__(self, trusted: Sequence[str]) -> None:
         """trusted: addresses and networks. Raises ConfigError for anything else."""
         try:
-            self.networks = tuple(map(ip_network, trusted))
+            self._networks = tuple(map(ip_network, trusted))
         except ValueError as problem:
             raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None
         self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
 
     def trusts(self, address: str) -> bool:
-        return bool(self.networks) and self._is_trusted(address)
+        return bool(self._networks) and self._is_trusted(address)
 
     def client_of(self, peer: str, forwarded: Iterable[str]) -> str:
         """The last address that is not a trusted proxy's, of X-Forwarded-For followed by `peer`.
@@ -160,7 +158,7 @@ class TrustedProxies:
         peer: the address of the connection; forwarded: the header's values, in order. The search stops at text that is
         not an address: the proxy that sent it counts as the client. If all are trusted, the first address does.
         """
-        if not self.networks:
+        if not self._networks:
             return peer
         client = peer
         for hop in reversed(",".join(forwarded).split(",")[-MAX_HOPS:]):  # values of the header may contain several
@@ -171,7 +169,7 @@ class TrustedProxies:
 
     def _is_in_a_network(self, address: str) -> bool:
         parsed = _address(address)
-        return parsed is not None and any(parsed in network for network in self.networks)
+        return parsed is not None and any(parsed in network for network in self._networks)
 
 
 def _address(text: str) -> Address | None:
