@@ -18,10 +18,10 @@ import httpx
 import pytest
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
-from tests.models import write_sentence_bert
+from tests.models import WIDTH, write_bert, write_sentence_bert
 from tests.products.results import fits, keys_of
 from tests.products.test_real_models import LABELS, write_classifier, write_splade
-from tests.reference.reference_models import write_bge_m3, write_colbert, write_qwen3_reranker
+from tests.reference.reference_models import write_bge_m3, write_qwen3_reranker
 from tests.server.grpc.fakes import Live, pipeline
 
 from vectord import compose
@@ -63,6 +63,22 @@ def write_table(folder: Path) -> Path:
     return folder / "table"
 
 
+def write_stanford_colbert(folder: Path) -> Path:
+    """A BERT with its projection among its weights, as the original ColBERT saves it."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    write_bert(folder)
+    tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    tensors["linear.weight"] = torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(0))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    markers = {"query_token_id": "[CLS]", "doc_token_id": "[SEP]", "query_maxlen": 32, "doc_maxlen": 40}
+    (folder / "artifact.metadata").write_text(json.dumps(markers))
+    return folder
+
+
 def write_asymmetric_sparse(folder: Path) -> Path:
     write_router(folder)
     return folder / "saved"
@@ -87,10 +103,7 @@ KINDS: Mapping[str, Kind] = {
     "dense": Kind(write_sentence_bert, DENSE | {"tokens", "documents"}),
     "static": Kind(write_table, DENSE | {"documents"}),
     "sparse": Kind(write_splade, frozenset({"sparse", "rerank"})),
-    "ColBERT": Kind(
-        lambda folder: write_colbert(folder / "model", query_length=32, document_length=40),
-        frozenset({"colbert", "tokens", "rerank"}),
-    ),
+    "ColBERT": Kind(write_stanford_colbert, frozenset({"colbert", "tokens", "rerank"})),
     "three vectors": Kind(lambda folder: write_bge_m3(folder / "model"), DENSE | {"sparse", "colbert", "tokens"}),
     "cross-encoder": Kind(
         lambda folder: write_classifier(folder / "model", ["LABEL_0"]), frozenset({"rerank", "classify"})
