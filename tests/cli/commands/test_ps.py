@@ -45,6 +45,16 @@ def test_a_model_is_listed_until_it_is_stopped(url: str, capsys: pytest.CaptureF
     assert [model["state"] for model in json.loads(capsys.readouterr().out)] == ["unloaded"]
 
 
+def test_a_failed_model_is_listed_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By `ps` and by `models --url`."""
+    (tmp_path / "empty").mkdir()
+    with running(tmp_path / "log", "--backend", "fake", MODEL, str(tmp_path / "empty")) as (url, _):
+        for words in (["ps", "--all"], ["models"]):
+            assert run([*words, "--url", url]) == 0
+            (row,) = (line for line in capsys.readouterr().out.splitlines() if "failed: " in line)
+            assert "config.json" in row
+
+
 def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 for an ordinary key and for an unknown model, with the server's message."""
     assert run(["stop", MODEL, "--url", url, "--token", "reader"]) == 1

@@ -186,6 +186,17 @@ def test_the_states_of_the_models_are_visible_on_a_phone(chromium: Browser, serv
         assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_a_failed_model_is_shown_with_its_reason(visit: Visit) -> None:
+    def with_failure(route: Route) -> None:
+        answer = route.fetch().json()
+        answer["models"][0].update(state="failed", failure="no such folder")
+        route.fulfill(json=answer)
+
+    visit.page.route("**/vectord/models", with_failure)
+    visit.open()
+    expect(visit.page.locator(".model-state").first).to_have_text("failed: no such folder")
+
+
 def test_an_unreachable_server_is_reported_until_it_returns(visit: Visit, server: str) -> None:
     """The models and requests that the page has received stay."""
     httpx.post(f"{server}/v1/embeddings", json={"input": "a happy person"}).raise_for_status()
