@@ -10,6 +10,11 @@ from tests.skips import pytest_make_collect_report, pytest_runtest_makereport  #
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# What a developer's shell sets for other programs, and what vectord or its libraries would obey.
+for name in [*os.environ]:
+    if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR") or name.startswith(("HF_", "OTEL_", "TRANSFORMERS_", "VECTORD_")):
+        del os.environ[name]
+
 add_to_path()
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.

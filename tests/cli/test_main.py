@@ -287,7 +287,7 @@ def test_a_bad_variable_ends_the_process_with_code_2() -> None:
 
 def test_a_closed_pipe_causes_no_traceback() -> None:
     """`vectord serve --help | head -1`."""
-    command = f"{sys.executable} -m vectord serve --help | head -1"
+    command = f"{shlex.quote(sys.executable)} -m vectord serve --help | head -1"
     ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
     assert ended.stdout == "Usage: vectord serve [OPTIONS] [MODEL]...\n"
     assert ended.stderr == ""
@@ -308,7 +308,7 @@ def test_processes_start_with_standard_streams(closed: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("words", ["models", "--help", "serve --print-config"])
 def test_a_closed_output_causes_no_traceback(words: str) -> None:
     """`vectord models >&-`: nothing is printed."""
-    command = f"{sys.executable} -m vectord {words} >&-"
+    command = f"{shlex.quote(sys.executable)} -m vectord {words} >&-"
     ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -317,7 +317,7 @@ def test_a_closed_output_causes_no_traceback(words: str) -> None:
 @pytest.mark.parametrize("words", ["models", "serve --help-all", "list --json"])
 def test_a_full_disk_is_one_line(words: str) -> None:
     """The disk of the output; exit code 1."""
-    command = f"{sys.executable} -m vectord {words} > /dev/full"
+    command = f"{shlex.quote(sys.executable)} -m vectord {words} > /dev/full"
     ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
     assert ended.stderr == "vectord: the output cannot be written: No space left on device\n"
     assert ended.returncode == 1

@@ -173,7 +173,7 @@ def write_adapter(folder: Path) -> Path:
 
 def test_adapters_belong_to_the_only_or_the_named_model(tmp_path: Path) -> None:
     """They change its fingerprint, which the cache depends on, and that of no other model."""
-    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
+    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "another model")
     (plain,) = opened(DEFAULT_MODEL)
     (alone,) = opened(DEFAULT_MODEL, lora=(f"legal={adapter}",))
     first, second = opened(DEFAULT_MODEL, str(other), lora=(f"{other}:legal={adapter}", f"{other}:tax={adapter}"))

@@ -16,9 +16,9 @@ from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ConfigError
 from vectord.schema import VectorKind
 
-_ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>\S+)")
-_LORA = re.compile(r"((?P<model>[^\s=]{1,200}):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)")
-_COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
+_ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>.+)")
+_LORA = re.compile(r"((?P<model>[^=]+):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)")
+_COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^+]+(\+[a-z]+:[^+]+)*)")
 
 
 def requested_models(config: ModelConfig) -> list[RequestedModel]:
