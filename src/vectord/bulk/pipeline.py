@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from vectord.budget import Budget
 from vectord.bulk.embedder import BulkEmbedder
 from vectord.bulk.folder import VERSION, JobFolder, Manifest, open_folder
 from vectord.bulk.inputs import TABLES, InputSource, read_rows
@@ -59,30 +60,20 @@ class InFlight:
     """Limits the rows in flight. A group that exceeds the limits is admitted alone."""
 
     def __init__(self, limits: RowLimits) -> None:
-        self._limits = limits
-        self._rows = self._characters = self._size_bytes = 0
-        self._released = asyncio.Event()
+        self._budgets = Budget(limits.rows), Budget(limits.characters), Budget(limits.size_bytes)
 
     async def acquire(self, rows: Rows) -> None:
         """Returns when the rows fit."""
-        limits = self._limits
-        while self._rows and (
-            self._rows + len(rows) > limits.rows
-            or self._characters + rows.characters > limits.characters
-            or self._size_bytes + rows.size_bytes > limits.size_bytes
-        ):
-            self._released.clear()
-            await self._released.wait()
-        self._add(rows, 1)
+        for budget, amount in zip(self._budgets, _amounts(rows), strict=True):
+            await budget.wait(amount)
 
     def release(self, rows: Rows) -> None:
-        self._add(rows, -1)
-        self._released.set()
+        for budget, amount in zip(self._budgets, _amounts(rows), strict=True):
+            budget.release(amount)
 
-    def _add(self, rows: Rows, sign: int) -> None:
-        self._rows += sign * len(rows)
-        self._characters += sign * rows.characters
-        self._size_bytes += sign * rows.size_bytes
+
+def _amounts(rows: Rows) -> tuple[int, int, int]:
+    return len(rows), rows.characters, rows.size_bytes
 
 
 class Retrying:

@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from vectord.budget import Budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
@@ -85,7 +86,7 @@ class SharedCache:
         self._writing = Breaker("writing to the shared cache", logger)
         self._lookups = 0
         self._waiting: deque[tuple[bytes, Answer]] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = Budget(MAX_WAITING_BYTES)
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -106,10 +107,9 @@ class SharedCache:
     def keep(self, name: bytes, answer: Answer) -> None:
         """Queue the answer for writing, or drop it. answer: of KEPT_KINDS; must not change later."""
         size = answer_bytes(answer)
-        if self._writing.blocks or size > MAX_ANSWER_BYTES or self._waiting_bytes + size > MAX_WAITING_BYTES:
+        if self._writing.blocks or size > MAX_ANSWER_BYTES or not self._waiting_bytes.hold(size):
             return
         self._waiting.append((name, answer))
-        self._waiting_bytes += size
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
 
@@ -152,14 +152,14 @@ class SharedCache:
             self._writing.failed(problem)
         finally:
             self._waiting.clear()  # it is empty, unless the store fails
-            self._waiting_bytes = 0
+            self._waiting_bytes.release(self._waiting_bytes.held)
             self._writer = None
 
     def _next_values(self) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
         while self._waiting and len(values) < TEXTS_PER_WRITE:
             name, answer = self._waiting.popleft()
-            self._waiting_bytes -= answer_bytes(answer)
+            self._waiting_bytes.release(answer_bytes(answer))
             values[name] = encode(name, answer, self._key)
         return values
 

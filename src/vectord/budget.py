@@ -1,0 +1,46 @@
+"""A limit of what concurrent work holds together, mostly bytes: bodies, responses, rows in flight.
+
+The owner of the limit decides what happens beyond it: `hold` lets it refuse, `wait` lets it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+
+class Budget:
+    """Amounts held together, at most `limit`. A larger amount fits if nothing else is held.
+
+    `hold` may be called on any thread, everything else on the event loop.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._lock = threading.Lock()
+        self._released = asyncio.Event()
+        self._turns = asyncio.Lock()  # of those that wait
+
+    def fits(self, amount: int) -> bool:
+        return not self.held or self.held + amount <= self.limit
+
+    def hold(self, amount: int) -> bool:
+        """Whether the amount fits; if so, it is held until `release`."""
+        with self._lock:
+            fits = self.fits(amount)
+            if fits:
+                self.held += amount
+        return fits
+
+    async def wait(self, amount: int) -> None:
+        """Hold the amount once it fits: first come, first served."""
+        async with self._turns:
+            while not self.hold(amount):
+                self._released.clear()
+                await self._released.wait()
+
+    def release(self, amount: int) -> None:
+        with self._lock:
+            self.held -= amount
+        self._released.set()
