@@ -33,6 +33,11 @@ class Budget:
                 self.held += amount
         return fits
 
+    def add(self, amount: int) -> None:
+        """Hold what exists already, even beyond the limit."""
+        with self._lock:
+            self.held += amount
+
     async def wait(self, amount: int) -> None:
         """Hold the amount once it fits: first come, first served."""
         async with self._turns:

@@ -184,7 +184,7 @@ async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
         async with connected(running) as client:
             client.send(post(HELLO, "/v1/embeddings")[:-5])
             await client.writer.drain()
-        await until(lambda: len(running.server.connections()) == 1)
+        await until(lambda: len(running.server.connections) == 1)
         assert len(engine.callers) == before
 
 

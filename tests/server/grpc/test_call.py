@@ -134,7 +134,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> WriteBackpressure:
     """Room for four messages, two of them gRPC's; requests for more fail at once."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
     made = WriteBackpressure(0)
-    made.room_bytes = 4 * MESSAGE_BYTES
+    made.budget.limit = 4 * MESSAGE_BYTES
     return made
 
 

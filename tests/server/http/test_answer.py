@@ -94,7 +94,7 @@ async def test_a_large_response_without_room_is_refused(monkeypatch: pytest.Monk
     """Before it is rendered. A small one is not."""
     monkeypatch.setattr("vectord.server.http.hardening.write_backpressure.WAIT_S", 0.0)
     backpressure = WriteBackpressure(0)
-    backpressure.room_bytes = 0
+    backpressure.budget.add(backpressure.budget.limit)
     made: list[Result] = []
 
     def render(result: Result) -> Rendered:
@@ -147,7 +147,7 @@ async def test_an_unread_download_holds_no_descriptor(tmp_path: Path) -> None:
     async with stored(tmp_path) as (running, client, id):
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(get(f"/v1/files/{id}/content"))
-        (protocol,) = running.server.connections()
+        (protocol,) = running.server.connections
         await until(lambda: protocol.transport.get_write_buffer_size() > 0)
         async with asyncio.timeout(10):  # a piece may be read at this moment
             while id in await asyncio.to_thread(open_files):

@@ -28,7 +28,7 @@ from vectord import compose
 from vectord.cluster.processes.start import StartMessage
 from vectord.config import Config
 from vectord.errors import ConfigError, ExitCode
-from vectord.server.http.hardening.acceptor import BACKLOG
+from vectord.server.http.hardening.port import BACKLOG
 from vectord.server.http.listener import bind, certificate_of, url_of
 
 ENGINE = "engine"  # the name of its process

@@ -137,17 +137,17 @@ class ResponseWriter:
         n_bytes = _estimated_bytes(result)
         if n_bytes <= SMALL_BYTES:
             return message.write(result)
-        if self._unread_bytes and self._unread_bytes + n_bytes > self._backpressure.room_bytes // 2:
+        if self._unread_bytes and self._unread_bytes + n_bytes > self._backpressure.budget.limit // 2:
             raise Overloaded(NO_ROOM, retry_after_s=RETRY_S)
         async with self._backpressure.room(n_bytes), self._threads:
             return await asyncio.to_thread(message.write, result)
 
     def hold(self, n_bytes: int) -> None:
-        self._backpressure.hold(n_bytes)
+        self._backpressure.budget.add(n_bytes)
         self._unread_bytes += n_bytes
 
     def give_back(self, n_bytes: int) -> None:
-        self._backpressure.give_back(n_bytes)
+        self._backpressure.budget.release(n_bytes)
         self._unread_bytes -= n_bytes
 
 

@@ -101,7 +101,7 @@ class Responder:
                 # Row by row, because serializing all rows in one call would hold the GIL for half a second.
                 async with self._threads:
                     rendered = await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
-            self._backpressure.hold(len(rendered.body))  # some products write twice as many digits
+            self._backpressure.budget.add(len(rendered.body))  # some products write twice as many digits
         return rendered
 
     async def send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
@@ -110,8 +110,8 @@ class Responder:
             with suppress(OSError):
                 await self._send(call, rendered, send)
         finally:
-            if call.result is not None and count_numbers(call.result) > SMALL_NUMBERS:
-                self._backpressure.give_back(len(rendered.body))
+            if _is_large(call):
+                self._backpressure.budget.release(len(rendered.body))
 
     async def _send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
         record = call.record
@@ -140,7 +140,7 @@ class Responder:
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
         content = b"" if record.exchange.method == "HEAD" else content
         file = rendered.file if record.exchange.method != "HEAD" else None
-        if lingers or file is not None:
+        if lingers or file is not None or _is_large(call):
             await send({"type": "http.response.body", "body": content, "more_body": True})
             content = b""
         if lingers:
@@ -188,6 +188,11 @@ class Responder:
         if lingers or is_draining or is_ambiguous:
             headers["connection"] = "close"
         return lingers
+
+
+def _is_large(call: HttpCall) -> bool:
+    """Whether the response counts in WriteBackpressure until its client has read it."""
+    return call.result is not None and count_numbers(call.result) > SMALL_NUMBERS
 
 
 # --- compression -----------------------------------------------------------------------------------------------

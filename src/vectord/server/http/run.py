@@ -22,100 +22,25 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.housekeeping import Housekeeping
 from vectord.observability.logs import START
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
-from vectord.server.http.hardening.acceptor import Acceptor
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, configured_limits
-from vectord.server.http.hardening.http_protocol import HttpConnection, HttpService
+from vectord.server.http.hardening.port import HttpPort
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.http.listener import bind, certificate_of, load_certificate, tls_context, url_of
+from vectord.server.http.listener import bind, certificate_of, url_of
 from vectord.server.http.routing import Table
 from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
-MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
-FIRST_REQUEST_DRAIN_S = 1.0  # the same, for connections that the kernel had queued and whose request has not arrived
-CANCELLED_S = 1.0  # time to send the responses of cancelled requests
 METRICS_SHUTDOWN_S = 1.0
 MAX_METRICS_CONNECTIONS = 16
-TICK_S = 0.02
-WATCH_S = 1.0
 
 _log = logging.getLogger("vectord.server")
-
-
-class HttpPort:
-    """Answers the connections of one socket with `app`, on the running event loop, from `open` until `close`."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        config: ServerConfig,
-        limits: ConnectionLimits,
-        backpressure: WriteBackpressure,
-        reload: Reload,
-        every_second: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Raises ConfigError for an invalid certificate."""
-        self.service = HttpService(app, config.header_limit_bytes)
-        self.limits = limits
-        self.backpressure = backpressure
-        self._tls = tls_context(config)
-        if self._tls is not None:
-            reload.on_begin(partial(load_certificate, config, self._tls))
-        self._every_second = every_second
-        self._housekeeping = Housekeeping("the check of the connections")
-        backpressure.watch(self.connections)
-
-    def connections(self) -> list[HttpConnection]:
-        return list(self.service.connections)
-
-    def open(self, listener: socket.socket) -> None:
-        """listener: bound; `close` closes it."""
-        create_protocol = partial(HttpConnection, self.service)
-        self.acceptor = Acceptor(listener, create_protocol, self.limits, self._tls)
-        self._watching = asyncio.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(WATCH_S)
-            self._housekeeping.run(self.check, loop.time())
-            self._housekeeping.run(self._every_second)
-
-    def check(self, now_s: float) -> None:
-        """Called every second: end stalled connections, and report."""
-        timeout_factor = self.limits.timeout_factor()
-        for connection in self.connections():
-            connection.drop_if_stalled(now_s, timeout_factor)
-        self.backpressure.make_room(now_s)
-        self.limits.report(now_s)
-
-    async def close(self, timeout_s: float) -> None:
-        """Accept no more, answer what was accepted, and close idle connections; after `timeout_s`, all others too."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        self.acceptor.close()
-        while (drained_s := loop.time() - began_s) < timeout_s and (self.connections() or self.acceptor.is_opening):
-            if drained_s >= MIN_DRAIN_S:
-                for connection in self.connections():
-                    connection.close_if_idle(before_request=drained_s >= FIRST_REQUEST_DRAIN_S)
-            await asyncio.sleep(TICK_S)
-        if tasks := list(self.service.tasks):
-            _log.warning("shutdown timeout: cancelling requests", extra={"fields": {"requests": len(tasks)}})
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=CANCELLED_S)
-        for connection in self.connections():
-            connection.transport.close()
-        self._watching.cancel()
 
 
 class Server(HttpPort):
@@ -158,7 +83,7 @@ class Server(HttpPort):
             began_s = loop.time()
             _log.info("draining", extra={"fields": {"requests": len(self.service.tasks)}})
             draining = loop.create_task(self._engine.drain())
-            await self.close(max(self._timeout_s, MIN_DRAIN_S))
+            await self.close(self._timeout_s)
             draining.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await draining

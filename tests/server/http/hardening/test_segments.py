@@ -145,8 +145,15 @@ class FakeTransport:
         if not self.closed:
             self.written += data
 
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
+
     def close(self) -> None:
         self.closed = True
+
+    abort = close
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def is_closing(self) -> bool:
         return self.closed
@@ -171,23 +178,20 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
         body, more_body = body + message["body"], message["more_body"]
     seen = shown(scope, body)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(seen))]})
-    await send({"type": "http.response.body", "body": seen})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else seen})
 
 
 def shown(scope: Mapping[str, Any], body: bytes) -> bytes:
     return repr((scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body)).encode()
 
 
-NO_SOCKET = cast(socket.socket, None)
-
-
 async def answers(segments: Iterable[bytes], app: Any = echo) -> tuple[bytes, bool]:
     """All bytes that the protocol sends, without dates, and whether it closes the connection. Each segment arrives when
     the server has nothing to do."""
-    service, transport = HttpService(app, HEADER_LIMIT_BYTES), FakeTransport()
-    slot = ConnectionLimits(1, 1).admit("192.0.2.1", NO_SOCKET)
-    assert slot is not None
-    protocol = HttpConnection(service, slot)
+    limits, transport = ConnectionLimits(1, 1), FakeTransport()
+    service = HttpService(app, HEADER_LIMIT_BYTES, limits)
+    with socket.socket() as sock:
+        protocol = HttpConnection(service, limits.admit("192.0.2.1", sock))
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(service, transport)
@@ -198,7 +202,7 @@ async def answers(segments: Iterable[bytes], app: Any = echo) -> tuple[bytes, bo
     closed = transport.closed
     protocol.connection_lost(None)
     await asyncio.gather(*service.tasks)
-    assert service.held_bytes == 0
+    assert service.unparsed.held == 0
     return re.sub(rb"date: .*?\r\n", b"", transport.written), closed
 
 
@@ -270,7 +274,7 @@ def test_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_inside_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the parser found the end of a request elsewhere, the rest would be a request that no proxy saw."""
-    monkeypatch.setattr(HttpConnection, "_end_of_slice", lambda protocol, data, start: len(data))
+    monkeypatch.setattr(HttpConnection, "_end_of_piece", lambda protocol, data, start: len(data))
     sent, closed = asyncio.run(answers([POST + SMUGGLED]))
     assert closed
     assert b"smuggled" not in sent
@@ -305,16 +309,13 @@ FAULTY = {
     "an exception": (failing, b"500", b"Internal Server Error"),
     "no response": (responding(TWO), b"500", b"Internal Server Error"),
     "a line break in a header": (responding({**TWO, b"a": b"b\r\nc: d"}, b"ab"), b"500", b"Internal Server Error"),
-    "a body that is too long": (responding(TWO, b"a", b"bc"), b"200", b"a"),
-    "a body that is too short": (responding(TWO, b"a"), b"200", b"a"),
     "a body without an end": (responding(TWO, b"a", more_body=True), b"200", b"a"),
-    "no length": (responding({}, b"a", b"b"), b"200", b"ab"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_response_ends_the_connection(name: str) -> None:
-    """What follows could not be told from it. No byte beyond its announced length is sent."""
+    """The next response could not be told from it."""
     app, status, body = FAULTY[name]
     sent, closed = asyncio.run(answers([GET + GET], app))
     head, _, received = sent.partition(b"\r\n\r\n")
@@ -327,7 +328,7 @@ def test_a_response_without_a_body_has_no_length() -> None:
 
     async def app(scope: object, receive: object, send: Any) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body"})
+        await send({"type": "http.response.body", "body": b""})
 
     assert asyncio.run(answers([GET + GET], app)) == (b"HTTP/1.1 204 No Content\r\n\r\n" * 2, False)
 

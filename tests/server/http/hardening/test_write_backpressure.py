@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
 
 import pytest
@@ -74,78 +75,46 @@ def test_each_response_starts_without_lag() -> None:
 # --- all of them ------------------------------------------------------------------------------------------------
 
 
-class Held:
-    """A connection that reads nothing."""
-
-    def __init__(self, held_bytes: int, since_s: float) -> None:
-        self.held_bytes = held_bytes
-        self.pace = ReadPace(since_s)
-        self.pace.update(held_bytes, since_s)
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def watched(room_bytes: int, *connections: Held) -> WriteBackpressure:
-    room = WriteBackpressure(0)
-    room.room_bytes = room_bytes
-    room.watch(lambda: connections)
-    room.count()  # what run.py does every second
-    return room
-
-
-def test_the_slowest_are_aborted_until_half_is_free() -> None:
-    """And no others."""
-    connections = [Held(30, since_s) for since_s in (2.0, 0.0, 1.0, 3.0)]
-    watched(100, *connections).make_room(100.0)
-    assert [connection.aborted for connection in connections] == [True, True, True, False]
-
-
-def test_no_client_is_aborted_while_there_is_room() -> None:
-    connection = Held(99, 0.0)
-    watched(100, connection).make_room(1000.0)
-    assert not connection.aborted
-
-
-def test_clients_that_read_are_never_aborted() -> None:
-    """Even if the room is exceeded."""
-    connection = Held(1000, 0.0)
-    watched(100, connection).make_room(PRESSED_STALL_S)
-    assert not connection.aborted
+def of(limit_bytes: int) -> WriteBackpressure:
+    backpressure = WriteBackpressure(0)
+    backpressure.budget.limit = limit_bytes
+    return backpressure
 
 
 async def test_responses_being_rendered_take_room() -> None:
     """Two that fit alone do not fit together; the second is refused."""
-    room = watched(100, Held(50, 0.0))
-    async with room.room(60):
+    backpressure = of(100)
+    backpressure.budget.add(30)
+    async with backpressure.room(60):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(write_backpressure, "WAIT_S", 0.0)
             with pytest.raises(Overloaded):
-                async with room.room(10):
+                async with backpressure.room(20):
                     raise AssertionError
-    async with room.room(10):
+    async with backpressure.room(20):
         pass
+    assert backpressure.budget.held == 30
 
 
-async def test_the_number_of_waiting_responses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next is refused at once; waiting ones continue when there is room."""
+async def test_waiting_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the room may wait; the next is refused at once. Waiting ones continue when there is room."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 3600.0)
-    held = Held(100, 0.0)
-    room = watched(100, held)
+    backpressure = WriteBackpressure(0)
+    limit_bytes = backpressure.budget.limit
+    backpressure.budget.add(limit_bytes)
     inside: list[int] = []
 
     async def enter(number: int) -> None:
-        async with room.room(1):
+        async with backpressure.room(limit_bytes // 8):
             inside.append(number)
 
-    waiting = [asyncio.create_task(enter(number)) for number in range(write_backpressure.MAX_WAITING)]
+    waiting = [asyncio.create_task(enter(number)) for number in range(4)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         await enter(-1)
-    held.held_bytes = 0
+    backpressure.budget.release(limit_bytes)
     await asyncio.gather(*waiting)
-    assert len(inside) == write_backpressure.MAX_WAITING
+    assert len(inside) == 4
 
 
 # --- real sockets -----------------------------------------------------------------------------------------------
@@ -160,47 +129,63 @@ def silent_client(running: Live) -> socket.socket:
     return client
 
 
-def held_bytes(running: Live) -> int:
-    return sum(connection.held_bytes for connection in running.server.connections())
+@pytest.fixture
+def server_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Live, float], None]:
+    """The check of the connections at any time; it does not run by itself."""
+    check = HttpPort.check
+    monkeypatch.setattr(HttpPort, "check", lambda port, now_s: None)
+    return lambda running, now_s: check(running.server, now_s)
 
 
-async def test_unread_responses_of_many_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 clients that read nothing hold at most the room and one response; then they are aborted, and a reader is
-    answered."""
+async def test_unread_responses_of_many_clients_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, server_clock: Callable[[Live, float], None]
+) -> None:
+    """Clients that read nothing hold at most the room; then the slowest are aborted, and a reader is answered."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
-    room_bytes = 20 * MB
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running, AsyncExitStack() as clients:
-        room: WriteBackpressure = running.server.backpressure
-        room.room_bytes = room_bytes
+        budget = running.server.backpressure.budget
+        budget.limit = 20 * MB
         answer_bytes = len((await ask(running, post(LARGE))).body)
-        for _ in range(100):
+        for _ in range(30):
             clients.enter_context(closing(silent_client(running)))
-        tasks = running.server.service.tasks
-        await until(lambda: len(engine.callers) == 101 and not tasks)
-        assert room_bytes / 2 < held_bytes(running) < room_bytes + answer_bytes
-        room.room_bytes = room_bytes = held_bytes(running)  # or there might be room for one more
+        await until(lambda: len(engine.callers) == 31 and len(running.server.service.tasks) * answer_bytes <= 20 * MB)
+        assert budget.limit / 2 < budget.held <= budget.limit
         assert (await ask(running, post(LARGE))).json["error"] == "Overloaded"
         now_s = asyncio.get_running_loop().time()
-        running.server.check(now_s)
-        running.server.check(now_s + PRESSED_STALL_S + 5)
-        await until(lambda: held_bytes(running) <= room_bytes / 2)
+        server_clock(running, now_s)
+        assert len(running.server.connections) > 0
+        assert (await ask(running, post(LARGE))).json["error"] == "Overloaded"
+        server_clock(running, now_s + PRESSED_STALL_S + 5)
+        await until(lambda: 0 < budget.held <= budget.limit / 2)
         assert (await ask(running, post(LARGE))).status == 200
 
 
-async def test_a_slow_reader_gets_its_complete_response(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_client_is_aborted_while_there_is_room(server_clock: Callable[[Live, float], None]) -> None:
+    async with live(FakeEngine(dimensions=NUMBERS)) as running, AsyncExitStack() as clients:
+        clients.enter_context(closing(silent_client(running)))
+        await until(lambda: running.server.backpressure.budget.held > 0)
+        now_s = asyncio.get_running_loop().time()
+        server_clock(running, now_s)
+        server_clock(running, now_s + PRESSED_STALL_S + 5)
+        (connection,) = running.server.connections
+        assert not connection.transport.is_closing()
+
+
+async def test_a_slow_reader_gets_its_complete_response(
+    monkeypatch: pytest.MonkeyPatch, server_clock: Callable[[Live, float], None]
+) -> None:
     """64 kB every 20 s of a simulated clock, while the room is far too small."""
-    check = HttpPort.check
-    monkeypatch.setattr(HttpPort, "check", lambda port, now_s: None)  # this test has a clock of its own
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running:
         whole = (await ask(running, post(LARGE))).body
-        running.server.backpressure.room_bytes = 1
-        running.server.backpressure._has_room = lambda: True  # type: ignore[method-assign]
+        budget = running.server.backpressure.budget
+        budget.limit = 1
+        monkeypatch.setattr(running.server.backpressure, "take_shortage", lambda: True)
         client = silent_client(running)
         client.setblocking(False)
         loop = asyncio.get_running_loop()
-        await until(lambda: held_bytes(running) > 0)
+        await until(lambda: budget.held > 0)
         received, now_s = bytearray(), loop.time()
         while not received.endswith(END):
             lump_end = len(received) + 65_536
@@ -209,6 +194,6 @@ async def test_a_slow_reader_gets_its_complete_response(monkeypatch: pytest.Monk
                 assert part, "cut off"
                 received += part
             now_s += 20.0
-            check(running.server, now_s)
+            server_clock(running, now_s)
         client.close()
     assert received.partition(b"\r\n\r\n")[2] == whole

@@ -1,9 +1,8 @@
 """Limits the connections of one process, in total and per address, and reserves some for probes. On the event loop.
 
-acceptor.py requests a slot before it opens a connection. http_protocol.py reports requests and the end of connections.
-Above a limit, a connection gets one of RESERVED slots. It may send one request: a probe is answered, any other request
-gets 429 or 503. If all reserved slots are taken, the oldest reserved connection that is not waiting for a response is
-closed.
+port.py requests a slot for each connection that it accepts. http_protocol.py reports requests and ends. Above a limit,
+a connection gets one of RESERVED slots. It may send one request: a probe is answered, any other request gets 429 or
+503. If all reserved slots are taken, the oldest reserved connection that is not waiting for a response is closed.
 
 A trusted proxy's connections do not count for its address. Instead, each of its requests counts for the forwarded
 address until it is answered.
@@ -15,7 +14,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
@@ -30,7 +29,6 @@ MAX_OF_GRPC = 1024  # a client needs one for all of its calls
 SHARE_OF_ADDRESS = 3 / 4  # of all connections by default, so that one address cannot take all
 OTHER_FILES = 64  # descriptors for models, caches and other ports; at most an eighth of all
 MIN_BY_DEFAULT = 16
-MIN_TIMEOUT_FACTOR = 1 / 6  # when all connections are taken
 LOG_EVERY_S = 10.0
 RETRY_S = 1.0
 
@@ -45,31 +43,14 @@ _log = logging.getLogger("vectord.server")
 class ConnectionSlot:
     """The slot of one connection, from accept to close."""
 
-    limits: ConnectionLimits
     peer: str
     sock: socket.socket
+    close: Callable[[], object]
+    proxied: bool
     address: str | None = None  # counted for this address; None: for no address
     error: VectordError | None = None  # the limit that was reached, if the slot is reserved
-    proxied: bool = False
-    answering: bool = False
-    answered: bool = False  # a response is written; the client may not have read it yet
-    released: bool = False
-    close: Callable[[], object] = field(default=lambda: None)
-
-    @property
-    def reserved(self) -> bool:
-        return self.error is not None
-
-    def begin_request(self, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
-        """The error for requests other than probes. Only for reserved or proxied slots."""
-        self.answering = True
-        return self.error or self.limits.count_forwarded(self, headers)
-
-    def end_request(self) -> None:
-        self.answering = False
-        self.answered = True
-        if self.proxied:
-            self.limits.count_address(self, None)
+    answering: bool = False  # its request has arrived
+    answered: bool = False  # a part of the response is written; the client may not have read it yet
 
 
 class ConnectionLimits:
@@ -84,7 +65,7 @@ class ConnectionLimits:
         self.max_per_address = max_per_address
         self._gate = gate
         self._observer = observer
-        self._n_ordinary = 0
+        self._ordinary: set[ConnectionSlot] = set()
         self._reserved: dict[ConnectionSlot, None] = {}  # the oldest first
         self._by_address: Counter[str] = Counter()
         self._over: Counter[str] = Counter()  # by reason, since the last report
@@ -93,53 +74,58 @@ class ConnectionLimits:
 
     @property
     def n_open(self) -> int:
-        return self._n_ordinary + len(self._reserved)
-
-    def timeout_factor(self) -> float:
-        """The factor for the timeouts of slow clients: 1 up to half of all connections, then decreasing."""
-        return min(1.0, max(MIN_TIMEOUT_FACTOR, 2 * (1 - self._n_ordinary / self.max_connections)))
+        return len(self._ordinary) + len(self._reserved)
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot | None:
-        """The slot of a new connection; None if all reserved slots are taken as well."""
-        slot = ConnectionSlot(self, peer, sock, proxied=self._gate is not None and self._gate.is_proxy(peer))
+    def has_room(self) -> bool:
+        """Whether a connection may be accepted, if need be in the place of another one."""
+        return len(self._reserved) < RESERVED or self._evictable() is not None
+
+    def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot:
+        """The slot of a new connection; above a limit a reserved one. Called if there is room, or at the shutdown."""
+        slot = ConnectionSlot(peer, sock, sock.close, proxied=self._gate is not None and self._gate.is_proxy(peer))
         address = None if slot.proxied else client_address(peer)
-        if self._n_ordinary >= self.max_connections:
+        if len(self._ordinary) >= self.max_connections:
             slot.error = Unavailable(TOO_MANY, retry_after_s=RETRY_S, limit=self.max_connections)
             self.count_over("connections")
         elif address is not None and self._by_address[address] >= self.max_per_address:
             slot.error = self._too_many_of_address()
-        if slot.reserved:
-            if len(self._reserved) >= RESERVED and not self._evict():
-                return None
-            self._reserved[slot] = None
-        else:
-            self._n_ordinary += 1
+        if slot.error is None:
+            self._ordinary.add(slot)
             self.count_address(slot, address)
+            return slot
+        if len(self._reserved) >= RESERVED and (oldest := self._evictable()) is not None:
+            self.release(oldest)
+            oldest.close()
+        self._reserved[slot] = None
         return slot
+
+    def _evictable(self) -> ConnectionSlot | None:
+        """The oldest reserved connection that does not wait for a response."""
+        for slot in self._reserved:
+            if slot.answered or not (slot.answering or _has_unread_input(slot.sock)):
+                return slot
+        return None
 
     def release(self, slot: ConnectionSlot) -> None:
         """Called at the end of the connection; further calls have no effect."""
-        if slot.released:
-            return
-        slot.released = True
         self.count_address(slot, None)
-        if slot.reserved:
-            del self._reserved[slot]
-        else:
-            self._n_ordinary -= 1
+        self._reserved.pop(slot, None)
+        self._ordinary.discard(slot)
 
-    def _evict(self) -> bool:
-        """Close the oldest reserved connection that is not waiting for a response. Return False if there is none."""
-        for slot in self._reserved:
-            if slot.answered or not (slot.answering or _has_unread_input(slot.sock)):
-                self.release(slot)
-                slot.close()
-                return True
-        return False
-
-    # --- addresses --------------------------------------------------------------------------------------------
+    def begin_request(self, slot: ConnectionSlot, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
+        """The error for requests other than probes. Counts a proxied one for its client until it is answered."""
+        slot.answering = True
+        if slot.error is not None or not slot.proxied:
+            return slot.error
+        assert self._gate is not None, "it knows the proxies"
+        forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
+        address = self._gate.address(slot.peer, forwarded)
+        if self._by_address[address] >= self.max_per_address:
+            return self._too_many_of_address()
+        self.count_address(slot, address)
+        return None
 
     def count_address(self, slot: ConnectionSlot, address: str | None) -> None:
         """Count the connection for `address`, and no longer for its previous one."""
@@ -150,16 +136,6 @@ class ConnectionLimits:
         slot.address = address
         if address is not None:
             self._by_address[address] += 1
-
-    def count_forwarded(self, slot: ConnectionSlot, headers: Iterable[tuple[bytes, bytes]]) -> VectordError | None:
-        """Count a proxied request for its client, unless that client has reached its limit."""
-        assert self._gate is not None, "only for proxied slots"
-        forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        address = self._gate.address(slot.peer, forwarded)
-        if self._by_address[address] >= self.max_per_address:
-            return self._too_many_of_address()
-        self.count_address(slot, address)
-        return None
 
     def _too_many_of_address(self) -> RateLimited:
         self.count_over("address")

@@ -1,22 +1,23 @@
 """HTTP/1.1 over httptools, for an ASGI app. One HttpConnection per connection, on the event loop.
 
-Only httptools decides where heads, chunks and requests end, and which input is invalid. This module chooses the slices
-in which httptools receives the input. A slice ends where a request may end: after a blank line, or after the length
+Only httptools decides where heads, chunks and requests end, and which input is invalid. This module chooses the pieces
+in which httptools receives the input. A piece ends where a request may end: after a blank line, or after the length
 that a head announced. Input after a request is held, unparsed, until the request is answered, so the answers do not
 depend on how the input was divided into TCP segments.
 
-Bounded: the bytes and the number of headers, per request and of all connections together; the framing of chunked
-bodies; the work of one iteration of the event loop; the time to send a request or to read a response.
+Bounded: the bytes and the number of headers, per request; the unparsed input of all connections together; the framing
+of chunked bodies; the work of one iteration of the event loop; the time to send a request or to read a response.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -26,21 +27,24 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp
 
-from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionSlot
-from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
+from vectord.budget import Budget
+from vectord.server.http.hardening.connection_limits import OVER_LIMIT, RESERVED_S, ConnectionLimits, ConnectionSlot
+from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace, unread_bytes
 
 MAX_HEADERS = 256
-HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
-FREE_HEAD_BYTES = 4096  # less than the other state of a connection
-EAGER_BYTES = 64  # of an unfinished head are parsed, enough to refuse what is not HTTP; the rest waits for its end
-SLICE_BYTES = 2**14
+UNPARSED_BYTES = 32 * 2**20  # of all unfinished heads and early requests, beyond FREE_BYTES a connection
+FREE_BYTES = 4096  # less than the other state of a connection
+EAGER_BYTES = 64  # of an unfinished head show whether it is HTTP
+PIECE_BYTES = 2**14  # of a chunked body
 PIECES_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
 BUFFERED_BYTES = 2**16  # of a body that the app has not read, before the connection is read no further
-JOINED_BYTES = 2**16  # of a response's body are copied behind its head, so that both are written at once
+WRITE_BUFFER_BYTES = 2**16  # of responses in this process, above which `send` waits until the client has read them all
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 IDLE_S = 75.0  # before a request; longer than common clients, so that they close first and lose no request
 
 BLANK_LINE = b"\r\n\r\n"
+# Java's HTTP client offers h2c with its first request. httptools would expect that protocol after the head.
+OFFER = re.compile(rb"\r\nupgrade:[^\r\n]*(?=\r\n)", re.IGNORECASE)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_LARGE = b"Request line and headers are too large."
 TOO_MANY_BYTES = b"The unfinished requests of all connections are too large; try again."
@@ -50,20 +54,20 @@ FAILED = b"Internal Server Error"
 _log = logging.getLogger("vectord.server")
 
 
+@dataclass(eq=False)
 class HttpService:
     """What the connections of a port share: the app, its requests in progress, and the bounds of all together."""
 
-    def __init__(self, app: ASGIApp, header_limit_bytes: int) -> None:
-        self.app = app
-        self.header_limit_bytes = header_limit_bytes
-        self.connections: set[HttpConnection] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.heads_bytes = HEADS_BYTES
-        self.held_bytes = 0  # of unfinished heads and unparsed input; limited to heads_bytes
-        self._turns: deque[HttpConnection] = deque()
+    app: ASGIApp
+    header_limit_bytes: int
+    limits: ConnectionLimits
+    connections: set[HttpConnection] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    unparsed: Budget = field(default_factory=lambda: Budget(UNPARSED_BYTES))
+    _turns: deque[HttpConnection] = field(default_factory=deque)
 
     def add_turn(self, connection: HttpConnection) -> None:
-        """Continue this connection's input later: one of the waiting connections in each iteration of the event
+        """Continue this connection's input later: of one of the waiting connections in each iteration of the event
         loop."""
         if not self._turns:
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -80,8 +84,10 @@ class HttpConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, service: HttpService, slot: ConnectionSlot) -> None:
+        self.slot = slot
+        self.writable = asyncio.Event()
+        self.writable.set()
         self._service = service
-        self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._request: Request | None = None  # the last one
@@ -89,23 +95,22 @@ class HttpConnection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body_left = 0  # of the length that the head announced
-        self._framing_bytes = 0  # parsed: of an unfinished head, or of a chunked body since its last data
+        self._framing_bytes = 0  # parsed since the last head, or since the last data of a chunked body
         self._pieces = 0  # of input, parsed in this turn
-        self._held = b""  # not parsed yet
-        self._counted_bytes = 0  # in HttpService.held_bytes
+        self.unparsed = b""
+        self._counted_bytes = 0  # of `unparsed`, in the budget of all connections
         self._waits_for_turn = False
         self._is_paused = False
         self._last_read_s = self._loop.time()  # when a head began, a part of a body arrived, or a response ended
         self._ends = False  # ignores input; closes when the current response is complete
         self.pace = ReadPace(self._last_read_s)
-        self.writable = asyncio.Event()
-        self.writable.set()
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._slot.close = self.abort
+        self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, 0)
+        self.slot.close = self.transport.abort
         self._service.connections.add(self)
         names = [transport.get_extra_info(name) for name in ("sockname", "peername")]
         self._server, self._client = (name[:2] if isinstance(name, tuple) else None for name in names)
@@ -114,18 +119,9 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ends:
             return
-        if not self._is_answered() if self._in_body else not (self._framing_bytes or self._held):
+        if not self.is_answered if self._in_body else not (self._framing_bytes or self.unparsed):
             self._last_read_s = self._loop.time()
-        self._parse(self._held + data if self._held else data)
-
-    def eof_received(self) -> bool:
-        """The client closed its side. If a body of known length is incomplete, the request is still answered."""
-        if self._ends or not self._body_left or self._request is None or self._request.ended:
-            return False
-        self._ends = True
-        self._request.keep_alive = False
-        self._request.end_body()  # body.py compares the received bytes with Content-Length
-        return True
+        self._parse(self.unparsed + data if self.unparsed else data)
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -136,13 +132,13 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ends = True
         self._service.connections.discard(self)
-        self._slot.limits.release(self._slot)
+        self._service.limits.release(self.slot)
         self._hold(b"")
         if self._request is not None:
             self._request.disconnect()
         self.writable.set()
         # Cycles, which would wait for the garbage collector: it stops the event loop for 30 ms during a flood.
-        self._slot.close = lambda: None
+        self.slot.close = lambda: None
         self._request = None
         del self._parser
 
@@ -151,8 +147,8 @@ class HttpConnection(asyncio.Protocol):
     def take_turn(self) -> None:
         """Called by HttpService."""
         self._waits_for_turn = False
-        if self._held and not self._ends:
-            self._parse(self._held)
+        if self.unparsed and not self._ends:
+            self._parse(self.unparsed)
 
     def _parse(self, data: bytes) -> None:
         """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
@@ -162,86 +158,66 @@ class HttpConnection(asyncio.Protocol):
                 self._waits_for_turn = True
                 self._service.add_turn(self)
                 break
-            end = self._end_of_slice(data, start)
+            end = self._end_of_piece(data, start)
             if end == start:
                 break
-            self._feed(memoryview(data)[start:end])
+            piece = memoryview(data)[start:end] if self._in_body else OFFER.sub(b"", data[start:end])
+            self._framing_bytes += end - start
+            self._feed(self._parser, piece)
             start = end
         self._hold(data[start:])
 
     def _expects_input(self) -> bool:
-        return not self._waits_for_turn and (self._in_body or self._is_answered())
+        return not self._waits_for_turn and (self._in_body or self.is_answered)
 
-    def _end_of_slice(self, data: bytes, start: int) -> int:
-        """Where the next slice ends; `start` if more input must arrive first, or if the head is too large."""
+    def _end_of_piece(self, data: bytes, start: int) -> int:
+        """Where the next piece ends; `start` if more input must arrive first, or if a head or framing is too large."""
         if self._body_left:
             return min(len(data), start + self._body_left)
         limit = start + self._service.header_limit_bytes - self._framing_bytes
-        stop = min(len(data), start + SLICE_BYTES, limit) if self._in_body else len(data)
+        stop = min(len(data), limit, start + PIECE_BYTES) if self._in_body else min(len(data), limit)
         found = data.find(BLANK_LINE, start, stop)
-        end = found + len(BLANK_LINE) if found >= 0 else stop
-        is_too_large = start + len(BLANK_LINE) > limit if self._in_body else end > limit
-        if not self._in_body and found < 0:
-            lines = len(self._headers) + data.count(b"\n", start)
-            # Without parsed headers, one of the lines may be the request line.
-            is_too_large = is_too_large or lines > MAX_HEADERS + (not self._headers)
-            end = min(stop, start + max(0, EAGER_BYTES - self._framing_bytes))
-        if is_too_large:
-            self.refuse(431, TOO_LARGE)
-            return start
         if found >= 0:
-            return end
-        last = data[max(start, end - 3) : end]  # in which a blank line may begin that the next segment completes
-        return end - len(last) + len(last.rstrip(b"\r\n"))
+            return found + len(BLANK_LINE)
+        if limit < (start + len(BLANK_LINE) if self._in_body else len(data)):
+            self.refuse(431, TOO_LARGE)
+        elif self._in_body:  # without bytes in which a blank line may begin that the next segment completes
+            last = data[max(start, stop - 3) : stop]
+            return stop - len(last) + len(last.rstrip(b"\r\n"))
+        else:  # A complete head is parsed at once: thousands of unfinished ones cost neither time nor objects.
+            self._feed(httptools.HttpRequestParser(None), data[start : start + EAGER_BYTES])
+        return start
 
-    def _feed(self, piece: memoryview | bytes) -> None:
+    def _feed(self, parser: httptools.HttpRequestParser, piece: memoryview | bytes) -> None:
         self._pieces += 1
-        self._framing_bytes += len(piece)
         try:
-            self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            self._feed_without_offer()
-        except httptools.HttpParserError:
+            parser.feed_data(piece)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if len(self._headers) > MAX_HEADERS:
                 self.refuse(431, TOO_LARGE)
             else:
                 self.refuse(400, INVALID)
 
-    def _feed_without_offer(self) -> None:
-        """Parse a head that offers another protocol once more, without the offer.
-
-        Java's HTTP client offers h2c with its first request, with or without a body, and works without it. After such a
-        head httptools expects the other protocol.
-        """
-        method = self._parser.get_method()
-        if method == b"CONNECT":
-            self.refuse(400, INVALID)
-            return
-        lines = b"".join(b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
-        version = self._parser.get_http_version().encode()
-        self._framing_bytes = 0
-        self._parser = httptools.HttpRequestParser(self)
-        self._feed(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, lines))
-
     def _hold(self, data: bytes) -> None:
-        """Keep input for later, and count it together with the unfinished head."""
-        self._held = b"" if self._ends else data
-        n_bytes = len(self._held)
-        if self._framing_bytes and not self._in_body and not self._ends:
-            n_bytes += self._framing_bytes
-        self._service.held_bytes += n_bytes - self._counted_bytes
-        self._counted_bytes = n_bytes
-        if n_bytes > FREE_HEAD_BYTES and self._service.held_bytes > self._service.heads_bytes:
-            if self._is_answered():
-                self.refuse(503, TOO_MANY_BYTES)
-            self._ends = True
-            self._hold(b"")
+        """Keep input for later, if there is room."""
+        self.unparsed = b"" if self._ends else data
+        counted_bytes = max(0, len(self.unparsed) - FREE_BYTES)
+        if counted_bytes != self._counted_bytes:
+            self._service.unparsed.release(self._counted_bytes)
+            self._counted_bytes = counted_bytes
+            if not self._service.unparsed.hold(counted_bytes):
+                self._counted_bytes, self.unparsed = 0, b""
+                if self.is_answered:
+                    self.refuse(503, TOO_MANY_BYTES)
+                self._ends = True
         self.update_reading()
 
     def update_reading(self) -> None:
         """Read no more while input must not be parsed, or while the app does not read a body."""
         unread_bytes = 0 if self._request is None else self._request.unread_bytes
-        pauses = not self._ends and (unread_bytes > BUFFERED_BYTES or (self._held != b"" and not self._expects_input()))
+        pauses = not self._ends and (
+            unread_bytes > BUFFERED_BYTES or (self.unparsed != b"" and not self._expects_input())
+        )
         if pauses != self._is_paused and not self.transport.is_closing():
             self._is_paused = pauses
             if pauses:
@@ -252,7 +228,7 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's calls -----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if not self._is_answered():  # a slice with bytes of two requests: no proxy saw the second one
+        if not self.is_answered:  # a piece with bytes of two requests: no proxy saw the second one
             raise httptools.HttpParserError("a request inside another")
         self._url = b""
         self._headers = []
@@ -269,8 +245,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if parser.should_upgrade():
-            return
+        if parser.should_upgrade():  # by CONNECT, since OFFER is removed
+            raise httptools.HttpParserError("a tunnel")
         headers = dict(self._headers)
         url = httptools.parse_url(self._url)
         if url.path is None:
@@ -290,14 +266,12 @@ class HttpConnection(asyncio.Protocol):
             "query_string": url.query or b"",
             "headers": self._headers if url.schema is None else self._with_host_of_target(),
         }
-        if self._slot.reserved or self._slot.proxied:
-            error = self._slot.begin_request(self._headers)
-            if error is not None:
-                scope[OVER_LIMIT] = error
+        if self.slot.error is not None or self.slot.proxied:
+            scope[OVER_LIMIT] = self._service.limits.begin_request(self.slot, self._headers)
         self._in_body = True
         self._body_left = int(headers.get(b"content-length", 0))
         self._framing_bytes = 0
-        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._slot.reserved
+        keep_alive = version != "1.0" and parser.should_keep_alive() and self.slot.error is None
         expects = version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
         self._request = Request(self, scope, keep_alive=keep_alive, expects_continue=expects)
         task = self._loop.create_task(self._request.run(self._service.app))
@@ -317,8 +291,6 @@ class HttpConnection(asyncio.Protocol):
         self._request.add_body(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():
-            return
         assert self._request is not None
         self._in_body = False
         self._headers = []
@@ -337,65 +309,50 @@ class HttpConnection(asyncio.Protocol):
             self.transport.write(response_head(status, [*headers, (b"connection", b"close")]) + message)
         self.transport.close()
 
-    def on_response_complete(self) -> None:
-        if self._slot.answering:
-            self._slot.end_request()
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        if self.slot.proxied:
+            self._service.limits.count_address(self.slot, None)
         if self.transport.is_closing():
             return
-        assert self._request is not None
-        if self._ends or not self._request.keep_alive:
+        if self._ends or not keep_alive:
             self._ends = True
             self.transport.close()
             return
         self._last_read_s = self._loop.time()
-        if self._held:
-            self._parse(self._held)
+        if self.unparsed:
+            self._parse(self.unparsed)
         else:
             self.update_reading()
 
-    def _is_answered(self) -> bool:
+    @property
+    def is_answered(self) -> bool:
         """Whether no request waits for its response, or for the rest of it."""
         return self._request is None or self._request.complete
 
     # --- stalled clients --------------------------------------------------------------------------------------
 
-    def drop_if_stalled(self, now_s: float, timeout_factor: float = 1.0) -> None:
-        """Called every second: close the connection of a client that stopped sending or reading.
-
-        timeout_factor: multiplies the timeout for sending.
-        """
-        self.pace.update(self.held_bytes, now_s)
+    def drop_if_stalled(self, now_s: float) -> None:
+        """Called every second: close the connection of a client that stopped sending or reading."""
+        self.pace.update(unread_bytes(self.transport), now_s)
         if self.pace.lag_s(now_s) > WRITE_STALL_S:
-            self.abort()
-        elif now_s - self._last_read_s > self._read_timeout_s() * timeout_factor:
+            self.transport.abort()
+        elif now_s - self._last_read_s > self._read_timeout_s():
             self.transport.close()
-
-    def close_if_idle(self, *, before_request: bool) -> None:
-        """Called while the server drains. before_request: also if a request is expected, or has begun to arrive."""
-        has_begun = self._framing_bytes or self._held
-        if self._is_answered() and (before_request or (self._request is not None and not has_begun)):
-            self.transport.close()
-
-    @property
-    def held_bytes(self) -> int:
-        """See Connection in write_backpressure.py."""
-        held_bytes = self.transport.get_write_buffer_size()
-        return held_bytes + kernel_bytes(self.transport) if held_bytes else 0
-
-    def abort(self) -> None:
-        self.transport.abort()
 
     def _read_timeout_s(self) -> float:
-        if self._slot.reserved and not self._slot.answering:
+        if self.slot.error is not None and self._request is None:
             return RESERVED_S
-        if not self._in_body and not self._is_answered():
+        if not self._in_body and not self.is_answered:
             return float("inf")
         # of an answered request: for all of its body
-        return READ_STALL_S if self._in_body or self._framing_bytes or self._held else IDLE_S
+        return READ_STALL_S if self._in_body or self._framing_bytes or self.unparsed else IDLE_S
 
 
 class Request:
-    """One request and its response: ASGI's `receive` and `send`. A client that has left is no error."""
+    """One request and its response: ASGI's `receive` and `send`. A client that has left is no error.
+
+    A response needs its Content-Length, and exactly that many bytes of a body, none for HEAD; answer.py sends no other.
+    """
 
     def __init__(
         self, connection: HttpConnection, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool
@@ -412,7 +369,6 @@ class Request:
         self._has_more_body = True
         self._news = asyncio.Event()
         self._head = b""  # of the response, until the first part of its body
-        self._bytes_left: int | None = None  # of the response's Content-Length
 
     def add_body(self, part: bytes) -> None:
         if not self.ended:
@@ -431,6 +387,8 @@ class Request:
     async def run(self, app: ASGIApp) -> None:
         try:
             await app(self._scope, self.receive, self.send)  # type: ignore[arg-type]
+        except asyncio.CancelledError:  # at the end of a shutdown
+            pass
         except BaseException:
             _log.exception("a request failed")
         if not self.ended:  # the app has not completed its response
@@ -452,57 +410,29 @@ class Request:
         return {"type": "http.request", "body": body, "more_body": self._has_more_body}
 
     async def send(self, message: dict[str, Any]) -> None:
-        if not self._connection.writable.is_set():
-            await self._connection.writable.wait()
-        if self.complete:
-            raise RuntimeError("The response is complete.")
+        connection = self._connection
+        if not connection.writable.is_set():
+            await connection.writable.wait()
         if self.ended:
             return
         if message["type"] == "http.response.start":
-            self._start(message["status"], list(message.get("headers", ())))
-        else:
-            self._write(message.get("body", b""))
-            if not message.get("more_body", False):
-                self._complete()
-
-    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        by_name = dict(headers)
-        length = by_name.get(b"content-length")
-        if length is not None:
-            self._bytes_left = 0 if self._scope["method"] == "HEAD" else int(length)
-        elif status not in (204, 304):
-            self.keep_alive = False  # the body ends with the connection
-        if by_name.get(b"connection") == b"close":
-            self.keep_alive = False
-        elif not self.keep_alive:
-            headers.append((b"connection", b"close"))
-        self._head = response_head(status, headers)
-
-    def _write(self, body: bytes) -> None:
-        transport = self._connection.transport
-        if self._scope["method"] == "HEAD":
-            body = b""
-        if self._bytes_left is not None:
-            self._bytes_left -= len(body)
-            if self._bytes_left < 0:
-                raise RuntimeError("The response is longer than its Content-Length.")
-        if not self.started and len(body) <= JOINED_BYTES:
-            body = self._head + body
-        elif not self.started:
-            transport.write(self._head)
-        self.started = True
-        if body:
-            transport.write(body)
-
-    def _complete(self) -> None:
-        if self._bytes_left:
-            raise RuntimeError("The response is shorter than its Content-Length.")
-        self._expects_continue = False
-        self.complete = self.ended = True
-        self._news.set()
-        self._parts.clear()
-        self.unread_bytes = 0
-        self._connection.on_response_complete()
+            headers = list(message["headers"])
+            if (b"connection", b"close") in headers:
+                self.keep_alive = False
+            elif not self.keep_alive:
+                headers.append((b"connection", b"close"))
+            self._head = response_head(message["status"], headers)
+            return
+        connection.transport.writelines([self._head, message["body"]])
+        self._head = b""
+        self.started = connection.slot.answered = True
+        if not message.get("more_body", False):
+            self.complete = self.ended = True
+            self._expects_continue = False
+            self._parts.clear()
+            self.unread_bytes = 0
+            self._news.set()
+            connection.on_response_complete(keep_alive=self.keep_alive)
 
 
 def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -515,26 +445,9 @@ def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 @lru_cache
 def _status_line(status: int) -> bytes:
-    try:
-        return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-    except ValueError:
-        return f"HTTP/1.1 {status} \r\n".encode()
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
 
 
 @lru_cache(maxsize=1)
 def _date_line(now_s: int) -> bytes:
     return f"date: {formatdate(now_s, usegmt=True)}\r\n".encode()
-
-
-def kernel_bytes(transport: asyncio.BaseTransport) -> int:
-    """Bytes in the kernel's send buffer that the client has not acknowledged; 0 on systems without that count."""
-    try:
-        import fcntl  # noqa: PLC0415 - not on Windows
-        import termios  # noqa: PLC0415
-    except ImportError:
-        return 0
-    try:
-        count = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    except (OSError, AttributeError):  # a closed socket, or a transport without one
-        return 0
-    return int(struct.unpack("i", count)[0])
