@@ -168,14 +168,6 @@ async def test_a_gzipped_body_is_served() -> None:
         assert (await ask(running, post(body, "/v1/embeddings", {"content-encoding": "gzip"}))).status == 200
 
 
-async def test_an_incomplete_body_is_400() -> None:
-    """The client closed its side."""
-    async with with_another_request() as running, connected(running) as client:
-        client.send(post(HELLO, "/v1/embeddings")[:-5])
-        client.writer.write_eof()
-        assert "ended after" in openai_error(await client.reply())
-
-
 async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
     """The engine is not called."""
     engine = FakeEngine()

@@ -229,7 +229,7 @@ class Services:
         try:
             return await self._engine.answer(request, caller)
         finally:
-            self._room.release(n_bytes)
+            self._room.budget.release(n_bytes)
 
 
 async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:

@@ -1,20 +1,20 @@
 """Reads a request's body within limits: bytes per body and of all bodies together, upload rate, number of JSON values.
 
 Also cancels the work of a request whose client disconnects after its body. handler.py calls this on the event loop,
-once per request; gRPC uses BodyRoom for its messages.
+once per request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
+from vectord.budget import Budget
+from vectord.errors import Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
 from vectord.products.common.body import Content
 from vectord.server.http.hardening.decompression import decompress, encoding_of, too_large
 
@@ -28,7 +28,6 @@ GRACE_S = 10.0  # age at which an upload may be aborted to make room
 
 NOT_JSON = "Bodies are read as JSON only; send Content-Type: application/json."
 TOO_SLOW = "Fewer than {limit} bytes of the body arrived within {seconds} s."
-CUT_OFF = "The body ended after {given} of {limit} bytes."
 NO_ROOM = "Too many request bodies are being received at once; try again."
 
 # "": many hand-written clients. Form: curl -d sends it for any body. text/plain: fetch() sends it for a string.
@@ -53,34 +52,25 @@ def check_media_type(content_type: str) -> None:
 class BodyRoom:
     """Bytes that all bodies in progress hold together, from their arrival until they are parsed.
 
-    `hold` and `release` may be called on any thread, everything else on the event loop.
+    `hold` may be called on any thread, everything else on the event loop.
     """
 
     def __init__(self, limit_bytes: int, large: asyncio.Semaphore | None = None) -> None:
         """limit_bytes: of one body. large: see RequestPipeline; None: this room's own."""
         self.limit_bytes = limit_bytes
-        self.room_bytes = MAX_BODIES * limit_bytes
-        self.held_bytes = 0
+        self.budget = Budget(MAX_BODIES * limit_bytes)
         self.large = large or asyncio.Semaphore(1)
         self.uploads: dict[Body, None] = {}  # bodies that have not arrived completely, oldest first
-        self._lock = threading.Lock()
 
     def hold(self, n_bytes: int) -> None:
         """Raises Overloaded if there is no room."""
-        with self._lock:
-            if self.held_bytes + n_bytes <= self.room_bytes:
-                self.held_bytes += n_bytes
-                return
-        raise Overloaded(NO_ROOM, retry_after_s=1.0)
-
-    def release(self, n_bytes: int) -> None:
-        with self._lock:
-            self.held_bytes -= n_bytes
+        if not self.budget.hold(n_bytes):
+            raise Overloaded(NO_ROOM, retry_after_s=1.0)
 
     def make_room(self, n_bytes: int, now_s: float) -> None:
         """Abort the oldest uploads above GRACE_S until there is room, so that slow uploads do not block others."""
         for upload in list(self.uploads):
-            if self.held_bytes + n_bytes <= self.room_bytes or now_s - upload.began_s <= GRACE_S:
+            if self.budget.fits(n_bytes) or now_s - upload.began_s <= GRACE_S:
                 return
             del self.uploads[upload]
             upload.abort()
@@ -120,8 +110,8 @@ class Body:
     async def read(self, room: BodyRoom) -> Content:
         """The whole body, decompressed.
 
-        Raises PayloadTooLarge, UnsupportedMediaType (unknown Content-Encoding), MalformedBody (incomplete, or invalid
-        in its Content-Encoding), Overloaded (no room), UploadTooSlow, ClientDisconnected.
+        Raises PayloadTooLarge, UnsupportedMediaType (unknown Content-Encoding), MalformedBody (invalid in its
+        Content-Encoding), Overloaded (no room), UploadTooSlow, ClientDisconnected.
         """
         encoding = encoding_of(self._headers) if "content-encoding" in self._headers else None
         if self.declared_bytes > room.limit_bytes:
@@ -133,8 +123,6 @@ class Body:
             received = await self._rest(bytes(received), room)
         if len(received) > room.limit_bytes:
             raise too_large(room.limit_bytes)
-        if len(received) < self.declared_bytes:
-            raise MalformedBody(CUT_OFF, given=len(received), limit=self.declared_bytes)
         if encoding is not None:
             received = await decompress(received, encoding, room.limit_bytes, self._hold, room.large)
         self.content = received
@@ -144,7 +132,7 @@ class Body:
         """The body is parsed or refused. Repeated calls have no effect."""
         self.content = b""
         if self._room is not None and self._held_bytes:
-            self._room.release(self._held_bytes)
+            self._room.budget.release(self._held_bytes)
             self._held_bytes = 0
 
     def abort(self) -> None:
@@ -178,8 +166,7 @@ class Body:
         try:
             async with asyncio.timeout(MIN_BYTES_S) as self._scope:
                 while True:
-                    if room.held_bytes + len(part) > room.room_bytes:
-                        room.make_room(len(part), loop.time())
+                    room.make_room(len(part), loop.time())
                     if part:
                         self._hold(len(part))
                     whole += part
