@@ -28,8 +28,8 @@ from vectord import compose
 from vectord.cluster.processes.start import StartMessage
 from vectord.config import Config
 from vectord.errors import ConfigError, ExitCode
-from vectord.server.http.hardening.port import BACKLOG
 from vectord.server.http.listener import bind, certificate_of, url_of
+from vectord.server.http.port import BACKLOG
 
 ENGINE = "engine"  # the name of its process
 FIRST_PAUSE_S = 0.1  # before a restart; doubles each time

@@ -31,9 +31,9 @@ from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, configured_limits
-from vectord.server.http.hardening.port import HttpPort
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import bind, certificate_of, url_of
+from vectord.server.http.port import HttpPort
 from vectord.server.http.routing import Table
 from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 

@@ -16,11 +16,11 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Client, ask, connected, get, live, post, until
 
 from vectord.config import ServerConfig
-from vectord.server.http.hardening import port
+from vectord.server.http import port
 from vectord.server.http.hardening.connection_limits import ConnectionLimits, ConnectionSlot
-from vectord.server.http.hardening.port import HttpPort
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import bind
+from vectord.server.http.port import HttpPort
 from vectord.server.pipeline import Reload
 
 HELLO = {"input": "hello"}
