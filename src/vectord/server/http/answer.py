@@ -106,14 +106,16 @@ class Responder:
 
     async def send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
         """A client that disconnects is not an error."""
+        is_large = call.result is not None and count_numbers(call.result) > SMALL_NUMBERS
         try:
             with suppress(OSError):
-                await self._send(call, rendered, send)
+                await self._send(call, rendered, send, waits=is_large)
         finally:
-            if _is_large(call):
+            if is_large:
                 self._backpressure.budget.release(len(rendered.body))
 
-    async def _send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
+    async def _send(self, call: HttpCall, rendered: Rendered, send: Send, *, waits: bool) -> None:
+        """waits: until the client has read the response."""
         record = call.record
         headers = {REQUEST_ID: record.exchange.request_id, **rendered.headers}
         if call.result is not None:
@@ -140,7 +142,7 @@ class Responder:
         await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
         content = b"" if record.exchange.method == "HEAD" else content
         file = rendered.file if record.exchange.method != "HEAD" else None
-        if lingers or file is not None or _is_large(call):
+        if lingers or file is not None or waits:
             await send({"type": "http.response.body", "body": content, "more_body": True})
             content = b""
         if lingers:
@@ -188,11 +190,6 @@ class Responder:
         if lingers or is_draining or is_ambiguous:
             headers["connection"] = "close"
         return lingers
-
-
-def _is_large(call: HttpCall) -> bool:
-    """Whether the response counts in WriteBackpressure until its client has read it."""
-    return call.result is not None and count_numbers(call.result) > SMALL_NUMBERS
 
 
 # --- compression -----------------------------------------------------------------------------------------------

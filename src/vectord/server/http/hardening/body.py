@@ -119,6 +119,8 @@ class Body:
         self._room = room
         self.began_s = asyncio.get_running_loop().time()
         received: Content = await self._next()
+        if len(received) == self.declared_bytes > 0:
+            self.finished = True
         if not self.finished:  # a body that arrives in one piece holds no room
             received = await self._rest(bytes(received), room)
         if len(received) > room.limit_bytes:
@@ -166,9 +168,10 @@ class Body:
         try:
             async with asyncio.timeout(MIN_BYTES_S) as self._scope:
                 while True:
-                    room.make_room(len(part), loop.time())
-                    if part:
-                        self._hold(len(part))
+                    if not room.budget.hold(len(part)):
+                        room.make_room(len(part), loop.time())
+                        room.hold(len(part))
+                    self._held_bytes += len(part)
                     whole += part
                     if len(whole) > room.limit_bytes:
                         raise too_large(room.limit_bytes)
