@@ -217,8 +217,7 @@ async def _further_ports(
         if config.grpc_port is not None:
             from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc is an extra and takes 100 ms
 
-            state = app.state
-            await ports.enter_async_context(serve_grpc(engine, config, state.pipeline, state.backpressure))
+            await ports.enter_async_context(serve_grpc(engine, config, app.state.pipeline))
         yield
 
 

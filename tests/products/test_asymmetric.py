@@ -26,7 +26,7 @@ from vectord.errors import ModelCannot
 from vectord.products.common.dialect import Incoming, Route
 from vectord.schema import ANYONE, EmbedRequest, EmbedResult, MultiRequest
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.requests import METHODS
+from vectord.server.grpc.messages import METHODS
 
 QUERY = ("query", "search_query", "retrieval.query")
 DOCUMENT = ("document", "passage", "search_document", "retrieval.passage")

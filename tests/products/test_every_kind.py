@@ -39,7 +39,7 @@ from vectord.schema import (
     TokenizeRequest,
 )
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.requests import METHODS, RERANK_STREAM
+from vectord.server.grpc.messages import METHODS, RERANK_STREAM
 from vectord.server.grpc.server import serve_grpc
 from vectord.server.pipeline import Shutdown
 

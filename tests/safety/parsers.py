@@ -41,7 +41,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.schema import EmbedRequest, TextOptions
 from vectord.server.admission.gate import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys
-from vectord.server.grpc.requests import METHODS, Method
+from vectord.server.grpc.messages import METHODS, Method
 from vectord.server.grpc.streams import RankStream
 from vectord.server.http.app import build_table
 from vectord.server.http.hardening.body import check_media_type, check_shape

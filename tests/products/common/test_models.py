@@ -13,7 +13,7 @@ from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route, 
 from vectord.products.common.models import ListedModels, listed_models, model_item, ready_models
 from vectord.products.common.vectors import dump_json
 from vectord.schema import ListModels
-from vectord.server.grpc import answers
+from vectord.server.grpc import messages
 
 NONE_SERVED = replace(model_list(), models=[])  # for a key with `models = []`
 LISTS = [
@@ -121,7 +121,7 @@ def test_a_key_without_models_gets_an_answer_or_a_clear_error(dialect: Dialect, 
 def test_grpc_refuses_info_for_a_key_without_models():
     """The client gets no internal error."""
     with pytest.raises(Forbidden):
-        answers.info(NONE_SERVED)
+        messages.facts(NONE_SERVED)
 
 
 def test_a_model_is_listed_with_each_of_its_adapters() -> None:

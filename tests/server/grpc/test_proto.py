@@ -10,7 +10,7 @@ import pytest
 from tests.server.grpc.fakes import METHODS
 
 from vectord.server import grpc as rpc
-from vectord.server.grpc import requests
+from vectord.server.grpc import messages
 from vectord.server.grpc import tei_pb2 as pb
 
 PROTO = (Path(rpc.__file__).parent / "tei.proto").read_text("utf-8")
@@ -74,9 +74,9 @@ def test_the_generated_services_match_the_proto():
         path: (method.client_streaming, method.input_type.name, method.server_streaming, method.output_type.name)
         for path, method in METHODS.items()
     }
-    served = {method.path: (method.streams, method.kind.DESCRIPTOR.name, method.streams) for method in requests.METHODS}
-    assert served == {path: declared[path][:3] for path in declared if path != requests.RERANK_STREAM}
-    assert declared[requests.RERANK_STREAM] == (True, "RerankStreamRequest", False, "RerankResponse")
+    served = {method.path: (method.streams, method.kind.DESCRIPTOR.name, method.streams) for method in messages.METHODS}
+    assert served == {path: declared[path][:3] for path in declared if path != messages.RERANK_STREAM}
+    assert declared[messages.RERANK_STREAM] == (True, "RerankStreamRequest", False, "RerankResponse")
 
 
 NUMBERS = {

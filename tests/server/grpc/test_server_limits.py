@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
-from typing import NoReturn
 
 import grpc
 import pytest
@@ -14,14 +13,14 @@ from tests.attack.grpc_frames import PING, PREFACE, SETTINGS, frame
 from tests.collection import without_collection
 from tests.server.grpc.fakes import FakeEngine, Live, live
 
-from vectord.errors import VectordError
-from vectord.server.grpc import server, services
+from vectord.errors import ModelCannot
+from vectord.schema import EmbedRequest
+from vectord.server.grpc import server
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.call import GrpcCall
+from vectord.server.grpc.services import MAX_MESSAGE_BYTES
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 
 EMBED = "/tei.v1.Embed/Embed"
-RECEIVER = "_async_message_receiver"  # the end of the name of the variables of grpc's generator of messages
 
 
 async def refusal(running: Live, text: str = "abc", **options: object) -> grpc.aio.AioRpcError:
@@ -30,7 +29,7 @@ async def refusal(running: Live, text: str = "abc", **options: object) -> grpc.a
     return caught.value
 
 
-@pytest.mark.parametrize(("settings", "size"), [({}, server.MAX_MESSAGE_BYTES), ({"payload_limit": 20_000}, 20_000)])
+@pytest.mark.parametrize(("settings", "size"), [({}, MAX_MESSAGE_BYTES), ({"payload_limit": 20_000}, 20_000)])
 async def test_the_size_of_a_message_is_limited(settings: dict[str, int], size: int) -> None:
     """By payload_limit, and by gRPC's own default."""
     engine = FakeEngine()
@@ -128,35 +127,30 @@ async def test_a_flood_of_pings_ends_its_connection() -> None:
         writer.close()
 
 
-async def test_an_ended_call_keeps_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """grpc keeps the exception of a refused call in a cycle; its frames would have the message until a collection."""
-    errors: list[VectordError] = []
-    abort = services._abort
-
-    async def keep(call: GrpcCall, error: VectordError) -> NoReturn:
-        errors.append(error)
-        return await abort(call, error)
-
-    monkeypatch.setattr(services, "_abort", keep)
-    async with live() as running:
-        await refusal(running, "a" * 100_000, metadata=[("x", "v")] * (MAX_HEADERS + 1))
-    (error,) = errors
-    assert error.__traceback__ is error.__context__ is error.__cause__ is None
-
-
-@pytest.mark.parametrize("ending", ["answered", "refused", "cancelled"])
+@pytest.mark.parametrize("ending", ["answered", "refused", "cancelled", "cancelled stream"])
 async def test_an_ended_call_frees_its_message_at_once(ending: str) -> None:
-    """grpc's generator is in a cycle with its call, and has its variables, such as the message, until it ends."""
+    """grpc keeps the exception of a refused call in a cycle; its frames would have the request until a collection."""
     engine = FakeEngine()
     with without_collection():
         async with live(engine) as running:
             if ending == "answered":
-                await running.call(EMBED, pb.EmbedRequest(inputs="a" * 1000))
+                await running.call(EMBED, pb.EmbedRequest(inputs="abc"))
             elif ending == "refused":
-                await refusal(running, "")
+                engine.failures.append(ModelCannot("No."))
+                await refusal(running)
+            elif ending == "cancelled":
+                engine.gate.clear()
+                await refusal(running, timeout=0.1)
             else:
                 engine.gate.clear()
-                await refusal(running, "a" * 1000, timeout=0.1)
+                stream = running.call(f"{EMBED}Stream", [pb.EmbedRequest(inputs="abc")])
+                await engine.entered.acquire()
+                stream.cancel()
+                await engine.cancelled.acquire()
+            (request,) = engine.requests
+            engine.requests.clear()
+            inputs = request.inputs
+            del request
             async with asyncio.timeout(5):
-                while any(type(each).__name__.endswith(RECEIVER) for each in gc.get_objects()):
+                while [each for each in gc.get_referrers(inputs) if isinstance(each, EmbedRequest)]:
                     await asyncio.sleep(0.01)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 
 import grpc
+import numpy as np
 import pytest
 from grpc import StatusCode
-from tests.server.grpc.fakes import METHODS, FakeEngine, live
+from tests.attack import grpc_frames as frames
+from tests.attack.grpc_frames import frame
+from tests.attack.target import Target
+from tests.products.results import usage
+from tests.server.grpc.fakes import METHODS, PATIENCE_S, FakeEngine, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
+from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result
 from vectord.server.admission.gate import Gate
+from vectord.server.grpc import services
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.requests import MAX_ACTIVE_LARGE, MAX_ACTIVE_SHORT
-from vectord.server.http.hardening.body import MAX_BODIES
+from vectord.server.grpc.services import MAX_ACTIVE, MAX_ACTIVE_LARGE, MAX_MESSAGES
 
 EMBED = "/tei.v1.Embed/Embed"
 EMBED_STREAM = "/tei.v1.Embed/EmbedStream"
+EMBED_ALL = "/tei.v1.Embed/EmbedAll"
 
 # A message of each kind, and where in its answer the fake engine's number, the length of "abc", stands.
 EXAMPLES = {
@@ -197,16 +205,16 @@ async def test_the_bytes_of_messages_in_progress_are_bounded():
     """Further messages are refused until others are answered."""
     engine = FakeEngine()
     engine.gate.clear()
-    large = pb.EmbedRequest(inputs="x" * 1000)
+    large = pb.EmbedRequest(inputs="x" * 1015)
     async with live(engine, payload_limit=1024) as running:
-        accepted = [running.call(EMBED, large) for _ in range(MAX_BODIES)]
+        accepted = [running.call(EMBED, large) for _ in range(MAX_MESSAGES)]
         for _ in accepted:
             await engine.entered.acquire()
         assert (await failed(running.call(EMBED, large))).code() is StatusCode.RESOURCE_EXHAUSTED
         engine.gate.set()
         for call in accepted:
             await call
-        assert (await running.call(EMBED, large)).embeddings[0] == 1000
+        assert (await running.call(EMBED, large)).embeddings[0] == 1015
 
 
 async def test_an_unknown_lane_is_refused():
@@ -242,7 +250,7 @@ async def test_a_call_is_one_log_line(caplog):
 @pytest.mark.parametrize(
     ("path", "message", "at_once"),
     [
-        (EMBED_STREAM, pb.EmbedRequest, MAX_ACTIVE_SHORT),
+        (EMBED_STREAM, pb.EmbedRequest, MAX_ACTIVE),
         ("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, MAX_ACTIVE_LARGE),
         ("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, MAX_ACTIVE_LARGE),
     ],
@@ -300,6 +308,61 @@ async def test_texts_of_a_stream_are_ranked_together():
         messages = [pb.RerankStreamRequest(query="q", text=text, return_text=True) for text in texts]
         answer = await running.call("/tei.v1.Rerank/RerankStream", messages)
     assert [(rank.index, rank.text, rank.score) for rank in answer.ranks] == [(1, "dddd", 4), (0, "aa", 2), (2, "c", 1)]
+
+
+# --- unread responses -----------------------------------------------------------------------------------------
+
+
+class Verbose(FakeEngine):
+    """Its responses with vectors have 2 MB."""
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        result = await super().answer(request, caller)
+        if not isinstance(request, EmbedRequest):
+            return result
+        return EmbedResult(model="m", fingerprint="f", usage=usage([(9, 4)]), tokens=[np.zeros((5, 100_000), "<f4")])
+
+
+async def status(call):
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return StatusCode.OK
+
+
+async def until(running, code):
+    """A single call with a large response ends with this status; each try takes time, since it is computed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await status(running.call(EMBED_ALL, pb.EmbedAllRequest(inputs="abc"))) is not code:
+            pass
+
+
+async def test_a_stream_that_is_not_read_leaves_no_room_for_further_large_responses(monkeypatch):
+    """They are refused until it is read. Small ones are answered."""
+    monkeypatch.setattr(services, "UNREAD_BYTES", 3_000_000)
+    async with live(Verbose()) as running:
+        stream = running.call(f"{EMBED_ALL}Stream", and_no_more(pb.EmbedAllRequest(inputs="abc")))
+        await until(running, StatusCode.RESOURCE_EXHAUSTED)
+        assert await answers(running, "/tei.v1.Tokenize/Decode")
+        assert len((await stream.read()).token_embeddings) == 5
+        await until(running, StatusCode.OK)
+        stream.cancel()
+
+
+async def test_a_response_that_is_not_read_leaves_no_room_for_further_large_ones(monkeypatch):
+    """Until its client is gone."""
+    monkeypatch.setattr(services, "UNREAD_BYTES", 3_000_000)
+    async with live(Verbose()) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        no_window = frames.PREFACE + frame(frames.SETTINGS, payload=struct.pack(">HI", 4, 0))
+        call = frames.call(Target("http://127.0.0.1"), EMBED_ALL)
+        message = frames.message(pb.EmbedAllRequest(inputs="abc").SerializeToString())
+        writer.write(no_window + frame(frames.HEADERS, frames.END_HEADERS, 1, call))
+        writer.write(frame(frames.DATA, frames.END_STREAM, 1, message))
+        await until(running, StatusCode.RESOURCE_EXHAUSTED)
+        writer.close()
+        await until(running, StatusCode.OK)
 
 
 # --- ends -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The order and the bounds of streams, the messages read at once, and rankings over a stream."""
+"""The order and the bounds of streams, and rankings over a stream."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 from tests.products.results import rerank_result, usage
 from tests.server.grpc.fakes import PATIENCE_S
 
-from vectord.errors import EmptyInput, MalformedBody, PayloadTooLarge, UploadTooSlow
+from vectord.budget import Budget
+from vectord.errors import EmptyInput, MalformedBody, PayloadTooLarge
 from vectord.schema import RerankRequest, TextOptions, Timings
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.streams import TEXT_OVERHEAD_BYTES, RankStream, ReceiveSlots, in_order
+from vectord.server.grpc.streams import TEXT_OVERHEAD_BYTES, RankStream, in_order
 
 AT_ONCE = 8
 
 
 async def ordered(messages, answer, deliver, limit_bytes):
-    await in_order(messages, answer, deliver, max_active=AT_ONCE, limit_bytes=limit_bytes)
+    await in_order(messages, answer, deliver, max_active=AT_ONCE, room=Budget(limit_bytes))
 
 
 async def sent(messages: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -100,7 +101,7 @@ async def test_an_answer_does_not_wait_for_the_next_message():
 
 @pytest.mark.parametrize(
     ("size", "limit_bytes", "most"),
-    [pytest.param(3, 10**6, AT_ONCE, id="messages"), pytest.param(300, 1000, 4, id="bytes")],
+    [pytest.param(3, 10**6, AT_ONCE, id="messages"), pytest.param(300, 1000, 3, id="bytes")],
 )
 async def test_the_number_of_active_messages_is_bounded(size, limit_bytes, most):
     answers = Answers()
@@ -166,61 +167,6 @@ async def test_a_stream_without_messages_ends():
     assert answers.delivered == []
 
 
-# --- slots -----------------------------------------------------------------------------------------------------
-
-
-class Slow:
-    """A message that arrives on request."""
-
-    def __init__(self) -> None:
-        self.gate = asyncio.Event()
-        self.asked = asyncio.Event()
-
-    async def sent(self) -> AsyncIterator[bytes]:
-        self.asked.set()
-        await self.gate.wait()
-        yield b"it"
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def test_the_number_of_messages_being_read_is_bounded() -> None:
-    """The next read starts after one has finished."""
-    slots, sent = ReceiveSlots(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
-    reading = [asyncio.create_task(slots.read(one.sent())) for one in sent]
-    await settle()
-    assert [one.asked.is_set() for one in sent] == [True, True, False]
-    sent[1].gate.set()
-    assert await reading[1] == b"it"
-    await settle()
-    assert sent[2].asked.is_set()
-    sent[0].gate.set()
-    sent[2].gate.set()
-    assert await asyncio.gather(*reading) == [b"it"] * 3
-
-
-async def test_a_slow_message_loses_its_slot_to_a_waiting_one() -> None:
-    """After its grace time; without others it may take longer."""
-    slots, slow, quick = ReceiveSlots(1, grace_s=0.0), Slow(), Slow()
-    dawdling = asyncio.create_task(slots.read(slow.sent()))
-    await slow.asked.wait()
-    await settle()
-    assert not dawdling.done()
-    quick.gate.set()
-    async with asyncio.timeout(PATIENCE_S):
-        assert await slots.read(quick.sent()) == b"it"
-        with pytest.raises(UploadTooSlow):
-            await dawdling
-
-
-async def test_a_message_has_a_timeout() -> None:
-    with pytest.raises(UploadTooSlow):
-        await ReceiveSlots(1, grace_s=PATIENCE_S, timeout_s=0.0).read(Slow().sent())
-
-
 # --- rankings --------------------------------------------------------------------------------------------------
 
 
@@ -232,11 +178,11 @@ def test_each_text_is_a_separate_request():
     """With its own query and truncation; the first message decides on raw scores."""
     stream = RankStream(10_000)
     first = stream.read(message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT))
-    assert first == RerankRequest(
+    assert first.request == RerankRequest(
         query="q", passages=["a"], text=TextOptions(truncate=True, truncate_side="left"), raw=True
     )
     second = stream.read(message("", query="r", raw_scores=False))
-    assert second == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
+    assert second.request == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
 
 
 def test_texts_of_equal_scores_are_ranked_by_their_logits():

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,14 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
+from vectord.budget import Budget
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
 from vectord.products.common.models import ready_models
-from vectord.server.grpc.services import Services
+from vectord.server.grpc.services import MAX_MESSAGE_BYTES, Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.connection_limits import grpc_limit
-from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, certificate_of
 from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
@@ -38,7 +37,6 @@ HANDSHAKE_S = 10.0  # for TLS and HTTP/2's first frames; 120 by grpc's default
 KEEPALIVE_S = 60  # idle time before a keepalive ping, and the timeout of the reply to it
 MIN_DRAIN_S = 0.25  # how long new calls still get UNAVAILABLE during shutdown
 SEND_S = 1.0  # time to send responses after the last result
-MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default; services.py limits how many messages are received at once
 MAX_STREAMS = 128  # of one connection
 INT32_MAX = 2**31 - 1
 HEALTH_INTERVAL_S = 1.0
@@ -50,22 +48,18 @@ _log = logging.getLogger("vectord.server.grpc")
 
 
 @asynccontextmanager
-async def serve_grpc(
-    engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline, backpressure: WriteBackpressure | None = None
-) -> AsyncIterator[int]:
+async def serve_grpc(engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline) -> AsyncIterator[int]:
     """Serves at `config.host` and `config.grpc_port` during the block; yields the port, any free one for 0.
 
     The end of the block begins the shutdown, unless it has begun, and waits for the engine to drain, at most
     shutdown_timeout_secs from its beginning. Raises ConfigError if the port cannot be bound.
-    pipeline, backpressure: HTTP's.
+    pipeline: HTTP's.
     """
     assert config.grpc_port is not None, "called only if the port is configured"
     loop = asyncio.get_running_loop()
     shutdown = pipeline.shutdown
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
-    backpressure = backpressure or WriteBackpressure(config.payload_limit)
-    services = Services(engine, config, pipeline, backpressure)
-    server.add_generic_rpc_handlers((HealthService(engine, shutdown), services))
+    server.add_generic_rpc_handlers((HealthService(engine, shutdown), Services(engine, config, pipeline)))
     if not config.demands_key:  # grpc answers reflection without a key
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
     certificate = certificate_of(config)
@@ -131,17 +125,12 @@ def _credentials(config: ServerConfig, certificate: Certificate, reload: Reload)
 
 def _bind(server: Any, host: str, port: int, credentials: Any) -> int:
     """credentials: None without TLS."""
-    bound: int
     try:
         if credentials is None:
-            bound = server.add_insecure_port(_address(host, port))
-        else:
-            bound = server.add_secure_port(_address(host, port), credentials)
+            return int(server.add_insecure_port(_address(host, port)))
+        return int(server.add_secure_port(_address(host, port), credentials))
     except RuntimeError:
-        bound = 0
-    if bound == 0:
-        raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may use it.")
-    return bound
+        raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may use it.") from None
 
 
 def _address(host: str, port: int) -> str:
@@ -158,50 +147,37 @@ class HealthService(grpc.GenericRpcHandler):  # type: ignore[misc] # without typ
     def __init__(self, engine: EngineClient, shutdown: Shutdown) -> None:
         self._engine = engine
         self._shutdown = shutdown
-        self._open: Counter[str] = Counter()
         self._handlers = {
             f"/{HEALTH}/{method}": grpc.stream_stream_rpc_method_handler(
-                partial(self._answer, method, answer),
+                partial(self._answer, Budget(MAX_HEALTH_CALLS), watches),
                 health_pb2.HealthCheckRequest.FromString,
                 health_pb2.HealthCheckResponse.SerializeToString,
             )
-            for method, answer in (("Check", self._check), ("Watch", self._watch))
+            for method, watches in (("Check", False), ("Watch", True))
         }
 
     def service(self, details: Any) -> Any:
         return self._handlers.get(details.method)
 
-    async def _answer(
-        self, method: str, answer: Callable[[str, Any], AsyncIterator[Any]], messages: AsyncIterator[Any], context: Any
-    ) -> AsyncIterator[Any]:
-        if self._open[method] >= MAX_HEALTH_CALLS:
+    async def _answer(self, places: Budget, watches: bool, messages: AsyncIterator[Any], context: Any) -> None:
+        """The status now and, if `watches`, after every change."""
+        if not places.hold(1):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many health checks are open.")
-        self._open[method] += 1
+        context.add_done_callback(lambda _: places.release(1))
         try:
             async with asyncio.timeout(HEALTH_MESSAGE_S):
                 request = await anext(messages, health_pb2.HealthCheckRequest())
-            async for response in answer(request.service, context):
-                yield response
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The message took too long to arrive.")
-        finally:
-            self._open[method] -= 1
-
-    async def _check(self, service: str, context: Any) -> AsyncIterator[Any]:
-        status = self._status(service)
-        if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+        if not watches and request.service not in ("", *SERVICES):
             await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
-        yield health_pb2.HealthCheckResponse(status=status)
-
-    async def _watch(self, service: str, context: Any) -> AsyncIterator[Any]:
-        """The status now and after every change."""
         reported = None
-        while True:
-            status = self._status(service)
-            if status != reported:
+        while reported is None or watches:
+            if (status := self._status(request.service)) != reported:
                 reported = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            await asyncio.sleep(HEALTH_INTERVAL_S)
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+            if watches:
+                await asyncio.sleep(HEALTH_INTERVAL_S)
 
     def _status(self, service: str) -> int:
         """service: "" for the whole port."""

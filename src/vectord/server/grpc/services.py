@@ -1,101 +1,135 @@
 """Answers every method of tei.v1. grpc calls this on the event loop, in a task for each call.
 
-    metadata -> key -> message -> engine.answer -> message
+    metadata -> key -> message -> RequestPipeline.answer -> message
 
 A single message that finds the queue full is rejected; messages of a stream wait. Every VectordError becomes a status;
 unexpected exceptions are logged with the request id. A cancelled or expired call cancels its work.
 
-All methods are registered as methods with a stream of messages: for others grpc receives the message, of any size,
-before it requests the handler.
+All methods are registered as methods with a stream of messages, so that a call without a message is reported as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import grpc
+from grpc import StatusCode
 
+from vectord import errors
+from vectord.budget import Budget
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, VectordError
-from vectord.products.common.errors import retry_after_s
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, Unavailable, UploadTooSlow, VectordError
+from vectord.observability.tracing import TRACEPARENT
+from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.usage import compute_headers
-from vectord.schema import Caller, RerankRequest, Result, Usage
-from vectord.server.grpc.call import (
-    SMALL_BYTES,
-    Context,
-    GrpcCall,
-    ResponseWriter,
-    UnreadResponses,
-    address_of,
-    bounded,
-    code_of,
-    forwarded_of,
-    headers_of,
-    trailers_of,
-)
-from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, NAMES, RERANK_STREAM, Method, ParsedMessage
-from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
-from vectord.server.http.hardening.body import BodyRoom
+from vectord.schema import Caller, Result, Usage
+from vectord.server.admission.gate import REQUEST_ID
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.messages import METHODS, RERANK_STREAM, Method, ParsedMessage
+from vectord.server.grpc.streams import RankStream, in_order
+from vectord.server.http.hardening.head import combined
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS
-from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.pipeline import Asked, RequestPipeline
-from vectord.server.results import result_headers
+from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
+from vectord.server.results import SMALL_NUMBERS, count_numbers, result_headers
 
-C = TypeVar("C", bound=Asked)
 T = TypeVar("T")
-Messages: TypeAlias = AsyncIterator[bytes]
+Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc has no types
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 DIALECT = "tei"  # the label in the metrics
 
-# Of at most MAX_MESSAGE_BYTES each while they are received: 64 MiB for single messages, 128 MiB for streams.
-SINGLE_SLOTS = 16
-STREAM_SLOTS = 32
-SINGLE_GRACE_S = 2.0  # 4 MiB in this time are 17 Mbit/s; applies only if other calls wait
-STREAM_GRACE_S = 10.0
-SINGLE_TIMEOUT_S = 60.0
+MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default
+MAX_MESSAGES = 64  # of that size, that are in progress together
+MESSAGE_S = 60.0  # until the message of a call without a stream has arrived
+UNREAD_BYTES = 96 * 2**20  # of large responses that clients have not read
+BYTES_PER_NUMBER = 4
+# Enough that a batch of short texts fills up, and that one stream does not keep the others from running.
+MAX_ACTIVE = 64
+MAX_ACTIVE_LARGE = 4  # for responses of possibly several MB: vectors or pieces of all tokens of a text
+
+TOO_MANY_MESSAGES = "Too many large messages are in progress; try again."
+TOO_MUCH_UNREAD = "Too many large responses wait for gRPC clients that do not read them; try again."
 TOO_MUCH_METADATA = "A call may have at most {limit} metadata entries."
-RANK_NAMES: Mapping[str, str] = {**NAMES, "passages": "text"}
+MESSAGE_TOO_SLOW = "The message took too long to arrive."
+
+# Clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED if their configuration says so.
+CODES: Mapping[type[VectordError], StatusCode] = {
+    errors.VectordError: StatusCode.INTERNAL,
+    errors.InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    errors.ModelNotFound: StatusCode.NOT_FOUND,
+    errors.ModelCannot: StatusCode.FAILED_PRECONDITION,
+    errors.FingerprintMismatch: StatusCode.FAILED_PRECONDITION,
+    errors.Unauthorized: StatusCode.UNAUTHENTICATED,
+    errors.Forbidden: StatusCode.PERMISSION_DENIED,
+    errors.NoSuchRoute: StatusCode.UNIMPLEMENTED,
+    errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.TimedOut: StatusCode.DEADLINE_EXCEEDED,
+    errors.InferenceFailed: StatusCode.FAILED_PRECONDITION,
+    errors.InferenceTimedOut: StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def code_of(error: VectordError) -> StatusCode:
+    return row_of(CODES, error)
+
+
+def trailers_of(error: VectordError) -> tuple[tuple[str, str], ...]:
+    """The trailer with the delay for gRPC's retry policy; none for errors that a retry cannot fix."""
+    if isinstance(error, Overloaded | Unavailable):
+        return (("grpc-retry-pushback-ms", str(math.ceil(retry_after_s(error) * 1000))),)
+    return ()
+
+
+def headers_of(metadata: Metadata) -> Mapping[str, str]:
+    """Metadata as HTTP headers: names in lower case, values as latin-1, those of a repeated name joined by a comma.
+
+    Binary metadata is left out.
+    """
+    return combined([(name, value.encode().decode("latin-1")) for name, value in metadata if isinstance(value, str)])
+
+
+def address_of(peer: str) -> str:
+    """The IP address of a peer such as "ipv4:127.0.0.1:50000", as HTTP has it, so that both count as one client."""
+    scheme, _, rest = peer.partition(":")
+    return unquote(rest).rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else peer
 
 
 @dataclass(frozen=True, slots=True)
-class RankMessage:
-    """One message of RerankStream, which has no response of its own."""
-
-    request: RerankRequest
-
-    def named(self, error: VectordError) -> VectordError:
-        return error.named(RANK_NAMES)
+class GrpcCall:
+    context: Context
+    record: RequestRecord
+    caller: Caller
 
 
 class Services:
     """grpc's GenericRpcHandler: returns the handler of each call before its message is read."""
 
-    def __init__(
-        self, engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline, backpressure: WriteBackpressure
-    ) -> None:
+    def __init__(self, engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline) -> None:
         self._engine = engine
         self._pipeline = pipeline
-        self._room = BodyRoom(config.payload_limit)
-        self._writer = ResponseWriter(backpressure)
-        self._single = ReceiveSlots(SINGLE_SLOTS, SINGLE_GRACE_S, SINGLE_TIMEOUT_S)
-        self._streamed = ReceiveSlots(STREAM_SLOTS, STREAM_GRACE_S)
-        self._max_inputs = engine.models().limits.max_inputs_per_request
+        self._limit_bytes = config.payload_limit
+        self._room = Budget(MAX_MESSAGES * min(config.payload_limit, MAX_MESSAGE_BYTES))
+        self._unread = Budget(UNREAD_BYTES)
         self._handlers = {method.path: self._handler(method) for method in METHODS}
         self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(self._answering(RERANK_STREAM, self._rank))
 
     def service(self, details: Any) -> Any:
         """The handler of a method, None for one that is not served. details: grpc.HandlerCallDetails."""
         path = details.method if details.method in self._handlers else ""
-        headers, keys = headers_of(bounded(details.invocation_metadata)), self._pipeline.gate.keys
+        metadata, keys = details.invocation_metadata, self._pipeline.gate.keys
         try:
-            if len(details.invocation_metadata) > MAX_HEADERS:
+            if len(metadata) > MAX_HEADERS:  # grpc limits the size of a frame of them, not of a call
                 raise PayloadTooLarge(TOO_MUCH_METADATA, limit=MAX_HEADERS)
+            headers = headers_of(metadata)
             keys.require(keys.lookup(headers), headers)
             self._pipeline.check_running()
         except Exception as error:
@@ -111,145 +145,150 @@ class Services:
     def _refusing(self, path: str, error: Exception) -> Any:
         """A handler that fails without reading a message."""
 
-        async def refuse(messages: Messages, call: GrpcCall) -> None:
+        async def refuse(call: GrpcCall) -> None:
             raise error
 
         return grpc.stream_stream_rpc_method_handler(self._answering(path, refuse))
 
     def _answering(
-        self, path: str, work: Callable[[Any, GrpcCall], Awaitable[T]]
-    ) -> Callable[[Any, Context], Awaitable[T]]:
+        self, path: str, work: Callable[[GrpcCall], Awaitable[T]]
+    ) -> Callable[[object, Context], Awaitable[T]]:
         """`work` as grpc calls it: errors become the call's status, and every call is reported."""
 
-        async def answer(messages: Any, context: Context) -> T:
-            metadata = bounded(context.invocation_metadata())
+        async def answer(_messages: object, context: Context) -> T:
+            metadata: Metadata = context.invocation_metadata()[:MAX_HEADERS]
             record = self._pipeline.begin("gRPC", path, DIALECT, headers_of(metadata))
-            call = GrpcCall(context, record)
+            forwarded = [value for name, value in metadata if name == "x-forwarded-for" and isinstance(value, str)]
+            status, code = CLIENT_LEFT_STATUS, StatusCode.CANCELLED
             try:
                 span = ("", path.removeprefix("/"))  # OpenTelemetry's form for calls
-                self._pipeline.identify(record, address_of(context.peer()), forwarded_of(metadata), span=span)
-                call.caller = record.caller()
-                answered = await work(messages, call)
-                call.code = grpc.StatusCode.OK
+                self._pipeline.identify(record, address_of(context.peer()), forwarded, span=span)
+                answered = await work(GrpcCall(context, record, record.caller()))
+                status, code = 200, StatusCode.OK
                 return answered
             except asyncio.CancelledError as cause:
                 raise cause.with_traceback(None) from None  # see errors.drop_frames
             except Exception as cause:
-                call.error = self._pipeline.failed(record, cause)
-                call.code = code_of(call.error)
-            finally:
-                self._pipeline.end(record, call.http_status, grpc_code=call.code.value[0])
-                # A generator in a cycle with its call, which has the last message until a full garbage collection.
-                await aiter(messages).aclose()
-            assert call.error is not None
-            return await _abort(call, call.error)
+                error = self._pipeline.failed(record, cause)
+                status, code = row_of(STATUSES, error), code_of(error)
+            finally:  # HTTP's status, so that one alert on 5xx covers both ports
+                self._pipeline.end(record, status, grpc_code=code.value[0])
+            await context.abort(code, sentence_of(error), (*_metadata(record).items(), *trailers_of(error)))
+            raise AssertionError("abort raises")
 
         return answer
 
     # --- three kinds of calls ---------------------------------------------------------------------------------
 
-    async def _unary(self, method: Method, messages: Messages, call: GrpcCall) -> bytes:
-        content = await self._single.read(messages)
-        if content is None:
-            raise MalformedBody("The call ended without a message.")
-
-        async def write(message: ParsedMessage, result: Any) -> bytes:
-            await call.context.send_initial_metadata(_initial_metadata(result, call))
-            return await self._writer.write(message, result)
-
-        read = partial(method.read, content, self._max_inputs)
-        written = await self._pipeline.answer(
-            call.record, call.caller, read, len(content), partial(self._ask, len(content), call), write
-        )
-        if len(written) > SMALL_BYTES:
-            unread = UnreadResponses(self._writer)
-            unread.add(written)
-            call.context.add_done_callback(unread.end)
-        return written
-
-    async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:
-        unread = UnreadResponses(self._writer)
-
-        async def write(message: ParsedMessage, result: Any) -> bytes:
-            return unread.add(await retry_overloaded(lambda: self._writer.write(message, result)))
-
-        async def answer(content: bytes) -> bytes:
-            return await self._answer(partial(method.read, content, self._max_inputs), len(content), call, write)
-
-        async def deliver(written: bytes) -> None:
-            await call.context.write(written)
-            unread.remove(written)
-
-        received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
+    async def _unary(self, method: Method, call: GrpcCall) -> bytes:
         try:
-            await in_order(received, answer, deliver, max_active=method.max_active, limit_bytes=limit_bytes)
-        finally:
-            unread.end()
+            async with asyncio.timeout(MESSAGE_S):
+                content = await call.context.read()
+        except TimeoutError:
+            raise UploadTooSlow(MESSAGE_TOO_SLOW) from None
+        if content is grpc.aio.EOF:
+            raise MalformedBody("The call ended without a message.")
+        n_bytes = len(content)
+        if not self._room.hold(n_bytes):
+            raise Overloaded(TOO_MANY_MESSAGES, retry_after_s=1.0)
+        call.context.add_done_callback(lambda _: self._room.release(n_bytes))
 
-    async def _rank(self, messages: Messages, call: GrpcCall) -> bytes:
-        stream = RankStream(self._room.limit_bytes)
+        async def write(message: ParsedMessage, result: Any) -> bytes:
+            unread_bytes = _large_bytes(result)
+            if unread_bytes:
+                if not self._unread.hold(unread_bytes):
+                    raise Overloaded(TOO_MUCH_UNREAD, retry_after_s=5.0)
+                call.context.add_done_callback(lambda _: self._unread.release(unread_bytes))
+            await call.context.send_initial_metadata(_initial_metadata(result, call.record))
+            return await self._rendered(message, result)
 
-        async def show(message: RankMessage, result: Any) -> Result:
-            return cast("Result", result)
+        read = partial(method.read, content)
+        return await self._pipeline.answer(call.record, call.caller, read, n_bytes, partial(self._ask, call), write)
 
-        async def answer(content: bytes) -> Result:
-            return await self._answer(lambda: RankMessage(stream.read(content)), len(content), call, show)
+    async def _stream(self, method: Method, call: GrpcCall) -> None:
+        async def deliver(answered: tuple[ParsedMessage, Any]) -> None:
+            message, result = answered
+            unread_bytes = _large_bytes(result)
+            if unread_bytes:
+                await self._unread.wait(unread_bytes)
+            try:
+                await call.context.write(await self._rendered(message, result))
+            finally:
+                self._unread.release(unread_bytes)
 
-        async def add(result: Result) -> None:
-            stream.add(result)
+        is_large = method.kind in (pb.EmbedAllRequest, pb.EncodeRequest)
+        await self._each(method.read, call, deliver, MAX_ACTIVE_LARGE if is_large else MAX_ACTIVE)
 
-        received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
-        await in_order(received, answer, add, max_active=MAX_ACTIVE_SHORT, limit_bytes=limit_bytes)
+    async def _rank(self, call: GrpcCall) -> bytes:
+        stream = RankStream(self._limit_bytes)
+
+        async def add(answered: tuple[ParsedMessage, Any]) -> None:
+            message, result = answered
+            message.render(result)
+
+        await self._each(stream.read, call, add, MAX_ACTIVE)
         return await asyncio.to_thread(stream.response)
 
-    async def _answer(
+    async def _each(
         self,
-        read: Callable[[], C],
-        n_bytes: int,
+        read: Callable[[bytes], ParsedMessage],
         call: GrpcCall,
-        write: Callable[[C, Any], Awaitable[T]],
-    ) -> T:
-        """What to send for one message of a stream, which waits where a single one would be refused, as in TEI."""
+        deliver: Callable[[tuple[ParsedMessage, Any]], Awaitable[None]],
+        max_active: int,
+    ) -> None:
+        """Deliver the result of each message. A message waits where a single one would be refused, as in TEI."""
 
         async def ask(request: Any, caller: Caller) -> Result:
-            return await retry_overloaded(lambda: self._ask(n_bytes, call, request, caller))
+            while True:
+                try:
+                    return await self._ask(call, request, caller)
+                except Overloaded as overloaded:
+                    await asyncio.sleep(retry_after_s(overloaded))
 
-        answered = await self._pipeline.answer(call.record, call.caller, read, n_bytes, ask, write)
-        call.record.exchange.steps = None  # each message has its own
-        return answered
+        async def both(message: ParsedMessage, result: Any) -> tuple[ParsedMessage, Any]:
+            return message, result
 
-    async def _ask(self, n_bytes: int, call: GrpcCall, request: Any, caller: Caller) -> Result:
-        """n_bytes: of the message.
+        async def answer(content: bytes) -> tuple[ParsedMessage, Any]:
+            parse = partial(read, content)
+            answered = await self._pipeline.answer(call.record, call.caller, parse, len(content), ask, both)
+            call.record.exchange.steps = None  # each message has its own
+            return answered
 
-        Raises RateLimited, since each message counts as a request, and Overloaded, also if the messages in progress
-        hold too many bytes together.
-        """
+        await in_order(_received(call.context), answer, deliver, max_active=max_active, room=self._room)
+
+    async def _ask(self, call: GrpcCall, request: Any, caller: Caller) -> Result:
+        """Raises Overloaded, and RateLimited, since each message counts as a request."""
         await self._pipeline.gate.limits.check(call.record.address, call.record.key, None)
-        self._room.hold(n_bytes)
-        try:
-            return await self._engine.answer(request, caller)
-        finally:
-            self._room.budget.release(n_bytes)
+        return await self._engine.answer(request, caller)
+
+    async def _rendered(self, message: ParsedMessage, result: Result) -> bytes:
+        if n_bytes := _large_bytes(result):
+            return await self._pipeline.in_thread(partial(message.write, result), n_bytes)
+        return message.write(result)
 
 
-async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
-    """The result of `work`, once there is room."""
-    while True:
-        try:
-            return await work()
-        except Overloaded as overloaded:
-            await asyncio.sleep(retry_after_s(overloaded))
+async def _received(context: Context) -> AsyncIterator[bytes]:
+    """The messages of a call. grpc's own iterator would keep the last one until a garbage collection."""
+    while (message := await context.read()) is not grpc.aio.EOF:
+        yield message
+        del message
 
 
-async def _abort(call: GrpcCall, error: VectordError) -> NoReturn:
-    trailers = {**call.metadata, **dict(trailers_of(error))}
-    await call.context.abort(call.code, sentence_of(error), tuple(trailers.items()))
-    raise AssertionError("abort raises")
+def _large_bytes(result: Result) -> int:
+    """The approximate bytes of a large response; 0 for others, which are neither counted nor rendered in a thread."""
+    numbers = count_numbers(result)
+    return numbers * BYTES_PER_NUMBER if numbers > SMALL_NUMBERS else 0
 
 
-def _initial_metadata(result: Result, call: GrpcCall) -> tuple[tuple[str, str], ...]:
+def _metadata(record: RequestRecord) -> dict[str, str]:
+    """The metadata that every response has."""
+    trace = {} if record.span is None else {TRACEPARENT: record.span.traceparent}
+    return {REQUEST_ID: record.exchange.request_id, **trace}
+
+
+def _initial_metadata(result: Result, record: RequestRecord) -> tuple[tuple[str, str], ...]:
     """HTTP's response headers: request id, trace, lengths, vector space, and TEI's compute figures."""
-    headers = {**call.metadata, **result_headers(result)}
+    headers = {**_metadata(record), **result_headers(result)}
     usage = getattr(result, "usage", None)
     if isinstance(usage, Usage):
         headers.update(compute_headers(usage))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import numpy as np
 import pytest
 from grpc import StatusCode
 
@@ -12,20 +9,9 @@ from vectord import errors
 from vectord.errors import InvalidField, Overloaded, Unavailable
 from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
-from vectord.schema import Caller, EmbedRequest, EmbedResult, Usage
+from vectord.schema import Caller
 from vectord.server.admission.gate import caller_of
-from vectord.server.grpc.call import (
-    CODES,
-    ResponseWriter,
-    UnreadResponses,
-    address_of,
-    code_of,
-    headers_of,
-    trailers_of,
-)
-from vectord.server.grpc.requests import ParsedMessage
-from vectord.server.http.hardening import write_backpressure
-from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.grpc.services import CODES, address_of, code_of, headers_of, trailers_of
 
 
 @pytest.mark.parametrize(
@@ -107,75 +93,3 @@ def test_the_wait_is_in_grpcs_form():
     """Whole milliseconds, rounded up; absent if waiting does not help."""
     assert trailers_of(Overloaded("x", retry_after_s=1.2341)) == (("grpc-retry-pushback-ms", "1235"),)
     assert trailers_of(errors.EmptyInput("x")) == ()
-
-
-# --- responses -------------------------------------------------------------------------------------------------
-
-
-MESSAGE_BYTES = 100_000  # a large one
-
-
-class Message:
-    def SerializeToString(self) -> bytes:
-        return bytes(MESSAGE_BYTES)
-
-
-MESSAGE = ParsedMessage(EmbedRequest(inputs=["text"]), lambda result: Message())  # type: ignore[arg-type, return-value]
-RESULT = EmbedResult(
-    model="m",
-    fingerprint="f",
-    usage=Usage(lengths=[], characters=0),
-    dense={"float": np.zeros((1, MESSAGE_BYTES // 4), np.float32)},
-)
-
-
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> WriteBackpressure:
-    """Room for four messages, two of them gRPC's; requests for more fail at once."""
-    monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
-    made = WriteBackpressure(0)
-    made.budget.limit = 4 * MESSAGE_BYTES
-    return made
-
-
-@pytest.fixture
-def writer(room: WriteBackpressure) -> ResponseWriter:
-    return ResponseWriter(room)
-
-
-async def test_unread_responses_of_a_stream_are_counted(writer: ResponseWriter) -> None:
-    """Until they are read or the stream ends."""
-    held = UnreadResponses(writer)
-    first, second = [held.add(await writer.write(MESSAGE, RESULT)) for _ in range(2)]
-    with pytest.raises(Overloaded):
-        await writer.write(MESSAGE, RESULT)
-    held.remove(first)
-    held.add(await writer.write(MESSAGE, RESULT))
-    with pytest.raises(Overloaded):
-        await writer.write(MESSAGE, RESULT)
-    held.remove(second)
-    held.end()
-    assert len(await writer.write(MESSAGE, RESULT)) == MESSAGE_BYTES
-
-
-async def test_single_responses_count_until_their_calls_end(writer: ResponseWriter) -> None:
-    """grpc does not report earlier progress."""
-    calls = [UnreadResponses(writer) for _ in range(2)]
-    for unread in calls:
-        unread.add(await writer.write(MESSAGE, RESULT))
-    with pytest.raises(Overloaded):
-        await writer.write(MESSAGE, RESULT)
-    calls[0].end()
-    assert len(await writer.write(MESSAGE, RESULT)) == MESSAGE_BYTES
-
-
-async def test_grpc_uses_at_most_half_of_the_room(writer: ResponseWriter, room: WriteBackpressure) -> None:
-    held = UnreadResponses(writer)
-    for _ in range(2):
-        held.add(await writer.write(MESSAGE, RESULT))
-    for _ in range(3):
-        with pytest.raises(Overloaded):
-            await writer.write(MESSAGE, RESULT)
-    async with room.room(MESSAGE_BYTES):
-        pass
-    await asyncio.sleep(0)

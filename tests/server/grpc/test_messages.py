@@ -1,0 +1,323 @@
+"""Messages of tei.v1 as requests, and results as messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.products.results import VECTORS, classify_result, embed_result, model_info, model_list, rerank_result, usage
+
+from vectord import __version__
+from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge
+from vectord.schema import (
+    ClassifyRequest,
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    ListModels,
+    RerankRequest,
+    Sparse,
+    TextOptions,
+    Timings,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
+    Usage,
+)
+from vectord.server.grpc import messages
+from vectord.server.grpc import tei_pb2 as pb
+
+AS_SENT = TextOptions(truncate=False)
+LEFT = pb.TRUNCATION_DIRECTION_LEFT
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "request_"),
+    [
+        pytest.param(
+            messages.embed,
+            pb.EmbedRequest(inputs="a"),
+            EmbedRequest(inputs=["a"], text=AS_SENT),
+            id="embed",
+        ),
+        pytest.param(
+            messages.embed,
+            pb.EmbedRequest(
+                inputs="a", truncate=True, normalize=False, truncation_direction=LEFT, prompt_name="q", dimensions=8
+            ),
+            EmbedRequest(
+                inputs=["a"],
+                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
+                normalize=False,
+                dimensions=8,
+            ),
+            id="embed with everything",
+        ),
+        pytest.param(
+            messages.embed,
+            pb.EmbedRequest(inputs="a", normalize=True, prompt_name=""),
+            EmbedRequest(inputs=["a"], text=TextOptions(truncate=False, prompt_name="")),
+            id="embed with defaults said",
+        ),
+        pytest.param(
+            messages.embed_sparse,
+            pb.EmbedSparseRequest(inputs="a", truncate=True, truncation_direction=LEFT, prompt_name="q"),
+            EmbedRequest(
+                inputs=["a"],
+                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
+                outputs=frozenset({"sparse"}),
+            ),
+            id="embed_sparse",
+        ),
+        pytest.param(
+            messages.embed_all,
+            pb.EmbedAllRequest(inputs="a"),
+            EmbedRequest(inputs=["a"], text=AS_SENT, outputs=frozenset({"tokens"})),
+            id="embed_all",
+        ),
+        pytest.param(
+            messages.predict,
+            pb.PredictRequest(inputs="a"),
+            ClassifyRequest(inputs=["a"], text=AS_SENT),
+            id="predict",
+        ),
+        pytest.param(
+            messages.predict_pair,
+            pb.PredictPairRequest(inputs=["a", ""], raw_scores=True, truncate=True, truncation_direction=LEFT),
+            ClassifyRequest(inputs=[("a", "")], text=TextOptions(truncate=True, truncate_side="left"), raw=True),
+            id="predict a pair",
+        ),
+        pytest.param(
+            messages.predict_pair,
+            pb.PredictPairRequest(inputs=["a"]),
+            ClassifyRequest(inputs=["a"], text=AS_SENT),
+            id="predict a pair of one",
+        ),
+        pytest.param(
+            messages.rerank,
+            pb.RerankRequest(query="q", texts=["a", ""], raw_scores=True),
+            RerankRequest(query="q", passages=["a", ""], text=AS_SENT, raw=True),
+            id="rerank",
+        ),
+        pytest.param(
+            messages.tokenize,
+            pb.EncodeRequest(inputs="a"),
+            TokenizeRequest(inputs=["a"], add_special_tokens=False),
+            id="tokenize",
+        ),
+        pytest.param(
+            messages.tokenize,
+            pb.EncodeRequest(inputs="a", add_special_tokens=True, prompt_name="q"),
+            TokenizeRequest(inputs=["a"], add_special_tokens=True, prompt_name="q"),
+            id="tokenize with everything",
+        ),
+        pytest.param(
+            messages.decode,
+            pb.DecodeRequest(ids=[1, 2]),
+            DecodeRequest(ids=[[1, 2]], skip_special_tokens=False),
+            id="decode",
+        ),
+        pytest.param(messages.info, pb.InfoRequest(), ListModels(), id="info"),
+    ],
+)
+def test_a_message_becomes_a_request(parse, message, request_):
+    """proto3's default is false, except for `normalize`."""
+    assert parse(message).request == request_
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "text"),
+    [
+        pytest.param(messages.embed, pb.EmbedRequest(), "`inputs` cannot be empty", id="embed"),
+        pytest.param(messages.embed_all, pb.EmbedAllRequest(), "`inputs` cannot be empty", id="embed_all"),
+        pytest.param(messages.embed_sparse, pb.EmbedSparseRequest(), "`inputs` cannot be empty", id="embed_sparse"),
+        pytest.param(messages.predict, pb.PredictRequest(), "`inputs` cannot be empty", id="predict"),
+        pytest.param(
+            messages.predict_pair, pb.PredictPairRequest(inputs=["", ""]), "`inputs` cannot be empty", id="predict pair"
+        ),
+        pytest.param(messages.rerank, pb.RerankRequest(query="q"), "`texts` cannot be empty", id="rerank"),
+        pytest.param(messages.rerank, pb.RerankRequest(texts=["a", ""]), "`texts` cannot be empty", id="rerank a pair"),
+        pytest.param(messages.tokenize, pb.EncodeRequest(), "`inputs` cannot be empty", id="tokenize"),
+        pytest.param(messages.decode, pb.DecodeRequest(), "`ids` cannot be empty", id="decode"),
+    ],
+)
+def test_empty_inputs_are_refused(parse, message, text):
+    """With TEI's messages, as over HTTP."""
+    with pytest.raises(EmptyInput) as caught:
+        parse(message)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "text"),
+    [
+        pytest.param(
+            messages.embed,
+            pb.EmbedRequest(inputs="a", dimensions=0),
+            "`dimensions` should be positive",
+            id="dimensions",
+        ),
+        pytest.param(
+            messages.embed,
+            pb.EmbedRequest(inputs="a", truncation_direction=7),
+            "`truncation_direction` must be RIGHT or LEFT",
+            id="an enum proto3 does not check",
+        ),
+        pytest.param(
+            messages.predict_pair,
+            pb.PredictPairRequest(inputs=["a", "b", "c"]),
+            "`inputs` must have a single or two elements. Given: 3",
+            id="three",
+        ),
+        pytest.param(
+            messages.predict_pair,
+            pb.PredictPairRequest(),
+            "`inputs` must have a single or two elements. Given: 0",
+            id="none",
+        ),
+    ],
+)
+def test_an_invalid_value_is_refused(parse, message, text):
+    """With its field."""
+    with pytest.raises(InvalidField) as caught:
+        parse(message)
+    assert caught.value.message == text
+
+
+def test_a_side_that_the_model_cannot_cut_is_refused_under_the_messages_name():
+    for message in (
+        messages.embed(pb.EmbedRequest(inputs="a")),
+        messages.rerank(pb.RerankRequest(texts=["a"], query="q")),
+    ):
+        assert InvalidField("{field}", field="truncate_side").named(message.names).field_name == "truncation_direction"
+
+
+@pytest.mark.parametrize(
+    ("parse", "kind", "content"),
+    [
+        pytest.param(messages.rerank, pb.RerankRequest, b"\x12\x00" * 250_001, id="texts of two bytes"),
+        pytest.param(messages.decode, pb.DecodeRequest, b"\x0a\xc1\x84\x3d" + bytes(1_000_001), id="ids of one byte"),
+    ],
+)
+def test_too_many_items_are_refused_by_their_count(parse, kind, content):
+    """They take few bytes in the message and many as Python values."""
+    with pytest.raises(PayloadTooLarge):
+        parse(messages.decode_message(kind, content))
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"], ids=["no tag", "cut off", "no UTF-8"])
+def test_an_invalid_message_is_refused(content):
+    """The error contains none of its bytes."""
+    with pytest.raises(MalformedBody) as caught:
+        messages.decode_message(pb.EmbedRequest, content)
+    assert caught.value.message == "The message is not a valid tei.v1.EmbedRequest."
+    assert caught.value.__cause__ is None
+
+
+# --- responses -------------------------------------------------------------------------------------------------
+
+METADATA = pb.Metadata(
+    compute_chars=40,
+    compute_tokens=4,
+    total_time_ns=1_234_500_000,
+    tokenization_time_ns=1_900_000,
+    queue_time_ns=2_999_900,
+    inference_time_ns=35_100_000,
+)
+USED = usage([(9, 4)])
+
+
+def test_embed():
+    """The exact row, and the times in nanoseconds."""
+    response = messages.embedding(embed_result(VECTORS[1:], USED))
+    assert np.array_equal(np.array(response.embeddings, np.float32), VECTORS[1])
+    assert response == pb.EmbedResponse(embeddings=VECTORS[1].tolist(), metadata=METADATA)
+
+
+@pytest.mark.parametrize("width", [1, 31, 32, 4095, 4096, 600_000])
+def test_packed_numbers_equal_those_of_protobuf(width):
+    """At every length that needs another byte."""
+    row = np.arange(2 * width, dtype=np.float64)[None, ::2] / 3
+    assert messages.embedding(embed_result(row, USED)) == pb.EmbedResponse(
+        embeddings=row[0].astype(np.float32).tolist(), metadata=METADATA
+    )
+
+
+def test_embed_all():
+    """One vector per token, also for a view of wider rows."""
+    tokens = np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2]
+    result = EmbedResult(model="served", fingerprint="f00d", tokens=[tokens], usage=USED)
+    shown = [pb.TokenEmbedding(embeddings=row) for row in ([0, 2], [4, 6], [8, 10])]
+    assert messages.token_embeddings(result) == pb.EmbedAllResponse(token_embeddings=shown, metadata=METADATA)
+
+
+def test_embed_sparse():
+    """Entries in the model's order."""
+    words = Sparse(np.array([7, 3], np.int32), np.array([0.5, 2], np.float32))
+    result = EmbedResult(model="served", fingerprint="f00d", sparse=[words], usage=USED)
+    shown = [pb.SparseValue(index=7, value=0.5), pb.SparseValue(index=3, value=2)]
+    assert messages.sparse_embedding(result) == pb.EmbedSparseResponse(sparse_embeddings=shown, metadata=METADATA)
+
+
+def test_predict():
+    """Best label first."""
+    response = messages.predictions(classify_result([0.25, 0.75, 0.0]))
+    assert [(each.label, each.score) for each in response.predictions] == [("glad", 0.75), ("sad", 0.25), ("mad", 0)]
+    assert response.metadata.compute_tokens == 3
+
+
+@pytest.mark.parametrize("return_text", [False, True])
+def test_rerank(return_text):
+    """Best first, the last of equal ones first; texts only if requested, also empty ones."""
+    response = messages.ranking("qq", ["a", "", "c"], return_text, rerank_result(0.5, 0.5, 1))
+    assert [(rank.index, rank.score) for rank in response.ranks] == [(2, 1), (1, 0.5), (0, 0.5)]
+    assert [rank.HasField("text") for rank in response.ranks] == [return_text] * 3
+    assert [rank.text for rank in response.ranks] == (["c", "", "a"] if return_text else [""] * 3)
+    assert response.metadata.compute_chars == 8
+    assert response.metadata.compute_tokens == 27
+
+
+def test_tokenize():
+    """A special token has no offsets; the first other token begins at 0."""
+    tokens = [Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)]
+    response = messages.tokens(TokenizeResult(model="served", tokens=[tokens], usage=USED))
+    special, letter = response.tokens
+    assert (special.id, special.text, special.special, special.HasField("start")) == (101, "[CLS]", True, False)
+    assert (letter.special, letter.HasField("start"), letter.start, letter.stop) == (False, True, 0, 2)
+
+
+def test_decode():
+    """One text."""
+    assert messages.decoded(DecodeResult(model="served", texts=["a"])) == pb.DecodeResponse(text="a")
+
+
+@pytest.mark.parametrize(
+    ("facts", "model_type"),
+    [
+        pytest.param({}, pb.MODEL_TYPE_EMBEDDING, id="embeds"),
+        pytest.param({"outputs": {"sparse"}}, pb.MODEL_TYPE_EMBEDDING, id="SPLADE"),
+        pytest.param({"outputs": set(), "reranks": True, "labels": ("x",)}, pb.MODEL_TYPE_RERANKER, id="reranks"),
+        pytest.param({"outputs": set(), "labels": ("x", "y")}, pb.MODEL_TYPE_CLASSIFIER, id="classifies"),
+    ],
+)
+def test_info(facts, model_type):
+    """The first model, and the limits in force."""
+    assert messages.facts(model_list(model_info(**facts), "second")) == pb.InfoResponse(
+        version=__version__,
+        model_id="org/model",
+        model_sha="abc123",
+        model_dtype="bfloat16",
+        model_type=model_type,
+        max_concurrent_requests=4096,
+        max_input_length=256,
+        max_batch_tokens=16_384,
+        max_client_batch_size=2048,
+        tokenization_workers=2,
+    )
+
+
+def test_figures_fit_their_fields():
+    """A long query counts once per text, which can exceed 32 bits."""
+    used = Usage(lengths=(), characters=2**40, further_tokens=2**40, timings=Timings())
+    shown = messages.metadata(used)
+    assert (shown.compute_chars, shown.compute_tokens) == (2**32 - 1, 2**32 - 1)
