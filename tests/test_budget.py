@@ -30,6 +30,16 @@ def test_an_amount_above_the_limit_is_held_alone() -> None:
     assert not budget.hold(0)
 
 
+def test_what_exists_already_is_held_beyond_the_limit() -> None:
+    """Nothing else fits until it is released."""
+    budget = Budget(LIMIT)
+    for _ in range(2):
+        budget.add(LIMIT)
+    budget.release(LIMIT)
+    assert budget.held == LIMIT
+    assert not budget.hold(1)
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)

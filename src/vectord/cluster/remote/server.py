@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from vectord.budget import Budget
 from vectord.cluster.remote.codec import ANSWER, BadFrame, Buffer, decode_call, encode_result, encode_value
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
 from vectord.cluster.remote.messages import ARGUMENTS, HEARTBEAT_S, EngineState, Report
@@ -112,7 +113,7 @@ class _FrontEndConnection:
         )
         self._server = server
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._bytes: dict[int, int] = {}  # of the calls of those tasks
+        self._calls = Budget(MAX_REQUESTS_BYTES)  # of those tasks
         self._paused = False
         metrics = server.metrics
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
@@ -139,10 +140,11 @@ class _FrontEndConnection:
                 method, arguments = decode_call(packed, arrays, ARGUMENTS)
                 if number in self._tasks:
                     raise BadFrame("an id is in use")
-                self._bytes[number] = len(packed) + len(arrays)
+                n_bytes = len(packed) + len(arrays)
+                self._calls.add(n_bytes)
                 work = self._answer(number, self._methods[method], arguments)
                 self._tasks[number] = task = asyncio.get_running_loop().create_task(work)
-                task.add_done_callback(lambda _: self._ended(number))
+                task.add_done_callback(lambda _: self._ended(number, n_bytes))
                 self._pause_or_resume_reading()
             case FrameKind.CANCEL:
                 if number in self._tasks:
@@ -173,12 +175,13 @@ class _FrontEndConnection:
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
-    def _ended(self, number: int) -> None:
-        del self._tasks[number], self._bytes[number]
+    def _ended(self, number: int, n_bytes: int) -> None:
+        del self._tasks[number]
+        self._calls.release(n_bytes)
         self._pause_or_resume_reading()
 
     def _pause_or_resume_reading(self) -> None:
-        paused = self.frames.is_paused or sum(self._bytes.values()) > MAX_REQUESTS_BYTES
+        paused = self.frames.is_paused or self._calls.held > self._calls.limit
         if paused != self._paused:
             self._paused = paused
             (self.frames.pause_reading if paused else self.frames.resume_reading)()
