@@ -188,10 +188,6 @@ class Services:
             raise UploadTooSlow(MESSAGE_TOO_SLOW) from None
         if content is grpc.aio.EOF:
             raise MalformedBody("The call ended without a message.")
-        n_bytes = len(content)
-        if not self._room.hold(n_bytes):
-            raise Overloaded(TOO_MANY_MESSAGES, retry_after_s=1.0)
-        call.context.add_done_callback(lambda _: self._room.release(n_bytes))
 
         async def write(message: ParsedMessage, result: Any) -> bytes:
             unread_bytes = _large_bytes(result)
@@ -202,8 +198,8 @@ class Services:
             await call.context.send_initial_metadata(_initial_metadata(result, call.record))
             return await self._rendered(message, result)
 
-        read = partial(method.read, content)
-        return await self._pipeline.answer(call.record, call.caller, read, n_bytes, partial(self._ask, call), write)
+        parse, ask = partial(method.read, content), partial(self._ask, call, len(content))
+        return await self._pipeline.answer(call.record, call.caller, parse, len(content), ask, write)
 
     async def _stream(self, method: Method, call: GrpcCall) -> None:
         async def deliver(answered: tuple[ParsedMessage, Any]) -> None:
@@ -238,10 +234,10 @@ class Services:
     ) -> None:
         """Deliver the result of each message. A message waits where a single one would be refused, as in TEI."""
 
-        async def ask(request: Any, caller: Caller) -> Result:
+        async def ask(n_bytes: int, request: Any, caller: Caller) -> Result:
             while True:
                 try:
-                    return await self._ask(call, request, caller)
+                    return await self._ask(call, n_bytes, request, caller)
                 except Overloaded as overloaded:
                     await asyncio.sleep(retry_after_s(overloaded))
 
@@ -249,17 +245,25 @@ class Services:
             return message, result
 
         async def answer(content: bytes) -> tuple[ParsedMessage, Any]:
+            n_bytes = len(content)
             parse = partial(read, content)
-            answered = await self._pipeline.answer(call.record, call.caller, parse, len(content), ask, both)
+            answered = await self._pipeline.answer(
+                call.record, call.caller, parse, n_bytes, partial(ask, n_bytes), both
+            )
             call.record.exchange.steps = None  # each message has its own
             return answered
 
-        await in_order(_received(call.context), answer, deliver, max_active=max_active, room=self._room)
+        await in_order(_received(call.context), answer, deliver, max_active=max_active, room=Budget(self._limit_bytes))
 
-    async def _ask(self, call: GrpcCall, request: Any, caller: Caller) -> Result:
-        """Raises Overloaded, and RateLimited, since each message counts as a request."""
+    async def _ask(self, call: GrpcCall, n_bytes: int, request: Any, caller: Caller) -> Result:
+        """n_bytes: of the message. Raises Overloaded, and RateLimited, since each message counts as a request."""
         await self._pipeline.gate.limits.check(call.record.address, call.record.key, None)
-        return await self._engine.answer(request, caller)
+        if not self._room.hold(n_bytes):
+            raise Overloaded(TOO_MANY_MESSAGES, retry_after_s=1.0)
+        try:
+            return await self._engine.answer(request, caller)
+        finally:
+            self._room.release(n_bytes)
 
     async def _rendered(self, message: ParsedMessage, result: Result) -> bytes:
         if n_bytes := _large_bytes(result):

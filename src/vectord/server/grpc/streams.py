@@ -35,9 +35,9 @@ async def in_order(
 ) -> None:
     """Deliver the answer to each message, in order of the messages.
 
-    At most `max_active` messages are being answered or delivered, as long as `room` has their bytes; meanwhile only the
-    next message is read, so that the client waits. The first failure ends the stream, after the answers before it. In
-    every case all tasks have ended on return.
+    At most `max_active` messages are being answered or delivered, and no more being answered than fit into `room`;
+    meanwhile only the next message is read, so that the client waits. The first failure ends the stream, after the
+    answers before it. In every case all tasks have ended on return.
     """
     places = asyncio.Semaphore(max_active)
     begun: asyncio.Queue[asyncio.Task[T] | None] = asyncio.Queue()
@@ -56,7 +56,7 @@ async def in_order(
                 await places.acquire()
                 await room.wait(len(message))
                 begin(message)
-                del message  # the next one may take for ever
+                del message  # the next one may take long
         finally:
             begun.put_nowait(None)
 
@@ -66,6 +66,7 @@ async def in_order(
         while (task := await begun.get()) is not None:
             await deliver(await task)
             tasks.remove(task)
+            del task  # it has the response
             places.release()
         await reading
     finally:
