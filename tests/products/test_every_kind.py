@@ -211,7 +211,7 @@ async def call_all(live: Live) -> list[Reply]:
     for method in METHODS:
         names = {field.name for field in method.kind.DESCRIPTOR.fields} & FIELDS.keys()
         fields = {name: FIELDS[name] for name in names}
-        if method.repeats == "inputs":
+        if method.kind is pb.PredictPairRequest:
             fields["inputs"] = ["a dog", "a fox"]
         message = method.kind(**fields)
         if names:
