@@ -117,7 +117,7 @@ class Services:
         self._engine = engine
         self._pipeline = pipeline
         self._limit_bytes = config.payload_limit
-        self._room = Budget(MAX_MESSAGES * min(config.payload_limit, MAX_MESSAGE_BYTES))
+        self._in_progress = Budget(MAX_MESSAGES * min(config.payload_limit, MAX_MESSAGE_BYTES))
         self._unread = Budget(UNREAD_BYTES)
         self._handlers = {method.path: self._handler(method) for method in METHODS}
         self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(self._answering(RERANK_STREAM, self._rank))
@@ -258,12 +258,12 @@ class Services:
     async def _ask(self, call: GrpcCall, n_bytes: int, request: Any, caller: Caller) -> Result:
         """n_bytes: of the message. Raises Overloaded, and RateLimited, since each message counts as a request."""
         await self._pipeline.gate.limits.check(call.record.address, call.record.key, None)
-        if not self._room.hold(n_bytes):
+        if not self._in_progress.hold(n_bytes):
             raise Overloaded(TOO_MANY_MESSAGES, retry_after_s=1.0)
         try:
             return await self._engine.answer(request, caller)
         finally:
-            self._room.release(n_bytes)
+            self._in_progress.release(n_bytes)
 
     async def _rendered(self, message: ParsedMessage, result: Result) -> bytes:
         if n_bytes := _large_bytes(result):
