@@ -27,7 +27,7 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.engine.models.puller import ModelPuller
+from vectord.engine.models.puller import make_puller
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
 from vectord.errors import ConfigError, ExitCode, installing
 from vectord.observability.logs import FACTS, START, rename_events
@@ -134,7 +134,7 @@ def _engine(config: Config, observer: Observer) -> Engine:
         composites=composites,
         store=None if shared is None else RedisStore(shared, config.engine.shared_cache_ttl_s),
         store_secret=shared_secret(config.engine),
-        puller=ModelPuller(config),
+        puller=make_puller(config),
     )
 
 

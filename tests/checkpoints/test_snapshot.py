@@ -13,12 +13,9 @@ from tests.checkpoints.folders import write_dense, write_json, write_sentence_mo
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.snapshot import (
     DOWNLOADED,
-    GRAPH_FILES,
     TORCH_FILES,
-    TORCH_FILES_OF_MODULES,
     is_complete,
-    needed_graph_files,
-    needed_torch_files,
+    needed_files,
 )
 
 
@@ -84,38 +81,51 @@ def test_torch_files_are_weights_only() -> None:
         "rust_model.ot": False,
     }
     assert taken(files, TORCH_FILES) == {name for name, wanted in files.items() if wanted}
-    assert taken({"2_Dense/pytorch_model.bin": True, "2_Dense/optimizer.pt": False}, TORCH_FILES_OF_MODULES) == {
+    assert taken({"2_Dense/pytorch_model.bin": True, "2_Dense/optimizer.pt": False}, TORCH_FILES) == {
         "2_Dense/pytorch_model.bin"
     }
 
 
-def test_the_needed_torch_files(folder: Path) -> None:
-    """None with safetensors; those of the network and of Dense modules are independent."""
-    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
-    write_dense(folder / "2_Dense", 8, 4)
-    assert needed_torch_files(folder) == ()
-    (folder / "2_Dense" / "model.safetensors").unlink()
-    assert needed_torch_files(folder) == TORCH_FILES_OF_MODULES
-    (folder / "model.safetensors").unlink()
-    assert needed_torch_files(folder) == (*TORCH_FILES, *TORCH_FILES_OF_MODULES)
+CONFIGS = ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json"]
+TORCH = ["pytorch_model.bin", "2_Dense/pytorch_model.bin"]
+GRAPH = ["onnx/model.onnx", "onnx/model.onnx_data"]
 
 
-def test_the_needed_torch_files_without_modules(folder: Path) -> None:
-    """A plain transformers repository, or one with an unknown modules.json."""
-    (write_transformer(folder) / "model.safetensors").unlink()
-    assert needed_torch_files(folder) == TORCH_FILES
-    write_json(folder / "modules.json", {})
-    assert needed_torch_files(folder) == ()
+@pytest.mark.parametrize(
+    ("weights", "needed"),
+    [
+        (["model.safetensors", "2_Dense/model.safetensors"], []),
+        (["model.safetensors.index.json", "model-00001-of-00001.safetensors"], ["2_Dense/pytorch_model.bin"]),
+        (["2_Dense/model.safetensors"], ["pytorch_model.bin"]),
+        ([], TORCH),
+    ],
+    ids=["all", "sharded", "of the module", "none"],
+)
+def test_a_folder_without_safetensors_needs_its_torch_files(weights: list[str], needed: list[str]) -> None:
+    """Those of the network and of Dense modules are independent, and torch files replace graphs."""
+    listed = [*CONFIGS, *weights, *TORCH, *GRAPH, "optimizer.pt"]
+    assert needed_files(listed) == [*CONFIGS, *weights, *needed]
 
 
-def test_a_graph_is_needed_only_without_weights(folder: Path) -> None:
-    """After the search for torch files; it makes the folder complete."""
+def test_a_graph_is_needed_only_without_weights() -> None:
+    """Or if a backend reads it."""
+    listed = [*CONFIGS, *GRAPH]
+    assert needed_files(listed) == listed
+    assert needed_files([*listed, "0_Transformer/model.safetensors"]) == [*CONFIGS, "0_Transformer/model.safetensors"]
+    assert needed_files([*listed, "model.safetensors"], GRAPH) == [*listed, "model.safetensors"]
+
+
+def test_an_adapter_needs_a_torch_file_without_safetensors() -> None:
+    """And no graph ever."""
+    listed = ["adapter_config.json", "adapter_model.bin", *GRAPH]
+    assert needed_files(listed) == ["adapter_config.json", "adapter_model.bin"]
+    assert needed_files([*listed, "adapter_model.safetensors"]) == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_a_graph_makes_a_folder_complete(folder: Path) -> None:
+    """For want of other weights."""
     write_sentence_model(folder)
-    assert needed_graph_files(folder) == ()
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert needed_graph_files(folder) == ()
-    (folder / "pytorch_model.bin").unlink()
-    assert needed_graph_files(folder) == GRAPH_FILES
+    (folder / "model.safetensors").unlink()
     assert not is_complete(folder, None)
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(model(graph(outputs={"last_hidden_state": ["n", "l", 8]})))
@@ -152,7 +162,7 @@ def test_a_bare_folder_may_have_modules_on_the_hub(folder: Path) -> None:
 
 @pytest.mark.parametrize("missing", [None, "modules.json", "1_Pooling/config.json", "adapter_model.safetensors"])
 def test_an_adapter_needs_no_weights_of_its_own(missing: str | None, folder: Path) -> None:
-    """Its base model has them. Without its tensors, a torch file is needed, and no graph ever."""
+    """Its base model has them."""
     write_sentence_model(folder)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (folder / name).unlink()
@@ -161,7 +171,6 @@ def test_an_adapter_needs_no_weights_of_its_own(missing: str | None, folder: Pat
     if missing:
         (folder / missing).unlink()
     assert is_complete(folder, None) == (missing is None)
-    assert ("adapter_model.bin" in needed_torch_files(folder)) == (missing == "adapter_model.safetensors")
 
 
 def test_bge_m3_needs_its_heads(folder: Path) -> None:

@@ -29,7 +29,7 @@ from vectord.checkpoints.files import gguf_file
 from vectord.checkpoints.files.read import read_settings
 from vectord.checkpoints.folder import ADAPTER
 from vectord.checkpoints.gguf import ollama
-from vectord.checkpoints.pulling import COMMIT, PullFailed, pull, repository_folder
+from vectord.checkpoints.pulling import COMMIT, PullFailed, check_names, pull, repository_folder
 from vectord.checkpoints.snapshot import holds_only_adapter, is_complete
 from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
@@ -38,8 +38,6 @@ log = logging.getLogger("vectord.checkpoints")
 progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
 _FIRST_FILES = ("config.json", "modules.json", ADAPTER)
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
-_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
 
 
 def resolve(
@@ -191,16 +189,6 @@ def is_model_folder(path: Path) -> bool:
         return any((path / name).is_file() for name in _FIRST_FILES)
     except OSError:  # a name too long for a path, or no permission
         return False
-
-
-def check_names(name: str, revision: str | None) -> None:
-    """Raises ModelUnavailable if `name` cannot be a hub id, or `revision` a revision."""
-    if "://" in name:
-        raise ModelUnavailable(f"model {name}: URLs are not fetched; give a hub id such as BAAI/bge-small-en-v1.5")
-    if not _HUB_ID.fullmatch(name) or ".." in name or "--" in name:
-        raise ModelUnavailable(f"model {name[:200]!r} is neither a folder nor a hub id such as BAAI/bge-small-en-v1.5")
-    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
-        raise ModelUnavailable(f"revision {revision[:200]!r} is not the name of a branch, tag or commit")
 
 
 def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:

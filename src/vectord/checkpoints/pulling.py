@@ -12,15 +12,14 @@ import glob
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
-from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
+from vectord.checkpoints.snapshot import needed_files
 from vectord.config.sources import without_password
 from vectord.errors import ModelUnavailable, plain_reason
 from vectord.housekeeping import Housekeeping
@@ -29,6 +28,8 @@ CHUNK_BYTES = 2**20
 
 Progress = Callable[[str, int, int], None]  # hub id, bytes on this machine, bytes of the model
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
 _OTHER_FOLDER = "set another folder with --hf-home (HF_HOME)"
 _DISK_ADVICE: dict[int | None, str] = {  # the way out of an error of the disk, by its number
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), f"; make room there, or {_OTHER_FOLDER}"),
@@ -65,6 +66,16 @@ class Pulled:
     fetched_bytes: int  # downloaded by this call
 
 
+def check_names(name: str, revision: str | None) -> None:
+    """Raises ModelUnavailable if `name` cannot be a hub id, or `revision` a revision."""
+    if "://" in name:
+        raise ModelUnavailable(f"model {name}: URLs are not fetched; give a hub id such as BAAI/bge-small-en-v1.5")
+    if not _HUB_ID.fullmatch(name) or ".." in name or "--" in name:
+        raise ModelUnavailable(f"model {name[:200]!r} is neither a folder nor a hub id such as BAAI/bge-small-en-v1.5")
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise ModelUnavailable(f"revision {revision[:200]!r} is not the name of a branch, tag or commit")
+
+
 def repository_folder(hub_id: str, cache: Path) -> Path:
     """Return where the cache keeps all revisions of a repository."""
     return cache / f"models--{hub_id.replace('/', '--')}"
@@ -91,7 +102,8 @@ class Cached:
 
 
 def find_cached(hub_id: str, cache: Path) -> Cached | None:
-    """hub_id: a valid one (hub.check_names)."""
+    """Raises ModelUnavailable if `hub_id` cannot be one."""
+    check_names(hub_id, None)
     folder = repository_folder(hub_id, cache)
     if not folder.is_dir() or folder.is_symlink():
         return None
@@ -118,25 +130,54 @@ def pull(
     """
     from huggingface_hub import HfApi, constants  # noqa: PLC0415  0.15 s
 
+    check_names(hub_id, revision)
+    root = repository_folder(hub_id, cache)
     with _errors_of_hub_and_disk(hub_id, revision, cache):
         at = held_to.commit if held_to is not None else revision
         timeout_s = constants.HF_HUB_ETAG_TIMEOUT
         info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True, timeout=timeout_s)
-        if not COMMIT.fullmatch(str(info.sha)) or (held_to is not None and info.sha != held_to.commit):
-            raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {at or 'the main branch'}")
+        commit = str(info.sha)
+        if not COMMIT.fullmatch(commit) or (held_to is not None and commit != held_to.commit):
+            raise ModelUnavailable(f"{hub_id}: the hub returns commit {commit} for {at or 'the main branch'}")
         remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
-        puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to, limit_bytes)
-        if held_to is not None:
-            if missing := [file.path for file in held_to.files if file.path not in remote]:
-                raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
-            puller.fetch(remote[file.path] for file in held_to.files)
-        else:
-            puller.fetch(_matching(remote.values(), [*DOWNLOADED, *graphs]))
-            for needed_files in (needed_torch_files, needed_graph_files):
-                puller.fetch(_matching(remote.values(), needed_files(puller.snapshot)))
-        puller.set_branch(revision or "main", move=held_to is None)
-        locked = LockedModel(hub_id, puller.commit, tuple(puller.files.values()))
-        return Pulled(locked=locked, folder=puller.snapshot, fetched_bytes=puller.fetched_bytes)
+        known = {} if held_to is None else {file.path: file for file in held_to.files}
+        if missing := [path for path in known if path not in remote]:
+            raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
+        files = [remote[path] for path in (known if held_to is not None else needed_files(remote, graphs))]
+        snapshot = root / "snapshots" / commit
+        snapshot.mkdir(parents=True, exist_ok=True)
+        fetched = [file for file in files if not _verify(snapshot, file)]
+        total_bytes, fetched_bytes = (sum(file.size_bytes for file in part) for part in (files, fetched))
+        if limit_bytes is not None and total_bytes > limit_bytes:
+            raise ModelUnavailable(
+                f"{hub_id}: the files of the model have {total_bytes:,} bytes, and pull_limit is {limit_bytes:,} bytes"
+            )
+        if fetched_bytes > (free_bytes := shutil.disk_usage(root).free):
+            raise ModelUnavailable(
+                f"{hub_id}: {fetched_bytes:,} bytes to fetch, and {root} has {free_bytes:,} bytes free"
+            )
+        if fetched:
+            housekeeping = Housekeeping("the progress of a download")
+
+            def report(left_bytes: int) -> None:
+                housekeeping.run(progress, hub_id, total_bytes - left_bytes, total_bytes)
+
+            _download(hub_id, commit, cache, token, fetched, report)
+        for file in fetched:
+            if not _verify(snapshot, file):
+                raise ModelUnavailable(
+                    f"{hub_id}: {file.path} has another checksum than the hub announced, and was deleted"
+                )
+        locked = [
+            LockedFile(file.path, file.size_bytes, file.sha256 or file_sha256(snapshot / file.path)) for file in files
+        ]
+        if differs := [file.path for file in locked if known.get(file.path, file) != file]:
+            raise ModelUnavailable(f"{hub_id}: {differs[0]} differs from the lock file")
+        branch = root / "refs" / (revision or "main")
+        if revision != commit and (held_to is None or not branch.is_file()):
+            branch.parent.mkdir(parents=True, exist_ok=True)
+            branch.write_text(commit)
+        return Pulled(locked=LockedModel(hub_id, commit, tuple(locked)), folder=snapshot, fetched_bytes=fetched_bytes)
 
 
 def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
@@ -150,115 +191,23 @@ def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
             yield _RemoteFile(path, sibling.size, sha256, None if sha256 else sibling.blob_id)
 
 
-def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_RemoteFile]:
-    """The files that match, by the hub's own rule: `*` crosses folders."""
-    return [file for file in remote if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
-
-
-class _Puller:
-    """Downloads files of one commit into its folder of the cache."""
-
-    def __init__(
-        self,
-        cache: Path,
-        hub_id: str,
-        commit: str,
-        token: str | None,
-        progress: Progress,
-        held_to: LockedModel | None,
-        limit_bytes: int | None,
-    ) -> None:
-        self.commit = commit
-        self.files: dict[str, LockedFile] = {}  # verified
-        self.fetched_bytes = 0
-        self._hub_id = hub_id
-        self._cache = cache
-        self._token = token
-        self._progress = progress
-        self._held_to = {} if held_to is None else {file.path: file for file in held_to.files}
-        self._limit_bytes = limit_bytes
-        self._root = repository_folder(hub_id, cache)
-        self.snapshot = self._root / "snapshots" / commit
-        self.snapshot.mkdir(parents=True, exist_ok=True)
-
-    def set_branch(self, revision: str, *, move: bool) -> None:
-        ref = self._root / "refs" / revision
-        known = ref.read_text() if ref.is_file() else None
-        if revision != self.commit and (known is None or (move and known != self.commit)):
-            ref.parent.mkdir(parents=True, exist_ok=True)
-            ref.write_text(self.commit)
-
-    def fetch(self, remote: Iterable[_RemoteFile]) -> None:
-        """Raises ModelUnavailable for a file that differs from the listing or from the lock file, and before the first
-        byte if the files are too large."""
-        files = [file for file in remote if file.path not in self.files]
-        missing = [file for file in files if not self._verify(file)]
-        self._check_size(files, missing)
-        if missing:
-            self._download(missing)
-        for file in missing:
-            if not self._verify(file):
-                raise ModelUnavailable(
-                    f"{self._hub_id}: {file.path} has another checksum than the hub announced, and was deleted"
-                )
-        for file in files:
-            locked = LockedFile(file.path, file.size_bytes, file.sha256 or file_sha256(self.snapshot / file.path))
-            if self._held_to.get(file.path, locked) != locked:
-                raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
-            self.files[file.path] = locked
-
-    def _verify(self, file: _RemoteFile) -> bool:
-        """Whether the cache has the listed content. Deletes any other content."""
-        path = self.snapshot / file.path
-        if _matches(path, file):
-            return True
-        if path.is_symlink():
-            (self._root / "blobs" / path.readlink().name).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        return False
-
-    def _check_size(self, files: Sequence[_RemoteFile], missing: Sequence[_RemoteFile]) -> None:
-        model_bytes = sum(file.size_bytes for file in files) + sum(file.size_bytes for file in self.files.values())
-        if self._limit_bytes is not None and model_bytes > self._limit_bytes:
-            raise ModelUnavailable(
-                f"{self._hub_id}: the files of the model have {model_bytes:,} bytes, and pull_limit is "
-                f"{self._limit_bytes:,} bytes"
-            )
-        missing_bytes, free_bytes = sum(file.size_bytes for file in missing), shutil.disk_usage(self._root).free
-        if missing_bytes > free_bytes:
-            raise ModelUnavailable(
-                f"{self._hub_id}: {missing_bytes:,} bytes to fetch, and {self._root} has {free_bytes:,} bytes free"
-            )
-
-    def _download(self, missing: Sequence[_RemoteFile]) -> None:
-        from huggingface_hub import snapshot_download  # noqa: PLC0415
-
-        missing_bytes = sum(file.size_bytes for file in missing)
-        verified_bytes = sum(file.size_bytes for file in self.files.values())
-        housekeeping = Housekeeping("the progress of a download")
-
-        def show(done: int) -> None:
-            done = min(done, missing_bytes)
-            housekeeping.run(self._progress, self._hub_id, verified_bytes + done, verified_bytes + missing_bytes)
-
-        show(0)
-        snapshot_download(
-            self._hub_id,
-            revision=self.commit,
-            cache_dir=self._cache,
-            token=self._token,
-            allow_patterns=[glob.escape(file.path) for file in missing],
-            tqdm_class=_byte_counter(show),
-        )
-        show(missing_bytes)
-        self.fetched_bytes += missing_bytes
-
-
-def _byte_counter(show: Callable[[int], None]) -> Any:
-    """A class of progress bars that draws nothing and reports the bytes of all files."""
+def _download(
+    hub_id: str,
+    commit: str,
+    cache: Path,
+    token: str | None,
+    files: Sequence[_RemoteFile],
+    report: Callable[[int], object],
+) -> None:
+    """report: called with the bytes that are left."""
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils import tqdm  # type: ignore[attr-defined] # noqa: PLC0415
 
+    size_bytes = sum(file.size_bytes for file in files)
+
     class ByteCounter(tqdm):
+        """A progress bar that draws nothing and reports the bytes of all files."""
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
             self._counts_bytes = options.get("name") == "huggingface_hub.snapshot_download"
             super().__init__(*arguments, **{**options, "disable": True})  # type: ignore[no-untyped-call]
@@ -266,9 +215,29 @@ def _byte_counter(show: Callable[[int], None]) -> Any:
         def update(self, n: float | None = 1) -> None:
             self.n += n or 0  # a disabled bar does not count
             if self._counts_bytes:
-                show(int(self.n))
+                report(max(0, size_bytes - int(self.n)))
 
-    return ByteCounter
+    report(size_bytes)
+    snapshot_download(
+        hub_id,
+        revision=commit,
+        cache_dir=cache,
+        token=token,
+        allow_patterns=[glob.escape(file.path) for file in files],
+        tqdm_class=ByteCounter,
+    )
+    report(0)
+
+
+def _verify(snapshot: Path, file: _RemoteFile) -> bool:
+    """Whether the cache has the listed content. Deletes any other content."""
+    path = snapshot / file.path
+    if _matches(path, file):
+        return True
+    if path.is_symlink():
+        (snapshot.parents[1] / "blobs" / path.readlink().name).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    return False
 
 
 def _matches(path: Path, file: _RemoteFile) -> bool:

@@ -5,12 +5,14 @@ hub.py calls this at start, on the main thread, and contacts the hub if a cached
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
 from vectord.checkpoints.files.read import read_settings
-from vectord.checkpoints.folder import ADAPTER, Module, read_modules, read_query_module
+from vectord.checkpoints.folder import ADAPTER, read_modules, read_query_module
 from vectord.checkpoints.router import TABLE
 from vectord.errors import ModelUnavailable
 
@@ -42,10 +44,30 @@ DOWNLOADED = (
     "sparse_linear.pt",  # BGE-M3
     "colbert_linear.pt",
 )
-# Only without safetensors; the graphs only without torch files too.
-TORCH_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
-TORCH_FILES_OF_MODULES = ("[0-9]*_*/pytorch_model*.bin", "[0-9]*_*/pytorch_model.bin.index.json")
+# Only without safetensors in the same folder; the graphs only without torch files too.
+TORCH_FILES = (
+    *("pytorch_model*.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+    *("[0-9]*_*/pytorch_model*.bin", "[0-9]*_*/pytorch_model.bin.index.json"),
+)
+_NETWORKS = ("model.safetensors*", "pytorch_model*", "adapter_model.*", "0_*/model.safetensors*", "0_*/pytorch_model*")
 GRAPH_FILES = ("onnx/model.onnx", "onnx/model.onnx_data*", "onnx/model.onnx.data", "model.onnx", "model.onnx_data*")
+
+
+def needed_files(listed: Collection[str], graphs: Sequence[str] = ()) -> list[str]:
+    """Return the paths of a repository that the server reads. graphs: patterns of ONNX files that it reads, too."""
+
+    def matching(*patterns: str) -> list[str]:
+        return [path for path in listed if any(fnmatchcase(path, pattern) for pattern in patterns)]
+
+    needed = matching(*DOWNLOADED, *graphs)
+    for path in matching(*TORCH_FILES):
+        folder, slash, name = path.rpartition("/")
+        weights = f"{folder}{slash}{'adapter_model' if name.startswith('adapter') else 'model'}.safetensors"
+        if weights not in listed and f"{weights}.index.json" not in listed:
+            needed.append(path)
+    if not any(fnmatchcase(path, pattern) for path in needed for pattern in _NETWORKS):
+        needed += matching(*GRAPH_FILES)
+    return list(dict.fromkeys(needed))
 
 
 def is_complete(snapshot: Path, entry: Entry | None) -> bool:
@@ -59,8 +81,15 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
         first = read_query_module(snapshot)
         queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
         transformer = modules[0].folder if modules else snapshot
+        for module in (*modules[1:], *queries[1:]):
+            # Normalize has no settings before sentence-transformers 6.
+            if module.kind != "Normalize" and not (module.folder / "config.json").is_file():
+                return False
+            if module.kind == "Dense":
+                find_weights(module.folder)
         if holds_only_adapter(transformer):  # its base model has the rest
-            return bool(modules) and not _lacks_weights(transformer) and all(map(_is_module_complete, modules[1:]))
+            weights = (transformer / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin"))
+            return bool(modules) and any(path.is_file() for path in weights)
         find_weight_files(transformer)
         if queries:
             find_weight_files(queries[0].folder)
@@ -71,32 +100,8 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     # BGE-M3's heads: a library that uses only dense vectors did not download them.
     is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.kinds)
     heads = ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
-    return (
-        all(_is_module_complete(module) for module in (*modules[1:], *queries[1:]))
-        and any((transformer / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-        and all((transformer / name).is_file() for name in heads)
-    )
-
-
-def needed_torch_files(snapshot: Path) -> tuple[str, ...]:
-    """Return patterns of the torch files that are needed because there are no safetensors."""
-    try:
-        modules = read_modules(snapshot)
-    except ModelUnavailable:  # the reader of the model will report it
-        return ()
-    folders = [module.folder for module in modules if module.kind in ("Transformer", "Dense")] or [snapshot]
-    lacking = [folder for folder in folders if _lacks_weights(folder)]
-    at_root = TORCH_FILES if snapshot in lacking else ()
-    return at_root + (TORCH_FILES_OF_MODULES if any(folder != snapshot for folder in lacking) else ())
-
-
-def needed_graph_files(snapshot: Path) -> tuple[str, ...]:
-    """Return patterns of the ONNX graph that is needed because there are no other weights."""
-    try:
-        modules = read_modules(snapshot)
-    except ModelUnavailable:
-        return ()
-    return GRAPH_FILES if _lacks_weights(modules[0].folder if modules else snapshot) else ()
+    has_tokenizer = any((transformer / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    return has_tokenizer and all((transformer / name).is_file() for name in heads)
 
 
 def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
@@ -110,22 +115,6 @@ def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
     return not (isinstance(first, str) and first.endswith("ForSequenceClassification"))
 
 
-def _is_module_complete(module: Module) -> bool:
-    if module.kind == "Normalize":  # it has no settings before sentence-transformers 6
-        return True
-    return (module.folder / "config.json").is_file() and not (module.kind == "Dense" and _lacks_weights(module.folder))
-
-
 def holds_only_adapter(folder: Path) -> bool:
     """Return whether the folder has an adapter instead of a network's config and weights."""
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
-
-
-def _lacks_weights(folder: Path) -> bool:
-    if holds_only_adapter(folder):
-        return not any((folder / f"adapter_model{suffix}").is_file() for suffix in (".safetensors", ".bin"))
-    try:
-        find_weights(folder)
-    except ModelUnavailable:
-        return True
-    return False

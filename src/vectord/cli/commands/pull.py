@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -92,10 +92,10 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         if not names:
             raise ConfigError("--url: name the models to pull")
         return _pull_onto(line, url, token, names, as_json)
-    from vectord.checkpoints.hub import find_base, is_model_folder  # noqa: PLC0415
+    from vectord.checkpoints.hub import cache_folder, find_base, is_model_folder  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
+    from vectord.checkpoints.pulling import pull  # noqa: PLC0415
     from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
-    from vectord.engine.models.puller import pull_configured  # noqa: PLC0415
     from vectord.engine.models.requested import hub_id_of  # noqa: PLC0415
 
     loaded = load_settings(line)
@@ -112,9 +112,15 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         for hub_id in names:
             if locked and hub_id not in lock:
                 raise ConfigError(f"--locked: {hub_id} is not in {path}; vectord pull without --locked adds it")
-            held_to = lock[hub_id] if locked else None
-            at = replace(config, revision=revisions[hub_id])
-            one = pull_configured(hub_id, at, required_graphs(loaded.config.device), progress, held_to)
+            one = pull(
+                hub_id,
+                revision=revisions[hub_id],
+                cache=cache_folder(config.hf_home, os.environ),
+                token=config.hf_token,
+                progress=progress,
+                graphs=required_graphs(loaded.config.device),
+                held_to=lock[hub_id] if locked else None,
+            )
             pulled.append(one)
             if not locked:  # after each model, so that a later failure loses nothing
                 lock[hub_id] = one.locked

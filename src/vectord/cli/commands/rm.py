@@ -54,7 +54,7 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
         _report(removed, as_json)
         return 0 if len(removed) == len(names) else ExitCode.FAILED
     from vectord.checkpoints import catalogue  # noqa: PLC0415
-    from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
+    from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.checkpoints.pulling import find_cached  # noqa: PLC0415
 
     config = load_settings(line).config.model
@@ -64,7 +64,6 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
     for name in config.models:
         entry = catalogue.find(name)
         hub_id = entry.hub_id if entry is not None else name
-        check_names(hub_id, None)
         cached = find_cached(hub_id, cache)
         if cached is None:
             raise ConfigError(f"model {hub_id} is not in {cache}; vectord list shows where it is")

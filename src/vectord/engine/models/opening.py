@@ -75,12 +75,12 @@ def open_models(config: Config) -> list[ModelSource]:
     return models
 
 
-def open_model(requested: RequestedModel, config: Config, located: Located | None = None) -> ModelSource:
-    """The model, as the settings change it. config: with a settled device. located: where the model is, if known.
+def open_model(requested: RequestedModel, config: Config) -> ModelSource:
+    """The model, as the settings change it. config: with a settled device.
 
     Blocks while it downloads. Raises UnreadableModel, or StartError for a backend, a dtype or settings that do not fit.
     """
-    spec = read_facts(requested, config.model, required_graphs(config.device), located)
+    spec = read_facts(requested, config.model, required_graphs(config.device))
     return _source(spec, requested.served_name, requested, config.device)
 
 
@@ -183,9 +183,7 @@ _OTHER_DECODERS = frozenset(
 )
 
 
-def read_facts(
-    requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = (), located: Located | None = None
-) -> ModelSpec:
+def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
     """The facts of the model's files, as the settings change them. graphs: patterns of ONNX files to download, too.
 
     Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
@@ -197,8 +195,7 @@ def read_facts(
     template = None if config.chat_template is None else _read_template(config.chat_template)
     try:
         revision = config.revision if lock is None or is_folder else lock.commit
-        located = located or _find(requested.model, revision, config, graphs)
-        located = _with_base(located, config, graphs)
+        located = _with_base(_find(requested.model, revision, config, graphs), config, graphs)
         spec = read_spec(
             located,
             pooling=pooling,

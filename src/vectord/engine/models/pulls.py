@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from vectord.checkpoints.pulling import Cached, Progress
 from vectord.engine.models.loading import in_own_thread
@@ -23,20 +22,13 @@ FAILURE_KEPT_S = 60.0  # in which a further request gets the failure instead of 
 PULLING = PullResult(model="", state="pulling")
 
 
-class Puller(Protocol):
-    """Implemented by puller.py."""
+@dataclass(frozen=True, slots=True)
+class Puller:
+    """How models are fetched by name: puller.py makes it of the settings."""
 
-    def check(self, name: str) -> None:
-        """Raises Forbidden and InvalidField if the settings exclude the model, without contacting the hub."""
-        ...
-
-    def fetch(self, name: str, progress: Progress) -> ModelSource:
-        """Blocks while it downloads. Raises StartError."""
-        ...
-
-    def find_cached(self, name: str) -> Cached:
-        """Raises InvalidField for a model that is not in the cache."""
-        ...
+    check: Callable[[str], None]  # raises Forbidden and InvalidField if the settings exclude it; contacts no hub
+    fetch: Callable[[str, Progress], ModelSource]  # blocks while it downloads; raises StartError
+    find_cached: Callable[[str], Cached]  # raises InvalidField for a model that is not in the cache
 
 
 @dataclass(slots=True)
@@ -79,7 +71,7 @@ class Pulls:
         if self._pulled >= MAX_PULLED:
             raise Forbidden("This server has pulled {limit} models, which is the limit.", limit=MAX_PULLED)
         progress = replace(PULLING, model=name)
-        self._last = pull_ = _Pull(name, asyncio.create_task(self._pull(self._puller, name)), progress)
+        self._last = pull_ = _Pull(name, asyncio.create_task(self._pull(name, self._puller)), progress)
         pull_.task.add_done_callback(self._ended)
         return progress
 
@@ -121,7 +113,7 @@ class Pulls:
             with suppress(asyncio.CancelledError, InvalidField):
                 await self._last.task
 
-    async def _pull(self, puller: Puller, name: str) -> str:
+    async def _pull(self, name: str, puller: Puller) -> str:
         def show(hub_id: str, done: int, total: int) -> None:
             if self._closed:
                 raise SystemExit  # in_own_thread ends the thread
