@@ -13,8 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.config_keys import OPTION
-from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.files.read import OPTION, Settings
 from vectord.checkpoints.spec import DenseActivation, ScoreActivation
 from vectord.errors import ModelUnavailable
 

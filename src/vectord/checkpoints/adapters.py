@@ -12,21 +12,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
-from vectord.checkpoints.config_keys import OPTION, Harmless, harmless, refuse_null, refuse_unread
-from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
+from vectord.checkpoints.files.read import OPTION, Settings, read_settings
 from vectord.checkpoints.files.weight import ComputedWeight
 from vectord.checkpoints.folder import ADAPTER, ModelFolder
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, ModelSpec
+from vectord.checkpoints.spec import Adapter, ModelSpec, PromptText
 from vectord.errors import ModelUnavailable
 
 ADAPTERS_LIMIT = 64
 NAME_LIMIT_CHARACTERS = 200
 RANK_LIMIT = 1024
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT_CHARACTERS)]
+_Names = Annotated[list[_Name], Meta(max_length=ADAPTERS_LIMIT)]
+_Alpha = Annotated[float, Meta(gt=0, le=1e6)]
 
 # xlm-roberta-flash saves a layer's weight as `original`, with the stacked A and B of all tasks next to it.
 _ORIGINAL = ".parametrizations.weight.original"
@@ -72,30 +77,16 @@ class Change:
 def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
     """Return the tasks of an xlm-roberta-flash, `lora_adaptations` of config.json, in order; () without any."""
     config = folder.config
-    names, prompts = config.get("lora_adaptations"), config.get("task_instructions")
+    names: list[str] = config.value("lora_adaptations", _Names, [])
+    prompts: dict[str, str] = config.value("task_instructions", dict[str, PromptText], {})
     if not names:
         return ()
-    if (
-        not isinstance(names, list)
-        or len(names) > ADAPTERS_LIMIT
-        or not all(isinstance(name, str) and 0 < len(name) <= NAME_LIMIT_CHARACTERS for name in names)
-        or len(set(names)) < len(names)
-    ):
+    if len(set(names)) < len(names) or not set(prompts) <= set(names):
         raise ModelUnavailable(
-            f"{config.path}: lora_adaptations must be at most {ADAPTERS_LIMIT} different names of at most "
-            f"{NAME_LIMIT_CHARACTERS} characters"
+            f"{config.path}: lora_adaptations must be different names, and those of task_instructions among them"
         )
-    prompts = {} if prompts is None else prompts
-    if (
-        not isinstance(prompts, dict)
-        or not set(prompts) <= set(names)
-        or not all(isinstance(text, str) and len(text) <= PROMPT_LIMIT_CHARACTERS for text in prompts.values())
-    ):
-        raise ModelUnavailable(
-            f"{config.path}: task_instructions must be texts of at most {PROMPT_LIMIT_CHARACTERS:,} characters by the "
-            "names in lora_adaptations"
-        )
-    rank, alpha = config.whole("lora_rank", 4, most=RANK_LIMIT), _alpha(config, 1)
+    refuse_null(config, "lora_alpha")
+    rank, alpha = config.whole("lora_rank", 4, most=RANK_LIMIT), config.value("lora_alpha", _Alpha, 1.0)
     return tuple(Adapter(name=name, prompt=prompts.get(name, ""), scale=alpha / rank, rank=rank) for name in names)
 
 
@@ -105,13 +96,12 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     allowed: keys that may be unknown.
     """
     config = read_settings(folder / ADAPTER, allowed=allowed)
-    kind = config.get("peft_type")
-    if kind != "LORA":
+    if (kind := config.get("peft_type")) != "LORA":
         raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
-    rank, alpha = config.whole("r", 8, most=RANK_LIMIT), _alpha(config, 8)
+    rank, alpha = config.whole("r", 8, most=RANK_LIMIT), config.value("lora_alpha", _Alpha, 8.0)
     rank_stabilized = config.flag("use_rslora", False)
     includes = _targets(config)
-    refuse_null(config, "alpha_pattern bias init_lora_weights rank_pattern")
+    refuse_null(config, "alpha_pattern bias init_lora_weights lora_alpha rank_pattern")
     refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)
@@ -129,10 +119,8 @@ def _targets(config: Settings) -> Callable[[str], bool] | None:
     Source: peft's check_target_module_exists. peft drops the tensors of other layers.
     """
     names = {key: _names(config, key) for key in ("target_modules", "exclude_modules")}
-    numbers = config.get("layers_to_transform")
-    numbers = [] if numbers is None else [numbers] if type(numbers) is int else numbers
-    if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
-        raise ModelUnavailable(f"{config.path}: layers_to_transform must be a list of whole numbers")
+    given = config.value("layers_to_transform", int | list[int], [])
+    numbers = [given] if isinstance(given, int) else given
     if "target_modules" in config.allowed:
         return None
 
@@ -151,8 +139,8 @@ def _names(config: Settings, key: str) -> list[str]:
         return []
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise ModelUnavailable(
-            f"{config.path}: {key} {repr(value)[:80]} is not supported; it must be a list of names of layers"
-            + f"; {OPTION} {key} ignores it"
+            f"{config.path}: {key} {repr(value)[:80]} is not supported; it must be a list of names of layers; "
+            f"{OPTION} {key} ignores it"
         )
     return value
 
@@ -187,14 +175,6 @@ def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
     if len(found) > ADAPTERS_LIMIT:
         raise ModelUnavailable(f"{folder.transformer}: {len(found)} folders of adapters; at most {ADAPTERS_LIMIT}")
     return tuple(read_adapter(path.name, path, folder.allowed) for path in found)
-
-
-def _alpha(config: Settings, default: float) -> float:
-    """The number by which a change is scaled."""
-    value = config.get("lora_alpha", default)
-    if type(value) not in (int, float) or not 0 < value <= 1e6:
-        raise ModelUnavailable(f"{config.path}: lora_alpha must be a number above 0 and at most 1,000,000")
-    return float(value)
 
 
 # --- tensors --------------------------------------------------------------------------------------------------

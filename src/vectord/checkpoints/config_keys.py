@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.files.read import OPTION, Settings
 from vectord.errors import ModelUnavailable
 
-OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
 REFERENCE_KEYS = Path(__file__).with_name("reference_keys.json")  # written by tests/compute/networks/reference_keys.py
 
 log = logging.getLogger("vectord.checkpoints")

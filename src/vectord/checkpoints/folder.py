@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import MODULE, OPTION, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import Settings, read_json, read_settings
+from vectord.checkpoints.files.read import OPTION, Settings, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
 from vectord.checkpoints.spec import DenseModule, Located, Pooling
 from vectord.errors import ModelUnavailable
@@ -109,16 +109,13 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         return _open_adapter(located, located.base, modules, transformer, allowed)
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
-    model_type, architectures = config.get("model_type"), config.get("architectures")
+    model_type, architectures = config.get("model_type"), config.value("architectures", tuple[str, ...], ())
     if is_module or has_table(transformer, model_type):
         model_type = STATIC
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
         raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
         config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields}, allowed)
-    listed = [] if architectures is None else architectures
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise ModelUnavailable(f"{config.path}: architectures must be a list of names")
     return ModelFolder(
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
@@ -130,7 +127,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         tokenizer=transformer,
         adapter=transformer if is_adapter else None,
         model_type=model_type,
-        architectures=tuple(listed[:_ARCHITECTURES_LIMIT]),
+        architectures=architectures[:_ARCHITECTURES_LIMIT],
         config=config,
         sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True, allowed=allowed),
         transformer_module=read_settings(_transformer_module(transformer), optional=True, allowed=allowed),
@@ -333,10 +330,7 @@ def check_normalize(module: Module, *, over: str) -> None:
 def _check_names(config: Settings, over: str) -> None:
     refuse_null(config, "module_input_name")
     for key in ("module_input_name", "module_output_name"):
-        if (name := config.get(key)) is not None and name != over and key not in config.allowed:
-            raise ModelUnavailable(
-                f"{config.path}: {key} {repr(name)[:80]} is not supported at this place; it must be {over}"
-            )
+        config.one_of(key, (None, over))
 
 
 def chain_width(width: int, modules: Collection[DenseModule]) -> int:

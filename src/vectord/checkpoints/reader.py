@@ -14,14 +14,16 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from vectord.checkpoints.adapters import find_adapters, read_adapter, read_tasks
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
-from vectord.checkpoints.config_keys import OPTION, SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.files.read import OPTION, Settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import ADAPTER, STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
@@ -37,11 +39,11 @@ from vectord.checkpoints.kinds.static import add_static
 from vectord.checkpoints.spec import (
     PAD_TOKEN_ID,
     POSITIONS_AFTER_PAD,
-    PROMPT_LIMIT_CHARACTERS,
     Adapter,
     Located,
     ModelSpec,
     Pooling,
+    PromptText,
 )
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -117,33 +119,18 @@ def _read_route(folder: ModelFolder, located: Located, choices: Choices) -> Mode
     _check_class(folder, kind)
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
     refuse_unread(folder.sentence, SENTENCE)
-    _refuse_chat(folder, spec)
-    _check_truncation(folder)
-    return spec
-
-
-def _refuse_chat(folder: ModelFolder, spec: ModelSpec) -> None:
-    """Raise ModelUnavailable if sentence-transformers would put every text into the tokenizer's chat template, which is
-    not run here. The words around a yes-or-no reranker's pairs are known."""
+    folder.tokenizer_config.one_of("truncation_side", (None, "right"))  # tokenizer.json decides all else
+    # sentence-transformers would put every text into the tokenizer's chat template, which is not run here. The words
+    # around a yes-or-no reranker's pairs are known.
     settings = folder.transformer_module
-    inputs = settings.fields.get("modality_config")  # not counted as read: refuse_unread checks the rest
+    inputs = settings.fields.get("modality_config")
     is_chat = isinstance(inputs, dict) and "message" in inputs and spec.yes_no is None
     if is_chat and "modality_config" not in settings.allowed:
         raise ModelUnavailable(
             f"{settings.path}: modality_config with message is not supported: it puts every text into a chat template; "
             f"{OPTION} modality_config reads texts without it"
         )
-
-
-def _check_truncation(folder: ModelFolder) -> None:
-    """Raise ModelUnavailable for a cut at the start as the model's own rule. tokenizer.json decides all else."""
-    settings = folder.tokenizer_config
-    side = settings.get("truncation_side")
-    if side not in (None, "right") and "truncation_side" not in folder.allowed:
-        raise ModelUnavailable(
-            f"{settings.path}: truncation_side {repr(side)[:80]} is not supported and could change the results; "
-            f"{OPTION} truncation_side ignores it"
-        )
+    return spec
 
 
 def _may_be_splade(folder: ModelFolder) -> bool:
@@ -228,12 +215,7 @@ def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
         (transformer, "transformer_task", (task,), default[1]),
         (transformer, "module_output_name", (output,), None if "modality_config" in transformer else output),
     ):
-        value = settings.get(key, unset)
-        if value not in supported and key not in settings.allowed:
-            raise ModelUnavailable(
-                f"{settings.path}: {key} {repr(value)[:80]} is not supported for these modules; supported is "
-                f"{' or '.join(supported)}"
-            )
+        settings.one_of(key, supported, unset)
     refuse_null(folder.sentence, "__version__ prompts")
     refuse_null(
         transformer,
@@ -440,10 +422,7 @@ def _max_tokens(folder: ModelFolder) -> int:
 
 
 def _given_limit(settings: Settings, key: str) -> int | None:
-    value = settings.get(key)
-    if value is not None and (type(value) not in (int, float) or not value >= 1):
-        raise ModelUnavailable(f"{settings.path}: {key} must be a number of at least 1; found {repr(value)[:80]}")
-    return _limit(value)
+    return _limit(settings.value(key, Annotated[float, Meta(ge=1)]))
 
 
 def _limit(value: Any) -> int | None:
@@ -453,6 +432,7 @@ def _limit(value: Any) -> int | None:
 # --- prompts --------------------------------------------------------------------------------------------------
 
 PROMPTS_LIMIT = 1000
+_Prompts = Annotated[dict[str, PromptText], Meta(max_length=PROMPTS_LIMIT)]
 
 
 def _prompts(folder: ModelFolder) -> Mapping[str, str]:
@@ -460,14 +440,7 @@ def _prompts(folder: ModelFolder) -> Mapping[str, str]:
 
     sentence-transformers writes empty prompts for queries and documents where a model has none.
     """
-    prompts: Any = folder.sentence.get("prompts")
-    prompts = {} if prompts is None else prompts
-    if not isinstance(prompts, dict) or len(prompts) > PROMPTS_LIMIT:
-        raise ModelUnavailable(f"{folder.sentence.path}: prompts must be an object of at most {PROMPTS_LIMIT} texts")
-    if not all(isinstance(text, str) and len(text) <= PROMPT_LIMIT_CHARACTERS for text in prompts.values()):
-        raise ModelUnavailable(
-            f"{folder.sentence.path}: each of prompts must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
-        )
+    prompts: dict[str, str] = folder.sentence.value("prompts", _Prompts, {})
     if not any(prompts.values()) and folder.entry is not None:
         return {**prompts, **folder.entry.prompts}
     return prompts
@@ -480,7 +453,7 @@ def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str
             names = ", ".join(prompts) or "none"
             raise ConfigError(f"default_prompt_name {chosen!r}: the model has no such prompt; it has {names}")
         return chosen
-    default = folder.sentence.get("default_prompt_name")
-    if default is not None and (not isinstance(default, str) or default not in prompts):
+    default: str | None = folder.sentence.value("default_prompt_name", str)
+    if default is not None and default not in prompts:
         raise ModelUnavailable(f"{folder.sentence.path}: default_prompt_name is not one of its prompts")
     return default

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
@@ -44,6 +46,7 @@ NEVER_FLOAT16 = frozenset({"embedding_gemma2", "embedding_gemma2_text", "gemma2"
 # 0.71, and no single op is the cause of the rest. No trained weights have been compared yet.
 FLOAT32_BY_DEFAULT = frozenset({"embedding_gemma2", "embedding_gemma2_text"})
 PROMPT_LIMIT_CHARACTERS = 20_000
+PromptText = Annotated[str, Meta(max_length=PROMPT_LIMIT_CHARACTERS)]
 
 # The outputs of a network, for T tokens of N texts with M pooled spans (usually one per text):
 #   dense    (M, D)  one vector per text, not normalized

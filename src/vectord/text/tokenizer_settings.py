@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from vectord.checkpoints.config_keys import OPTION
+from vectord.checkpoints.files.read import OPTION
 from vectord.checkpoints.vocabulary import read_token_settings, token_text
 from vectord.errors import ModelUnavailable
 

@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few types": ({"token_type": [1]}, "token_type must be a list of 3 numbers"),
     "merges of one part": ({"merges": ["ab"]}, "an entry that is not two parts"),
     "an end that is not there": ({"add_eos_token": True, "eos_token_id": 9}, "eos_token_id must be an id below 3"),
-    "a flag that is a number": ({"add_eos_token": 1}, "add_eos_token must be true or false"),
+    "a flag that is a number": ({"add_eos_token": 1}, "add_eos_token 1 is not supported: Expected `bool`"),
     "no scores": ({"model": "t5", "unknown_token_id": 0, "eos_token_id": 1}, "scores must be a list of 3 numbers"),
     "BERT without frame": (
         {

@@ -12,8 +12,11 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vectord.errors import ConfigError, ModelUnavailable
 
+OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
 JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
 
 
@@ -48,12 +51,28 @@ class Settings(Mapping[str, Any]):
         """Return all entries without recording them: for code that treats all keys alike."""
         return self.fields.items()
 
+    def value(self, key: str, kind: Any, default: Any = None) -> Any:
+        """Return the value at `key`, or `default` without one. kind: its type, as msgspec checks it."""
+        value = self.get(key)
+        try:
+            return default if value is None else msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise ModelUnavailable(f"{self.path}: {key} {repr(value)[:80]} is not supported: {error}") from None
+
     def flag(self, key: str, default: bool) -> bool:
         """Return the boolean at `key`, or `default` without one."""
-        value = self.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise ModelUnavailable(f"{self.path}: {key} must be true or false; found {repr(value)[:80]}")
-        return default if value is None else value
+        return bool(self.value(key, bool, default))
+
+    def one_of(self, key: str, supported: Collection[Any], default: Any = None) -> Any:
+        """Return the value at `key`, or `default` without the key, which must be `supported` unless it is allowed."""
+        value = self.get(key, default)
+        if value not in supported and key not in self.allowed:
+            names = " or ".join(str(each) for each in supported if each is not None)
+            raise ModelUnavailable(
+                f"{self.path}: {key} {repr(value)[:80]} is not supported; supported is {names}; {OPTION} {key} "
+                "ignores it"
+            )
+        return value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int) -> int:
         """Return the whole number at `key`, or `default` without one."""

@@ -13,17 +13,21 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, PromptText
 from vectord.checkpoints.vocabulary import read_vocabulary, token_text
 from vectord.errors import ModelUnavailable
 
 SKIPLIST_LIMIT = 10_000
 LENGTH_LIMIT = 2**20
+_Words = Annotated[tuple[str, ...], Meta(max_length=SKIPLIST_LIMIT)]
 
 # pylate's defaults, for folders written before it saved these settings.
 _QUERY_LENGTH = 32
@@ -55,13 +59,13 @@ def _pylate(folder: ModelFolder) -> Colbert:
     attends = config.flag("attend_to_expansion_tokens", False)
     return Colbert(
         dense_modules=_dense(folder, folder.modules[1:]),
-        query_prefix=_text(config, "query_prefix", "[Q] "),
-        document_prefix=_text(config, "document_prefix", "[D] "),
+        query_prefix=config.value("query_prefix", PromptText, "[Q] "),
+        document_prefix=config.value("document_prefix", PromptText, "[D] "),
         query_length=_length(config, "query_length", _QUERY_LENGTH),
         document_length=_length(config, "document_length", _DOCUMENT_LENGTH),
         expand_queries=expands,
         attend_to_expansion=expands and attends,
-        skiplist_words=_words(config, _PUNCTUATION),
+        skiplist_words=config.value("skiplist_words", _Words, _PUNCTUATION),
         library="pylate",
     )
 
@@ -113,14 +117,9 @@ def _expansion(folder: ModelFolder) -> Settings | None:
 
 
 def _masked_words(config: Settings) -> tuple[str, ...]:
-    if config.get("skiplist_tasks", ["document"]) != ["document"] or config.get("keep_only_token_ids") not in (
-        None,
-        [],
-    ):
-        raise ModelUnavailable(
-            f"{config.path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
-        )
-    words = _words(config, ())
+    config.one_of("skiplist_tasks", (["document"],), ["document"])
+    config.one_of("keep_only_token_ids", (None, []))
+    words: tuple[str, ...] = config.value("skiplist_words", _Words, ())
     refuse_unread(config, {})
     return words
 
@@ -174,8 +173,8 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     config = read_settings(folder.transformer / "artifact.metadata", optional=True, allowed=folder.allowed)
     colbert = Colbert(
         dense_modules=(_inline_dense(folder, spec),),
-        query_prefix=_text(config, "query_token_id", "[unused0]"),
-        document_prefix=_text(config, "doc_token_id", "[unused1]"),
+        query_prefix=config.value("query_token_id", PromptText, "[unused0]"),
+        document_prefix=config.value("doc_token_id", PromptText, "[unused1]"),
         query_length=_length(config, "query_maxlen", _QUERY_LENGTH),
         document_length=_length(config, "doc_maxlen", _DOCUMENT_LENGTH),
         expand_queries=True,
@@ -207,21 +206,3 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
 def _length(config: Settings, key: str, default: int | None) -> int | None:
     """A maximum length in tokens, with room for specials, prefix and a token."""
     return default if config.get(key) is None else config.whole(key, least=3, most=LENGTH_LIMIT)
-
-
-def _text(config: Settings, key: str, default: str) -> str:
-    text = config.get(key)
-    if text is None:
-        return default
-    if not isinstance(text, str) or len(text) > PROMPT_LIMIT_CHARACTERS:
-        raise ModelUnavailable(f"{config.path}: {key} must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters")
-    return text
-
-
-def _words(config: Settings, default: tuple[str, ...]) -> tuple[str, ...]:
-    words = config.get("skiplist_words")
-    if words is None:
-        return default
-    if not isinstance(words, list) or len(words) > SKIPLIST_LIMIT or not all(isinstance(word, str) for word in words):
-        raise ModelUnavailable(f"{config.path}: skiplist_words must be a list of at most {SKIPLIST_LIMIT:,} texts")
-    return tuple(words)

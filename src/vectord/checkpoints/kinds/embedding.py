@@ -6,6 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import POOLING, SPLADE_POOLING, refuse_null, refuse_unread
@@ -30,6 +33,7 @@ _POOLING_FLAGS: Mapping[str, str] = {
 _ORDER = "Transformer, Pooling, Dense ..., Normalize"
 _QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
+_Dimensions = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=_MATRYOSHKA_LIMIT)]
 
 
 def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
@@ -183,15 +187,11 @@ def truncate_dim_of(folder: ModelFolder) -> int | None:
 
 def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:
     """The dimensions that the model was trained to be cut to, ascending: config.json's, else the catalogue's."""
-    listed = folder.config.get("matryoshka_dimensions")
+    listed: list[int] | None = folder.config.value("matryoshka_dimensions", _Dimensions)
     if listed is None:
         known = folder.entry.matryoshka if folder.entry is not None else None
         return None if known is None else tuple(known)
-    if (
-        not isinstance(listed, list)
-        or len(listed) > _MATRYOSHKA_LIMIT
-        or not all(type(value) is int and 0 < value <= dimensions for value in listed)
-    ):
+    if max(listed, default=0) > dimensions:
         raise ModelUnavailable(f"{folder.config.path}: matryoshka_dimensions must be whole numbers up to {dimensions}")
     return tuple(sorted(set(listed)))
 
@@ -242,15 +242,8 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
     config = folder.modules[1].read_config()
-    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    for key, value, supported in (
-        ("pooling_strategy", strategy, ("max",)),
-        ("activation_function", activation, ("relu", "log1p_relu")),
-    ):
-        if value not in supported:
-            raise ModelUnavailable(
-                f"{config.path}: {key} {str(value)[:40]!r} is not supported; supported is {' or '.join(supported)}"
-            )
+    config.one_of("pooling_strategy", ("max",), "max")
+    activation = config.one_of("activation_function", ("relu", "log1p_relu"), "relu")
     refuse_unread(config, SPLADE_POOLING)
     query = folder.query
     return replace(

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
 from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import LOGIT_SCORE, OPTION, refuse_null, refuse_unread
-from vectord.checkpoints.files.read import Settings, unread_settings
+from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_null, refuse_unread
+from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
@@ -25,6 +27,8 @@ from vectord.errors import ConfigError, ModelUnavailable
 LABELS_LIMIT = 2**16  # the largest known model has 21,000
 LABEL_LIMIT_CHARACTERS = 1000
 _DEFAULT_LABELS = 2  # transformers'
+_Label = Annotated[str, Meta(max_length=LABEL_LIMIT_CHARACTERS)]
+_Labels = Annotated[dict[str, _Label], Meta(min_length=1, max_length=LABELS_LIMIT)]
 
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
 _LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
@@ -33,7 +37,7 @@ _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
 
 _ACTIVATIONS: Mapping[str, ScoreActivation] = {**ACTIVATIONS, **SOFTMAXES}
-_PROBLEMS: Mapping[object, ScoreActivation] = {
+_PROBLEMS: Mapping[str, ScoreActivation] = {
     "regression": "identity",
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
@@ -93,23 +97,17 @@ def cut_layers(spec: ModelSpec, layer: int) -> ModelSpec:
 
 def _labels(folder: ModelFolder) -> tuple[str, ...]:
     """The values of id2label, whose keys are "0", "1" ... in any order; without it LABEL_0, LABEL_1 ..."""
-    refuse_null(folder.config, "num_labels")
-    path, named, count = folder.config.path, folder.config.get("id2label"), folder.config.get("num_labels")
-    if count is not None:
-        count = folder.config.whole("num_labels", most=LABELS_LIMIT)
+    refuse_null(folder.config, "num_labels sentence_transformers")
+    count = folder.config.value("num_labels", Annotated[int, Meta(ge=1, le=LABELS_LIMIT)])
+    named = folder.config.value("id2label", _Labels)
     if named is None:
         return tuple(f"LABEL_{i}" for i in range(count or _DEFAULT_LABELS))
-    if not isinstance(named, dict) or not 0 < len(named) <= LABELS_LIMIT:
-        raise ModelUnavailable(f"{path}: id2label must be an object of 1 to {LABELS_LIMIT:,} labels")
-    labels = [named.get(str(i)) for i in range(len(named))]
-    if not all(isinstance(label, str) and len(label) <= LABEL_LIMIT_CHARACTERS for label in labels):
+    labels = tuple(named[str(i)] for i in range(len(named)) if str(i) in named)
+    if len(labels) < len(named) or count not in (None, len(labels)):
         raise ModelUnavailable(
-            f'{path}: id2label must give a text of at most {LABEL_LIMIT_CHARACTERS} characters for "0", '
-            f'"1" ... up to "{len(named) - 1}"'
+            f'{folder.config.path}: id2label must have the keys "0", "1" ... and as many labels as num_labels'
         )
-    if count is not None and count != len(labels):
-        raise ModelUnavailable(f"{path}: num_labels is {count}, and id2label names {len(labels)}")
-    return tuple(map(str, labels))
+    return labels
 
 
 def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
@@ -118,18 +116,11 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
     sentence-transformers writes a class path: next to the modules since version 6, in config.json under two names
     before.
     """
-    problem = folder.config.get("problem_type")
-    if problem is not None and (not isinstance(problem, str) or problem not in _PROBLEMS):
-        raise ModelUnavailable(
-            f"{folder.config.path}: problem_type {repr(problem)[:60]} is not supported; supported are "
-            f"{', '.join(map(str, _PROBLEMS))}"
-        )
+    problem = folder.config.one_of("problem_type", (None, *_PROBLEMS))
     if problem == "single_label_classification" and labels == 1:
         raise ModelUnavailable(f"{folder.config.path}: problem_type {problem} needs more than one label")
-    default: ScoreActivation = _PROBLEMS.get(problem, "sigmoid" if labels == 1 else "softmax")
-    inner = folder.config.get("sentence_transformers", {})
-    if not isinstance(inner, dict):
-        raise ModelUnavailable(f"{folder.config.path}: sentence_transformers must be an object")
+    default: ScoreActivation = _PROBLEMS.get(str(problem), "sigmoid" if labels == 1 else "softmax")
+    inner = folder.config.value("sentence_transformers", dict[str, Any], {})
     if "activation_fn" in inner:
         older = (folder.config, "activation_fn", inner["activation_fn"])
     else:
@@ -238,13 +229,9 @@ def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
     config = folder.modules[1].read_config()
     refuse_null(config, "module_input_name")
-    saved = (config.get("false_token_id"), config.get("true_token_id"))
-    ids = tuple(value for value in saved if _is_id(value))
-    if ids != saved[-len(template.answers) :] or saved[1] is None or (len(ids) == 1 and saved[0] is not None):
+    saved = [config.value(key, Annotated[int, Meta(ge=0, lt=2**31)]) for key in ("false_token_id", "true_token_id")]
+    ids = tuple(value for value in saved if value is not None)
+    if saved[1] is None or len(ids) != len(template.answers):
         raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must be the ids of {template.answers}")
     refuse_unread(config, LOGIT_SCORE)
     return ids
-
-
-def _is_id(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 2**31

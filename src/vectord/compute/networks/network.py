@@ -15,8 +15,8 @@ from typing import Any, Generic, cast
 
 from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.config_keys import CONFIG, OPTION, refuse_unread, transformers_reads
-from vectord.checkpoints.files.read import Settings, unread_settings
+from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
+from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.config_keys import OPTION
-from vectord.checkpoints.files.read import Settings
+from vectord.checkpoints.files.read import OPTION, Settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import Output
 from vectord.compute.networks.adapters import Adapters, LowRank
