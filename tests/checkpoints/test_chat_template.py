@@ -8,7 +8,7 @@ import pytest
 from tests.checkpoints.folders import write_json, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 
-from vectord.checkpoints.chat_template import LIMIT_BYTES
+from vectord.checkpoints.folder import TEMPLATE_LIMIT_BYTES
 from vectord.checkpoints.spec import ChatTemplate
 
 CONFIG = {
@@ -46,5 +46,5 @@ def test_the_template_does_not_change_the_vector_space(folder: Path) -> None:
 
 def test_a_template_without_end_is_refused(folder: Path) -> None:
     """Before it fills memory."""
-    (folder / "chat_template.jinja").write_bytes(b"a" * (LIMIT_BYTES + 1))
+    (folder / "chat_template.jinja").write_bytes(b"a" * (TEMPLATE_LIMIT_BYTES + 1))
     assert "chat_template.jinja: more than 1,048,576 bytes" in refusal(folder)

@@ -53,11 +53,7 @@ PEFT: Mapping[str, Harmless] = {
     # With false and null, peft leaves random numbers in chosen layers that the file has no tensors of.
     **harmless("the usual start of training", "init_lora_weights", True, "gaussian", "eva", "orthogonal"),
     **harmless("no bias is trained", "bias", "none"),
-    **harmless(
-        "off",
-        "fan_in_fan_out lora_bias use_dora use_qalora",
-        False,
-    ),
+    **harmless("off", "fan_in_fan_out lora_bias use_dora use_qalora", False),
     **harmless("none", "alpha_pattern loftq_config rank_pattern", {}),
     **harmless("none", "layers_pattern modules_to_save target_parameters", []),
 }
@@ -107,7 +103,14 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
     weights = next((path for path in files if path.is_file()), None)
     if weights is None:
         raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
-    _check_targets(weights, config, includes)
+    checkpoint = open_checkpoint((weights,))
+    layers = {match["layer"] for tensor in checkpoint if (match := _PEFT.fullmatch(tensor))}
+    checkpoint.close()
+    if includes is not None and (others := sorted(layer for layer in layers if not includes(layer))):
+        raise ModelUnavailable(
+            f"{config.path}: target_modules, exclude_modules and layers_to_transform leave out {others[0][:200]}, of "
+            f"which {weights.name} has tensors; {OPTION} target_modules ignores them"
+        )
     base = config.get("base_model_name_or_path")
     scale = alpha / (math.sqrt(rank) if rank_stabilized else rank)
     return Adapter(name=name, scale=scale, rank=rank, weights=weights, base=base if isinstance(base, str) else None)
@@ -143,17 +146,6 @@ def _names(config: Settings, key: str) -> list[str]:
             f"{OPTION} {key} ignores it"
         )
     return value
-
-
-def _check_targets(weights: Path, config: Settings, includes: Callable[[str], bool] | None) -> None:
-    checkpoint = open_checkpoint((weights,))
-    layers = {match["layer"] for name in checkpoint if (match := _PEFT.fullmatch(name))}
-    checkpoint.close()
-    if includes is not None and (others := sorted(layer for layer in layers if not includes(layer))):
-        raise ModelUnavailable(
-            f"{config.path}: target_modules, exclude_modules and layers_to_transform leave out {others[0][:200]}, of "
-            f"which {weights.name} has tensors; {OPTION} target_modules ignores them"
-        )
 
 
 def is_made_for(adapter: Adapter, spec: ModelSpec) -> bool:

@@ -109,10 +109,7 @@ _BGE_JUDGE = YesNo(
 # A classifier gives the score.
 _BGE_LAYERWISE = replace(_BGE_JUDGE, prefix="<s>")
 _NEMOTRON_TEMPLATE = YesNo(
-    prefix="<|begin_of_text|>",
-    body="question:{query} \n \n passage:{document}",
-    suffix="",
-    shares_prefix=False,
+    prefix="<|begin_of_text|>", body="question:{query} \n \n passage:{document}", suffix="", shares_prefix=False
 )
 
 _reranker = partial(Entry, task="rerank", kinds=("scores",))
@@ -133,7 +130,6 @@ _ms_marco = partial(_reranker, model_type="bert", max_tokens=512)
 # JinaBERT, although config.json says bert: ALiBi instead of a position table, and a gated MLP.
 _jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean")
 _jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192)
-_jina_v2_reranker = partial(_reranker, model_type="xlm-roberta")
 _E5_PROMPTS = {"query": "query: ", "document": "passage: "}
 _e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS)
 _nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS)
@@ -146,9 +142,7 @@ _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _potion = partial(Entry, model_type="model2vec", max_tokens=512, pooling="mean")
 _static = partial(Entry, model_type="static", dimensions=1024, pooling="mean", matryoshka=(32, 64, 128, 256, 512, 1024))
 _t5 = partial(Entry, model_type="t5", dimensions=768, pooling="mean")
-_nemotron = partial(
-    Entry, model_type="llama_bidirec", pooling="mean", prompts={"query": "query: ", "document": "passage: "}
-)
+_nemotron = partial(Entry, model_type="llama_bidirec", pooling="mean", prompts=_E5_PROMPTS)
 _pplx = partial(Entry, model_type="bidirectional_pplx_qwen3", max_tokens=32_768, pooling="mean", matryoshka=None)
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 
@@ -208,16 +202,10 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("sentence-transformers/paraphrase-albert-small-v2", model_type="albert", dimensions=768, pooling="mean"),
     # NVIDIA, Voyage
     _nemotron(
-        "nvidia/llama-nemotron-embed-1b-v2",
-        dimensions=2048,
-        max_tokens=8192,
-        matryoshka=(384, 512, 768, 1024, 2048),
+        "nvidia/llama-nemotron-embed-1b-v2", dimensions=2048, max_tokens=8192, matryoshka=(384, 512, 768, 1024, 2048)
     ),
     _judge(
-        "nvidia/llama-nemotron-rerank-1b-v2",
-        model_type="llama_bidirec",
-        max_tokens=8192,
-        yes_no=_NEMOTRON_TEMPLATE,
+        "nvidia/llama-nemotron-rerank-1b-v2", model_type="llama_bidirec", max_tokens=8192, yes_no=_NEMOTRON_TEMPLATE
     ),
     Entry(
         "voyageai/voyage-4-nano",
@@ -301,7 +289,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _colbert("LiquidAI/LFM2.5-ColBERT-350M", model_type="lfm2", dimensions=128),
     _colbert("LiquidAI/LFM2-ColBERT-350M", model_type="lfm2", dimensions=128),
     # Jina
-    _jina_v2_reranker("jinaai/jina-reranker-v2-base-multilingual"),
+    _reranker("jinaai/jina-reranker-v2-base-multilingual", model_type="xlm-roberta"),
     Entry("jinaai/jina-embeddings-v3", model_type="xlm-roberta", dimensions=1024, pooling="mean"),
     _colbert("jinaai/jina-colbert-v2", model_type="xlm-roberta", dimensions=128),
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
@@ -429,6 +417,12 @@ _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
 def find(name: str) -> Entry | None:
     """Return the entry with this name, ignoring case and Ollama's default tag; None if there is none."""
     return _BY_NAME.get(name.lower().removesuffix(":latest"))
+
+
+def hub_id_of(name: str) -> str:
+    """Return the hub id of a known model; other names unchanged."""
+    entry = find(name)
+    return name if entry is None else entry.hub_id
 
 
 def other_names(name: str) -> tuple[str, ...]:

@@ -144,41 +144,28 @@ CONFIG: Mapping[str, Harmless] = {
 
 # Arguments of from_pretrained that select files, speed or memory; default_task is read with the adapters.
 _LOADING = frozenset(
-    {
-        "attn_implementation",
-        "cache_dir",
-        "default_task",
-        "device_map",
-        "dtype",
-        "local_files_only",
-        "low_cpu_mem_usage",
-        "revision",
-    }
-    | {"token", "torch_dtype", "trust_remote_code", "unpad_inputs", "use_fast", "use_memory_efficient_attention"}
+    {"attn_implementation", "cache_dir", "default_task", "device_map", "dtype", "local_files_only"}
+    | {"low_cpu_mem_usage", "revision", "token", "torch_dtype", "trust_remote_code", "unpad_inputs", "use_fast"}
+    | {"use_memory_efficient_attention"}
 )
 _ARGUMENTS = Harmless("loading only", lambda value: isinstance(value, dict) and value.keys() <= _LOADING)
 _TEXT_MODALITIES = tuple({"method": "forward", "method_output_name": name} for name in ("last_hidden_state", "logits"))
 _OTHER_INPUTS = frozenset({"audio", "chat_template", "image", "video"})
 
 TRANSFORMER_MODULE: Mapping[str, Harmless] = {
-    "backend": Harmless("the operator chooses the backend"),
-    "cache_dir": Harmless("a folder on the machine of the author"),
-    "config_args": _ARGUMENTS,
-    "config_kwargs": _ARGUMENTS,
-    "max_seq_length": Harmless("read, except for ColBERT models: pylate overwrites it for every batch"),
+    **harmless("the operator chooses the backend", "backend"),
+    **harmless("a folder on the machine of the author", "cache_dir"),
+    **harmless("read, except for ColBERT models: pylate overwrites it for every batch", "max_seq_length"),
+    **harmless("speed only", "unpad_inputs"),
+    **dict.fromkeys(("config_args", "config_kwargs", "model_args", "model_kwargs", "processor_kwargs"), _ARGUMENTS),
+    **dict.fromkeys(("tokenizer_args", "tokenizer_kwargs"), _ARGUMENTS),
     "modality_config": Harmless(
         "the usual input for texts", lambda value: isinstance(value, dict) and value.get("text") in _TEXT_MODALITIES
     ),
-    "model_args": _ARGUMENTS,
-    "model_kwargs": _ARGUMENTS,
     "processing_kwargs": Harmless(
         "for inputs other than plain texts",
         lambda value: isinstance(value, dict) and {key for key, given in value.items() if given} <= _OTHER_INPUTS,
     ),
-    "processor_kwargs": _ARGUMENTS,
-    "tokenizer_args": _ARGUMENTS,
-    "tokenizer_kwargs": _ARGUMENTS,
-    "unpad_inputs": Harmless("speed only"),
 }
 
 # --- config_sentence_transformers.json ------------------------------------------------------------------------
@@ -202,19 +189,3 @@ MODULE: Mapping[str, Harmless] = {
         lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     ),
 }
-
-# --- other modules --------------------------------------------------------------------------------------------
-
-_WIDTH = Harmless("the network's own width is used", lambda value: type(value) is int)
-POOLING: Mapping[str, Harmless] = {
-    "embedding_dimension": _WIDTH,
-    "word_embedding_dimension": _WIDTH,
-    **{
-        f"pooling_mode_{flag}": Harmless("pooling_mode replaces it")
-        for flag in ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
-    },
-    "pooling_mode_lasttoken": Harmless("pooling_mode replaces it"),
-}
-SPLADE_POOLING: Mapping[str, Harmless] = {"embedding_dimension": _WIDTH, "word_embedding_dimension": _WIDTH}
-SPARSE_TABLE: Mapping[str, Harmless] = {"frozen": Harmless("training only")}
-LOGIT_SCORE: Mapping[str, Harmless] = {"module_input_name": Harmless("the usual name", one_of("causal_logits"))}

@@ -39,7 +39,7 @@ def fingerprint(spec: ModelSpec) -> str:
     Samples of 2 MB distinguish checkpoints that were trained separately; reading whole files would take seconds.
     """
     digest = hashlib.sha256(_facts(spec))
-    for path in _files(spec):
+    for path in files_of(spec):
         try:
             _sample(digest, path)
         except OSError as error:
@@ -60,7 +60,9 @@ def _facts(spec: ModelSpec) -> bytes:
         if spec.query is not None:
             facts["query"] = spec.query.fingerprint
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
-        return json.dumps(facts, sort_keys=True, default=_plain).encode()
+        return json.dumps(
+            facts, sort_keys=True, default=lambda value: sorted(value) if isinstance(value, frozenset) else None
+        ).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
 
@@ -76,7 +78,8 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, frozenset) else None
 
 
-def _files(spec: ModelSpec) -> Iterator[Path]:
+def files_of(spec: ModelSpec) -> Iterator[Path]:
+    """Yield the weights and the tokenizer, in the order of the fingerprint; not those of `query`."""
     yield from spec.weights
     yield spec.tokenizer
     settings = spec.tokenizer.with_name("tokenizer_config.json")  # tokenizer.json contains them, vocab.txt does not

@@ -18,9 +18,10 @@ from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import OPTION, Settings, read_json, read_settings
+from vectord.checkpoints.files.read import OPTION, Settings, read_bytes, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
-from vectord.checkpoints.spec import DenseModule, Located, Pooling
+from vectord.checkpoints.spec import ChatTemplate, DenseModule, Located, Pooling
+from vectord.checkpoints.vocabulary import token_text
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
@@ -32,6 +33,8 @@ WIDTH_LIMIT = 2**20
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ARCHITECTURES_LIMIT = 16
 ADAPTER = "adapter_config.json"  # peft's
+TEMPLATE_LIMIT_BYTES = 2**20  # the longest known template has 25 kB
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 # The last words of the class paths.
 _KINDS = (
@@ -70,7 +73,8 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    root: Path
+    located: Located
+    root: Path  # usually the located folder
     name: str  # the last part of the model's id, in lower case
     entry: catalogue.Entry | None  # the catalogue's entry of that id
     modules: tuple[Module, ...] = ()  # of modules.json, or of its Router's document route; () without one
@@ -117,6 +121,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
         config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields}, allowed)
     return ModelFolder(
+        located=located,
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
         entry=entry,
@@ -154,25 +159,17 @@ def _open_adapter(
     model = open_folder(base, allowed)
     if model.query is not None or model.has_query_network:
         raise ModelUnavailable(f"{adapter / ADAPTER}: its base model is a Router, of which an adapter is not supported")
-    sentence, own_module = located.folder / "config_sentence_transformers.json", _transformer_module(adapter)
-    has_tokenizer = any((adapter / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-    tokenizer = adapter if has_tokenizer else model.tokenizer
-    return replace(
-        model,
-        root=located.folder if modules else model.root,
-        modules=modules or model.modules,
-        tokenizer=tokenizer,
-        adapter=adapter,
-        sentence=read_settings(sentence, allowed=allowed) if sentence.is_file() else model.sentence,
-        transformer_module=(
-            read_settings(own_module, allowed=allowed) if own_module.is_file() else model.transformer_module
-        ),
-        tokenizer_config=(
-            read_settings(adapter / "tokenizer_config.json", optional=True, allowed=allowed)
-            if has_tokenizer
-            else model.tokenizer_config
-        ),
-    )
+    paths = {
+        "sentence": located.folder / "config_sentence_transformers.json",
+        "transformer_module": _transformer_module(adapter),
+    }
+    own: dict[str, Any] = {name: read_settings(path, allowed=allowed) for name, path in paths.items() if path.is_file()}
+    if any((adapter / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+        tokenizer_config = read_settings(adapter / "tokenizer_config.json", optional=True, allowed=allowed)
+        own |= {"tokenizer": adapter, "tokenizer_config": tokenizer_config}
+    if modules:
+        own |= {"root": located.folder, "modules": modules}
+    return replace(model, located=located, adapter=adapter, **own)
 
 
 def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
@@ -181,6 +178,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
     entries = (catalogue.find(name) for name in (located.model_id, *model.names))
     nothing = Settings(located.folder, {}, allowed)
     return ModelFolder(
+        located=located,
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
         entry=next(
@@ -207,6 +205,24 @@ def has_table(folder: Path, model_type: object) -> bool:
     return model_type == "model2vec" or (
         model_type is None and file.is_file() and "embeddings" in open_checkpoint((file,))
     )
+
+
+def read_chat_template(folder: ModelFolder, operators: str | None = None) -> ChatTemplate | None:
+    """The operator's template, else that of chat_template.jinja, else that of tokenizer_config.json, where one of
+    several is called default. It is never run here."""
+    path, text = folder.tokenizer / "chat_template.jinja", folder.tokenizer_config.fields.get("chat_template")
+    if operators is not None:
+        text = operators
+    elif path.exists():
+        text = read_bytes(path, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
+    elif isinstance(text, list):
+        named = (each for each in text if isinstance(each, dict) and each.get("name") == "default")
+        text = next(named, {}).get("template")
+    if not isinstance(text, str):
+        return None
+    files = read_settings(folder.tokenizer / "special_tokens_map.json", optional=True), folder.tokenizer_config
+    tokens = {name: content for file in files for name in _TOKENS if (content := token_text(file.fields.get(name)))}
+    return ChatTemplate(text, tokens)
 
 
 # --- modules.json ---------------------------------------------------------------------------------------------

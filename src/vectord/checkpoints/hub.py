@@ -137,50 +137,44 @@ def _local(name: str) -> Located | None:
     if name.startswith(ollama.PREFIX):
         path: Path | None = ollama.find_blob(name.removeprefix(ollama.PREFIX), os.environ)
     else:
-        path = _local_path(name)
-    return None if path is None else Located(folder=path, model_id=model_id_of(name), revision=None, source="folder")
-
-
-def model_id_of(name: str) -> str:
-    """The model id of the folder, GGUF file or Ollama model `name`, which may be missing; a hub id is its own."""
-    if name.startswith(ollama.PREFIX):
-        return name.removeprefix(ollama.PREFIX)
-    if not _may_be_path(name):
-        return name
-    path = _expanded(name)
-    if path.suffix == gguf_file.SUFFIX:
-        return path.stem
-    is_local = _must_be_path(name) or is_model_folder(path) or gguf_file.is_gguf(path)
-    return path.resolve().name if is_local else name
-
-
-def _may_be_path(name: str) -> bool:
-    return bool(name) and "\0" not in name and "://" not in name
-
-
-def _must_be_path(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or "\\" in name or Path(name).is_absolute()
-
-
-def _expanded(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no such user
-        return Path(name)
-
-
-def _local_path(name: str) -> Path | None:
-    if not _may_be_path(name):
+        path = _path_of(name)
+    if path is None:
         return None
-    path = _expanded(name)
     if is_model_folder(path) or gguf_file.is_gguf(path):
-        return path
+        return Located(folder=path, model_id=model_id_of(name), revision=None, source="folder")
     if _must_be_path(name) or name.endswith(gguf_file.SUFFIX):
         why = "has no config.json and no adapter_config.json" if path.is_dir() else "is not a folder or GGUF file"
         raise ModelUnavailable(
             f"model {name} {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
         )
     return None
+
+
+def model_id_of(name: str) -> str:
+    """The model id of the folder, GGUF file or Ollama model `name`, which may be missing; a hub id is its own."""
+    if name.startswith(ollama.PREFIX):
+        return name.removeprefix(ollama.PREFIX)
+    path = _path_of(name)
+    if path is None:
+        return name
+    if path.suffix == gguf_file.SUFFIX:
+        return path.stem
+    is_local = _must_be_path(name) or is_model_folder(path) or gguf_file.is_gguf(path)
+    return path.resolve().name if is_local else name
+
+
+def _path_of(name: str) -> Path | None:
+    """The path that the name may be; None for a URL."""
+    if not name or "\0" in name or "://" in name:
+        return None
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user
+        return Path(name)
+
+
+def _must_be_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or "\\" in name or Path(name).is_absolute()
 
 
 def is_model_folder(path: Path) -> bool:
@@ -217,9 +211,13 @@ def _download(
     hub_id: str, revision: str | None, cache: Path, token: str | None, graphs: Sequence[str], *, cached: Path | None
 ) -> Path:
     """The snapshot after fetching its missing files; `cached` if they cannot be fetched."""
+
+    def show(hub_id: str, done: int, total: int) -> None:
+        progress.info(hub_id, extra={"progress": (done, total)})
+
     log.info("downloading %s to %s", hub_id, cache)
     try:
-        return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs, progress=_show).folder
+        return pull(hub_id, revision=revision, cache=cache, token=token, graphs=graphs, progress=show).folder
     except PullFailed as error:
         if cached:
             log.warning("%s: using the cached files, since %s", hub_id, error.failure)
@@ -228,10 +226,6 @@ def _download(
             f"model {hub_id} is neither a folder nor in {cache}, and {error.failure}; a folder may also be given by "
             "its path"
         ) from error
-
-
-def _show(hub_id: str, done: int, total: int) -> None:
-    progress.info(hub_id, extra={"progress": (done, total)})
 
 
 def _commit(snapshot: Path) -> str | None:

@@ -17,7 +17,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from vectord.checkpoints import catalogue
 from vectord.checkpoints.snapshot import DOWNLOADED
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -92,12 +91,6 @@ def _stanza(model: LockedModel) -> str:
     return (
         f"\n[[models]]\nmodel = {json.dumps(model.model)}\ncommit = {json.dumps(model.commit)}\nfiles = [\n{files}]\n"
     )
-
-
-def locked(lock: Lock, name: str) -> LockedModel | None:
-    """Return the locked model that the operator calls `name`."""
-    entry = catalogue.find(name)
-    return lock.get(entry.hub_id if entry is not None else name)
 
 
 def check_folder(folder: Path, model: LockedModel, read: Iterable[Path] = ()) -> None:

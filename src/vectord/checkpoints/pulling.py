@@ -24,8 +24,6 @@ from vectord.config.sources import without_password
 from vectord.errors import ModelUnavailable, plain_reason
 from vectord.housekeeping import Housekeeping
 
-CHUNK_BYTES = 2**20
-
 Progress = Callable[[str, int, int], None]  # hub id, bytes on this machine, bytes of the model
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
@@ -246,10 +244,9 @@ def _matches(path: Path, file: _RemoteFile) -> bool:
         return False
     if file.sha256 is not None:
         return file_sha256(path) == file.sha256
-    digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
+    head = f"blob {file.size_bytes}\0".encode()
     with path.open("rb") as content:
-        while chunk := content.read(CHUNK_BYTES):
-            digest.update(chunk)
+        digest = hashlib.file_digest(content, lambda: hashlib.sha1(head, usedforsecurity=False))
     return digest.hexdigest() == file.blob
 
 

@@ -11,21 +11,21 @@ in the folder is executed or imported, not even code that `auto_map` names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
 from vectord.checkpoints.adapters import find_adapters, read_adapter, read_tasks
-from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import OPTION, Settings
-from vectord.checkpoints.fingerprint import fingerprint
-from vectord.checkpoints.folder import ADAPTER, STATIC, ModelFolder, open_folder, wrong_order
+from vectord.checkpoints.files.read import OPTION
+from vectord.checkpoints.fingerprint import files_of, fingerprint
+from vectord.checkpoints.folder import ADAPTER, STATIC, ModelFolder, open_folder, read_chat_template, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
 from vectord.checkpoints.kinds.scores import (
@@ -36,15 +36,7 @@ from vectord.checkpoints.kinds.scores import (
     is_yes_no,
 )
 from vectord.checkpoints.kinds.static import add_static
-from vectord.checkpoints.spec import (
-    PAD_TOKEN_ID,
-    POSITIONS_AFTER_PAD,
-    Adapter,
-    Located,
-    ModelSpec,
-    Pooling,
-    PromptText,
-)
+from vectord.checkpoints.spec import PAD_TOKEN_ID, POSITIONS_AFTER_PAD, Adapter, Located, ModelSpec, Pooling, PromptText
 from vectord.errors import ConfigError, ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
@@ -78,10 +70,12 @@ def read_spec(
     """
     allowed = frozenset(allow_unknown)
     folder = open_folder(located, allowed)
-    choices = Choices(pooling, default_prompt_name, task, is_splade)
-    spec = _read_route(folder, located, choices)
+    read = partial(
+        _read_route, pooling=pooling, default_prompt_name=default_prompt_name, task=task, chosen_splade=is_splade
+    )
+    spec = read(folder)
     if folder.has_query_network:
-        queries = _read_route(open_folder(located, allowed, "query"), located, choices)
+        queries = read(open_folder(located, allowed, "query"))
         if {"dense"} != (spec.outputs & queries.outputs) - {"tokens"} or spec.dimensions != queries.dimensions:
             raise ModelUnavailable(
                 f"{located.folder / 'router_config.json'}: two networks are supported where both make dense vectors of "
@@ -98,22 +92,31 @@ def read_spec(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """The operator's: arguments of `read_spec`."""
-
-    pooling: Pooling | None
-    default_prompt_name: str | None
-    task: TaskChoice
-    is_splade: bool
-
-
-def _read_route(folder: ModelFolder, located: Located, choices: Choices) -> ModelSpec:
-    task = choices.task
-    kind: ModelKind = "splade" if choices.is_splade and _may_be_splade(folder) else find_kind(folder, task)
-    if kind == "embed" and choices.pooling is None and task == "auto":
-        _refuse_guess(folder)
-    spec = _add_kind(folder, _common_facts(folder, located, choices.default_prompt_name), kind, choices.pooling)
+def _read_route(
+    folder: ModelFolder, pooling: Pooling | None, default_prompt_name: str | None, task: TaskChoice, chosen_splade: bool
+) -> ModelSpec:
+    may_be_splade = not folder.modules and folder.is_saved_as("ForMaskedLM")
+    kind: ModelKind = "splade" if chosen_splade and may_be_splade else find_kind(folder, task)
+    is_guess = kind == "embed" and pooling is None and task == "auto" and folder.entry is None
+    if is_guess and may_be_splade and not has_pooling(folder):
+        raise ModelUnavailable(
+            f"{folder.config.path}: a masked-language model makes sparse vectors (SPLADE) or dense ones, and no file "
+            "says which: set --pooling splade, or for dense vectors --pooling mean, cls, last or max"
+        )
+    spec = _common_facts(folder, default_prompt_name)
+    match kind:
+        case "embed":
+            spec = add_token_classifier(folder, add_embedding(folder, spec, pooling))
+        case "static":
+            spec = add_static(folder, spec, pooling)
+        case "colbert":
+            spec = add_colbert(folder, spec)
+        case "splade":
+            spec = add_splade(folder, spec)
+        case "classify":
+            spec = add_classifier(folder, spec)
+        case "yes-no":
+            spec = add_yes_no(folder, spec)
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
     _check_class(folder, kind)
@@ -133,20 +136,6 @@ def _read_route(folder: ModelFolder, located: Located, choices: Choices) -> Mode
     return spec
 
 
-def _may_be_splade(folder: ModelFolder) -> bool:
-    return not folder.modules and folder.is_saved_as("ForMaskedLM")
-
-
-def _refuse_guess(folder: ModelFolder) -> None:
-    """Raise ModelUnavailable for an unknown masked-language model without modules.json and pooling: it may be a
-    SPLADE."""
-    if _may_be_splade(folder) and folder.entry is None and not has_pooling(folder):
-        raise ModelUnavailable(
-            f"{folder.config.path}: a masked-language model makes sparse vectors (SPLADE) or dense ones, and no file "
-            "says which: set --pooling splade, or for dense vectors --pooling mean, cls, last or max"
-        )
-
-
 SHOWN_FILES = 5
 # Copies of the weights for other programs, which are chosen by the backend.
 _COPIES = frozenset({"onnx", "openvino", "original"})
@@ -157,8 +146,8 @@ def unread_files(spec: ModelSpec) -> list[str]:
     paths in that folder. Copies of the weights for other programs are left out."""
     if not spec.folder.is_dir():  # a GGUF file
         return []
-    read = set(_paths_in(spec))
-    read |= {path.parent / ADAPTER for path in read} | {spec.folder / "modules.json"}
+    read = {spec.folder / "modules.json", *files_of(spec), *(() if spec.query is None else files_of(spec.query))}
+    read |= {path.parent / ADAPTER for path in read}
     names = ("*.safetensors", ADAPTER, "modules.json")
     adapter = None if spec.merged is None else spec.merged.weights
     folders = {spec.folder}
@@ -173,18 +162,6 @@ def unread_files(spec: ModelSpec) -> list[str]:
     )
     places = (path.relative_to(folder) for folder, path in found if path not in read)
     return sorted(place.as_posix() for place in places if place.parts[0] not in _COPIES)
-
-
-def _paths_in(value: object) -> Iterator[Path]:
-    """The paths in a spec and in its parts."""
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _paths_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _paths_in(getattr(value, field.name))
 
 
 # sentence-transformers' class of each kind of model, or pylate's; the task of its Transformer module, and its output.
@@ -218,8 +195,7 @@ def _check_class(folder: ModelFolder, kind: ModelKind) -> None:
         settings.one_of(key, supported, unset)
     refuse_null(folder.sentence, "__version__ prompts")
     refuse_null(
-        transformer,
-        "modality_config model_args tokenizer_args config_args model_kwargs processor_kwargs config_kwargs",
+        transformer, "modality_config model_args tokenizer_args config_args model_kwargs processor_kwargs config_kwargs"
     )
 
 
@@ -239,16 +215,15 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
         # A language model can do either; the operator chooses.
         return "embed" if task == "embed" else "classify" if has_layer_heads(folder) else "yes-no"
-    if folder.model_type == STATIC:
-        kind: ModelKind = "static"
-    else:
-        kind = _kind_by_modules(folder) if folder.modules else _kind_by_config(folder)
+    kind = _kind_of(folder)
     if kind not in _KINDS[task]:
         raise ConfigError(f"task {task}: {folder.root} holds a model of another kind ({kind})")
     return kind
 
 
-def _kind_by_modules(folder: ModelFolder) -> ModelKind:
+def _kind_of(folder: ModelFolder) -> ModelKind:
+    if folder.model_type == STATIC:
+        return "static"
     kinds = [module.kind for module in folder.modules]
     if "SpladePooling" in kinds:
         return "splade"
@@ -260,11 +235,7 @@ def _kind_by_modules(folder: ModelFolder) -> ModelKind:
         if folder.is_saved_as("ForSequenceClassification"):
             return "classify"
         raise wrong_order(folder.root, folder.modules, supported="Transformer, Pooling, Dense ..., Normalize")
-    return "colbert"
-
-
-def _kind_by_config(folder: ModelFolder) -> ModelKind:
-    if folder.is_saved_as("HF_ColBERT"):
+    if folder.modules or folder.is_saved_as("HF_ColBERT"):
         return "colbert"
     if folder.is_saved_as("ForSequenceClassification") or has_layer_heads(folder):
         return "classify"
@@ -275,22 +246,6 @@ def _kind_by_config(folder: ModelFolder) -> ModelKind:
     return "embed"
 
 
-def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: ModelKind, pooling: Pooling | None) -> ModelSpec:
-    match kind:
-        case "embed":
-            return add_token_classifier(folder, add_embedding(folder, spec, pooling))
-        case "static":
-            return add_static(folder, spec, pooling)
-        case "colbert":
-            return add_colbert(folder, spec)
-        case "splade":
-            return add_splade(folder, spec)
-        case "classify":
-            return add_classifier(folder, spec)
-        case "yes-no":
-            return add_yes_no(folder, spec)
-
-
 # --- facts of every model -------------------------------------------------------------------------------------
 
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # bert and most; distilbert; t5; gpt2 and nomic
@@ -299,7 +254,7 @@ _WIDTH_LIMIT = 2**17
 _WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made from vocab.txt alone (vocabulary.py)
 
 
-def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
+def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> ModelSpec:
     """The facts that every kind of model has; outputs and fingerprint are still empty."""
     tasks = read_tasks(folder)
     adapters = (*tasks, *find_adapters(folder))
@@ -309,10 +264,10 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
     weights = find_weight_files(folder.transformer)
     _refuse_quantized(folder, weights)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.
-    known = None if located.source == "folder" or folder.adapter is not None else folder.entry
+    known = None if folder.located.source == "folder" or folder.adapter is not None else folder.entry
     return ModelSpec(
-        model_id=located.model_id,
-        revision=located.revision,
+        model_id=folder.located.model_id,
+        revision=folder.located.revision,
         folder=folder.root,
         config=folder.config,
         model_type=folder.model_type,
@@ -398,6 +353,7 @@ _POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic (takes prec
 _BY_DISTANCE = frozenset({"mt5", "t5"})  # no table of positions; n_positions of their files is unread by the class
 _NO_LIMIT = 2**20  # transformers writes 1e30 for "no limit"
 _DEFAULT_MAX_TOKENS = 512
+_Limit = Annotated[float, Meta(ge=1)]
 
 
 def _max_tokens(folder: ModelFolder) -> int:
@@ -409,9 +365,9 @@ def _max_tokens(folder: ModelFolder) -> int:
     if positions is not None and folder.model_type in POSITIONS_AFTER_PAD and not is_rotary:
         pad = folder.config.get("pad_token_id")
         positions -= 1 + (pad if type(pad) is int and pad >= 0 else PAD_TOKEN_ID)
-    own = None if keeps_own_lengths(folder) else _given_limit(folder.transformer_module, "max_seq_length")
+    own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.value("max_seq_length", _Limit))
     older = "model_max_length" not in folder.tokenizer_config
-    own = own or _given_limit(folder.tokenizer_config, "max_len" if older else "model_max_length")
+    own = own or _limit(folder.tokenizer_config.value("max_len" if older else "model_max_length", _Limit))
     limits = [limit for limit in (own, positions) if limit is not None]
     if not limits:
         log.warning("%s has no maximum length: using %d tokens", folder.root, _DEFAULT_MAX_TOKENS)
@@ -419,10 +375,6 @@ def _max_tokens(folder: ModelFolder) -> int:
     if max_tokens < 1:
         raise ModelUnavailable(f"{folder.config.path}: max_position_embeddings leaves no room for a token")
     return max_tokens
-
-
-def _given_limit(settings: Settings, key: str) -> int | None:
-    return _limit(settings.value(key, Annotated[float, Meta(ge=1)]))
 
 
 def _limit(value: Any) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
-from vectord.checkpoints.config_keys import SPARSE_TABLE, refuse_unread
+from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, vocab_txt_json
 from vectord.errors import ModelUnavailable
@@ -34,7 +34,8 @@ def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
         raise ModelUnavailable(f"{path}: types, structure and parameters must be objects")
     refuse_unread(settings, {})
     routes = {
-        str(name)[:40]: [_module(path, types, place) for place in _listed(places)] for name, places in structure.items()
+        str(name)[:40]: [_module(path, types, place) for place in (places[:8] if isinstance(places, list) else ())]
+        for name, places in structure.items()
     }
     if routes.keys() != {"query", "document"} or not all(routes.values()):
         raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
@@ -56,7 +57,7 @@ def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: f
     tokenizer, max_tokens: of the documents.
     """
     settings = read_settings(place / "config.json", optional=True, allowed=allowed)
-    refuse_unread(settings, SPARSE_TABLE)
+    refuse_unread(settings, harmless("training only", "frozen"))
     _check_tokenizer(place / tokenizer.name, tokenizer, max_tokens)
     file, *others = find_weights(place)
     tensors = open_checkpoint((file,))
@@ -67,10 +68,6 @@ def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: f
     if foreign := sorted(shapes.keys() - {WEIGHT}):
         raise ModelUnavailable(f"{file}: tensor {foreign[0][:100]} is not one of a {TABLE}")
     return file
-
-
-def _listed(places: object) -> Sequence[Any]:
-    return places[:8] if isinstance(places, list) else ()
 
 
 def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, str]:

@@ -111,7 +111,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a long text": (header(keys=1) + KEY + struct.pack("<IQ", 8, 2**62), f"k has {2**62:,} bytes; the limit is"),
     "a text after the end": (header(keys=1) + KEY + struct.pack("<IQ", 8, TEXT_LIMIT_BYTES), "k is cut off"),
     "no UTF-8": (header(keys=1) + KEY + struct.pack("<I", 8) + text(b"\xff"), "k is not UTF-8"),
-    "an unknown type": (header(keys=1) + KEY + struct.pack("<I", 13), "k has a value of the unknown type 13"),
+    "an unknown type": (header(keys=1) + KEY + struct.pack("<I", 13), "k has values of the type 13"),
     "countless texts": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 8, 2**60), f"is {ITEMS_LIMIT:,}"),
     "texts after the end": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 8, 1000), "k is cut off"),
     "a text in a list without end": (
@@ -119,7 +119,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "k is cut off",
     ),
     "countless numbers": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 4, 2**62), "k is cut off"),
-    "lists in a list": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 9, 1), "k is a list of the type 9"),
+    "lists in a list": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 9, 1), "k has values of the type 9"),
     "no boolean": (header(keys=1) + KEY + struct.pack("<IB", 7, 2), "k is neither true nor false"),
     "a key twice": (header(keys=2) + 2 * (KEY + struct.pack("<IB", 7, 1)), "k occurs twice"),
     "an alignment of 3": (header(keys=1) + text(b"general.alignment") + struct.pack("<II", 4, 3), "a power of two"),

@@ -138,7 +138,11 @@ class _Header:
             if key in metadata:
                 raise self._refuse("occurs twice")
             metadata[key] = self._value(self._whole("<I"))
-        return GgufFile(metadata, self._tensors(tensors, self._alignment(metadata)))
+        alignment = metadata.get("general.alignment", ALIGNMENT)
+        if type(alignment) is not int or not 0 < alignment <= _ALIGNMENT_LIMIT or alignment & (alignment - 1):
+            self._field = "general.alignment"
+            raise self._refuse(f"must be a power of two up to {_ALIGNMENT_LIMIT}")
+        return GgufFile(metadata, self._tensors(tensors, alignment))
 
     # --- metadata ---------------------------------------------------------------------------------------------
 
@@ -146,19 +150,13 @@ class _Header:
         if kind == _TEXT:
             return self._text(TEXT_LIMIT_BYTES)
         if kind == _LIST:
-            return self._list(self._whole("<I"), self._whole("<Q"))
-        if kind not in _NUMBERS:
-            raise self._refuse(f"has a value of the unknown type {kind}")
+            kind, count = self._whole("<I"), self._whole("<Q")
+            return self._texts(count) if kind == _TEXT else self._numbers(kind, count)
         return self._numbers(kind, 1)[0].item()
 
-    def _list(self, kind: int, count: int) -> list[str] | npt.NDArray[np.generic]:
-        if kind == _TEXT:
-            return self._texts(count)
-        if kind not in _NUMBERS:
-            raise self._refuse(f"is a list of the type {kind}, which is not supported")
-        return self._numbers(kind, count)
-
     def _numbers(self, kind: int, count: int) -> npt.NDArray[np.generic]:
+        if kind not in _NUMBERS:
+            raise self._refuse(f"has values of the type {kind}, which is not supported")
         dtype = np.dtype(_NUMBERS[kind])
         start = self._take(count * dtype.itemsize)
         # As bytes first: a boolean of another value than 0 and 1 is undefined in numpy.
@@ -184,13 +182,6 @@ class _Header:
             raise self._refuse("has a text that is not UTF-8") from None
         self._at = at
         return texts
-
-    def _alignment(self, metadata: Mapping[str, Any]) -> int:
-        alignment = metadata.get("general.alignment", ALIGNMENT)
-        if type(alignment) is not int or not 0 < alignment <= _ALIGNMENT_LIMIT or alignment & (alignment - 1):
-            self._field = "general.alignment"
-            raise self._refuse(f"must be a power of two up to {_ALIGNMENT_LIMIT}")
-        return alignment
 
     # --- tensors ----------------------------------------------------------------------------------------------
 

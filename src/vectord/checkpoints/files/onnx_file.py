@@ -9,6 +9,7 @@ The format: onnx/onnx.proto of https://github.com/onnx/onnx, and protobuf's enco
 from __future__ import annotations
 
 import mmap
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -77,7 +78,13 @@ class _OnnxReader:
             elif message == "graph" and depth == 1 and number == _GRAPH_OUTPUT:  # the model's own graph
                 self.outputs.append(self._text(first, end, _OUTPUT_NAME))
             elif message == "tensor" and number == _TENSOR_EXTERNAL_DATA:
-                self._check_data(self._entries(start, stop))
+                entries = self._entries(start, stop)
+                size_bytes = self._data_bytes(entries.get("location", ""))
+                for key in ("offset", "length"):
+                    if not re.fullmatch("[0-9]{1,18}", entries.setdefault(key, "0")):
+                        raise self._refuse(f"the {key} of a tensor is not a number of bytes")
+                if (end := int(entries["offset"]) + int(entries["length"])) > size_bytes:
+                    raise self._refuse(f"a tensor ends at byte {end:,} of a file of {size_bytes:,} bytes")
                 return  # _entries reads all of them
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -141,18 +148,6 @@ class _OnnxReader:
                     raise self._refuse(f"a tensor with two {key[:40]!r}")
                 entries[key] = self._text(first, end, _ENTRY_VALUE)
         return entries
-
-    def _check_data(self, entries: Mapping[str, str]) -> None:
-        size_bytes = self._data_bytes(entries.get("location", ""))
-        offset, length = (self._number(entries, key) for key in ("offset", "length"))
-        if offset + length > size_bytes:
-            raise self._refuse(f"a tensor ends at byte {offset + length:,} of a file of {size_bytes:,} bytes")
-
-    def _number(self, entries: Mapping[str, str], key: str) -> int:
-        text = entries.get(key, "0")
-        if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise self._refuse(f"the {key} of a tensor is not a number of bytes")
-        return int(text)
 
     def _data_bytes(self, location: str) -> int:
         """The size of the file of that name. Many tensors share one file, which is checked once."""

@@ -15,14 +15,13 @@ import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.files.weight import Dtype, Weight, array_over, is_shape
+from vectord.checkpoints.files.weight import DTYPES, Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
 
 DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
@@ -34,17 +33,11 @@ Members = Mapping[str, range]  # the bytes of each member in the file
 
 
 @dataclass(frozen=True, slots=True)
-class StorageType:
-    dtype: str  # as safetensors names it
-    item_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Storage:
     """Member data/KEY, which must hold exactly `items` items."""
 
     key: str
-    type: StorageType
+    dtype: Dtype
     items: int
 
 
@@ -64,16 +57,6 @@ class StoredTensor:
             return self.offset
         return self.offset + 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
 
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the items follow each other in C order."""
-        dense = 1
-        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if n > 1 and stride != dense and 0 not in self.shape:
-                return False
-            dense *= n
-        return True
-
 
 def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     """Return the tensors of the mapped file.
@@ -90,38 +73,34 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
         raise ModelUnavailable(f"{path}: its numbers are not little-endian; convert it to safetensors")
     if len(pickled) > PICKLE_LIMIT_BYTES:
         raise ModelUnavailable(f"{path}: a pickle of {len(pickled):,} bytes; the limit is {PICKLE_LIMIT_BYTES:,}")
-    views: dict[str, StoredTensor] = {}
-    for name, view in read_tensors(path, mapped[pickled.start : pickled.stop]).items():
-        _check_view(path, name, view, members.get(f"{root}/data/{view.storage.key}"))
-        views[name] = view
-    copied_bytes = sum(prod(v.shape) * v.storage.type.item_bytes for v in set(views.values()) if not v.is_contiguous)
+    tensors = read_tensors(path, mapped[pickled.start : pickled.stop])
+    views = {
+        tensor: _view(path, name, tensor, mapped, members.get(f"{root}/data/{tensor.storage.key}"))
+        for name, tensor in tensors.items()
+    }
+    copied_bytes = sum(view.nbytes for view in views.values() if not view.flags.c_contiguous)
     if copied_bytes > len(mapped):  # a few bytes seen with stride 0, or by many views, would need as much memory
         raise ModelUnavailable(
             f"{path}: tensors that are not contiguous take {copied_bytes:,} bytes, in a file of {len(mapped):,}"
         )
-    arrays = {view: _array(mapped, view, members[f"{root}/data/{view.storage.key}"].start) for view in views.values()}
-    return {name: Weight(name, cast(Dtype, view.storage.type.dtype), arrays[view]) for name, view in views.items()}
+    arrays = {tensor: np.asarray(view, order="C") for tensor, view in views.items()}
+    return {name: Weight(name, tensor.storage.dtype, arrays[tensor]) for name, tensor in tensors.items()}
 
 
-def _check_view(path: Path, name: str, view: StoredTensor, member: range | None) -> None:
-    """The storage fills its member, and the tensor lies inside the storage."""
-    storage, item_bytes = view.storage, view.storage.type.item_bytes
+def _view(
+    path: Path, name: str, tensor: StoredTensor, mapped: mmap.mmap, member: range | None
+) -> npt.NDArray[np.generic]:
+    """The tensor over the map, in its own strides. member: the bytes of its storage."""
+    storage = tensor.storage
+    item_bytes = np.dtype(DTYPES[storage.dtype]).itemsize
     if member is None or storage.items * item_bytes != len(member):
         raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing or has another size")
     if member.start % item_bytes:  # torch aligns members to 64 bytes
         raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is not aligned")
-    if view.stop > storage.items:
+    if tensor.stop > storage.items:
         raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside its storage")
-
-
-def _array(mapped: mmap.mmap, view: StoredTensor, storage_at: int) -> npt.NDArray[np.generic]:
-    dtype, item_bytes = view.storage.type.dtype, view.storage.type.item_bytes
-    start = storage_at + view.offset * item_bytes
-    if view.is_contiguous:
-        return array_over(mapped, dtype, view.shape, start)
-    items = array_over(mapped, dtype, (view.stop - view.offset,), start)
-    strides = [stride * item_bytes for stride in view.strides]
-    return np.array(np.lib.stride_tricks.as_strided(items, view.shape, strides, writeable=False), order="C")
+    items = array_over(mapped, storage.dtype, (storage.items,), member.start)[tensor.offset :]
+    return np.lib.stride_tricks.as_strided(items, tensor.shape, [stride * item_bytes for stride in tensor.strides])
 
 
 # --- the zip archive ------------------------------------------------------------------------------------------
@@ -189,14 +168,13 @@ class _Dict(dict[str, Any]):
 
     __slots__ = ()
 
+    def __init__(self) -> None:
+        """Without arguments, whose keys nothing would check."""
+
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):  # nested tuples take hours to hash, or overflow the stack of C
             raise ValueError("its pickle has a key that is not a string")
         super().__setitem__(key, value)
-
-
-def _ordered_dict() -> _Dict:
-    return _Dict()
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any, hooks: Any) -> StoredTensor:
@@ -207,24 +185,20 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: 
     return StoredTensor(storage, offset, shape, strides)
 
 
-def _parameter(tensor: Any, requires_grad: Any, hooks: Any) -> Any:
-    return tensor
-
-
 _GLOBALS: Mapping[str, object] = {
-    "collections OrderedDict": _ordered_dict,
+    "collections OrderedDict": _Dict,
     "torch._utils _rebuild_tensor_v2": _tensor,
-    "torch._utils _rebuild_parameter": _parameter,
-    "torch FloatStorage": StorageType("F32", 4),
-    "torch HalfStorage": StorageType("F16", 2),
-    "torch BFloat16Storage": StorageType("BF16", 2),
-    "torch DoubleStorage": StorageType("F64", 8),
-    "torch LongStorage": StorageType("I64", 8),
-    "torch IntStorage": StorageType("I32", 4),
-    "torch ShortStorage": StorageType("I16", 2),
-    "torch CharStorage": StorageType("I8", 1),
-    "torch ByteStorage": StorageType("U8", 1),
-    "torch BoolStorage": StorageType("BOOL", 1),
+    "torch._utils _rebuild_parameter": lambda tensor, requires_grad, hooks: tensor,
+    "torch FloatStorage": "F32",
+    "torch HalfStorage": "F16",
+    "torch BFloat16Storage": "BF16",
+    "torch DoubleStorage": "F64",
+    "torch LongStorage": "I64",
+    "torch IntStorage": "I32",
+    "torch ShortStorage": "I16",
+    "torch CharStorage": "I8",
+    "torch ByteStorage": "U8",
+    "torch BoolStorage": "BOOL",
 }
 _INSTRUCTIONS = (  # that torch.save writes for a dict of tensors, in protocol 2
     *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BINPERSID),
@@ -267,7 +241,7 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: object) -> Storage:
         """Return the storage of torch's persistent id. Raises ValueError for every other id."""
         match pid:
-            case ("storage", StorageType() as kind, str(key), str(), int(items)) if is_shape((items,)):
-                return Storage(key, kind, items)
+            case ("storage", str(dtype), str(key), str(), int(items)) if dtype in DTYPES and is_shape((items,)):
+                return Storage(key, cast(Dtype, dtype), items)
             case _:
                 raise ValueError("its pickle points to a value that is not a storage")

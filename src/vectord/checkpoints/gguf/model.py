@@ -117,12 +117,7 @@ _JINA = replace(
     _BERT,
     config={**_BERT.config, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
     whole={**_SIZES, **_LENGTH},
-    layers={
-        **_BERT.layers,
-        "ffn_up": "mlp.gated_layers",
-        "ffn_down": "mlp.wo",
-        "layer_output_norm": "mlp.layernorm",
-    },
+    layers={**_BERT.layers, "ffn_up": "mlp.gated_layers", "ffn_down": "mlp.wo", "layer_output_norm": "mlp.layernorm"},
 )
 _LLAMA = Architecture(
     config={"model_type": "llama", "hidden_act": "silu", "architectures": ["LlamaForCausalLM"]},
@@ -274,8 +269,7 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
     scores = one_of(_SCORES)(file.metadata.get(f"{name}.pooling_type")) and model_type != "bert"
     head = "ForSequenceClassification" if scores else "Model"
     return name, replace(
-        architecture,
-        config={**architecture.config, "model_type": model_type, "architectures": [prefix + head]},
+        architecture, config={**architecture.config, "model_type": model_type, "architectures": [prefix + head]}
     )
 
 
@@ -407,13 +401,7 @@ def _dense_modules(path: Path, architecture: Architecture, file: GgufFile) -> tu
         for tensor in file.tensors.values()
     }
     modules = tuple(
-        DenseModule(
-            folder=path,
-            weights=path,
-            layer=name,
-            in_features=shapes[name][-1],
-            out_features=shapes[name][0],
-        )
+        DenseModule(folder=path, weights=path, layer=name, in_features=shapes[name][-1], out_features=shapes[name][0])
         for name in DENSE
         if name in shapes
     )

@@ -97,26 +97,24 @@ class _Vocabulary:
         self.path = path
         self._metadata = Settings(path, metadata)
         self.kind = self.text("model")
-        self.tokens: list[str] = self._tokens()
-        self.types: Sequence[int] = self._list("token_type", "iu", np.full(len(self.tokens), _NORMAL)).tolist()
-
-    def _tokens(self) -> list[str]:
-        tokens = self._get("tokens")
-        if not isinstance(tokens, list) or not tokens:
-            raise self.refuse("tokens", "must be a list of texts")
-        if max(map(len, tokens)) > TOKEN_LIMIT_CHARACTERS:
+        self.tokens: list[str] = self.texts("tokens")
+        if max(map(len, self.tokens), default=0) > TOKEN_LIMIT_CHARACTERS:
             raise self.refuse("tokens", f"has a token of more than {TOKEN_LIMIT_CHARACTERS} characters")
-        if len(set(tokens)) < len(tokens):
-            raise self.refuse("tokens", "has the same token twice")
-        return tokens
+        if not self.tokens or len(set(self.tokens)) < len(self.tokens):
+            raise self.refuse("tokens", "has no token, or the same token twice")
+        self.types: Sequence[int] = self.numbers("token_type", "iu", np.full(len(self.tokens), _NORMAL)).tolist()
 
-    def _get(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}")
 
     def text(self, key: str) -> str | None:
-        value = self._get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.refuse(key, "must be a text")
+        text: str | None = self._metadata.value(f"tokenizer.ggml.{key}", str)
+        return text
+
+    def texts(self, key: str) -> list[str]:
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise self.refuse(key, "must be a list of texts")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -124,41 +122,18 @@ class _Vocabulary:
 
     def token(self, key: str, default: int | None = None) -> str:
         """The token whose id is at `key`."""
-        value = self._get(f"{key}_token_id")
+        value = self.get(f"{key}_token_id")
         value = default if value is None else value
         if type(value) is not int or not 0 <= value < len(self.tokens):
             raise self.refuse(f"{key}_token_id", f"must be an id below {len(self.tokens):,}; found {value!r:.40}")
         return self.tokens[value]
 
     def has(self, key: str) -> bool:
-        return self._get(key) is not None
+        return self.get(key) is not None
 
-    @property
-    def scores(self) -> Sequence[float]:
-        scores: list[float] = self._list("scores", "f").tolist()
-        return scores
-
-    @property
-    def charsmap(self) -> bytes | None:
-        value = self._get("precompiled_charsmap")
-        if value is None:
-            return None
-        if getattr(value, "dtype", np.dtype(object)).itemsize != 1:
-            raise self.refuse("precompiled_charsmap", "must be a list of bytes")
-        return bytes(value.tobytes())
-
-    @property
-    def merges(self) -> list[list[str]]:
-        merges = self._get("merges")
-        if not isinstance(merges, list):
-            raise self.refuse("merges", "must be a list of texts")
-        pairs = [merge.split(" ") for merge in merges]
-        if any(len(pair) != 2 for pair in pairs):
-            raise self.refuse("merges", "has an entry that is not two parts and a space")
-        return pairs
-
-    def _list(self, key: str, kinds: str, default: Any = None) -> Any:
-        value = self._get(key)
+    def numbers(self, key: str, kinds: str, default: Any = None) -> Any:
+        """The array with a number for each token, of a dtype of these kinds."""
+        value = self.get(key)
         value = default if value is None else value
         if getattr(value, "dtype", np.dtype(object)).kind not in kinds or len(value) != len(self.tokens):
             raise self.refuse(key, f"must be a list of {len(self.tokens):,} numbers")
@@ -277,18 +252,16 @@ def _byte_level(vocabulary: _Vocabulary) -> str:
         known = ", ".join((*sorted(_GPT2), *_SPLITS))
         raise vocabulary.refuse("pre", f"{rule[:80]!r} is not supported; supported are {known}")
     is_roberta, is_llama = rule == "roberta-bpe", rule in _SPLITS and rule != "qwen2"
+    merges = [merge.split(" ") for merge in vocabulary.texts("merges")]
+    if any(len(pair) != 2 for pair in merges):
+        raise vocabulary.refuse("merges", "has an entry that is not two parts and a space")
     return _file(
         vocabulary.added(strips=vocabulary.token("mask") if is_roberta and vocabulary.has("mask_token_id") else None),
         normalizer={"type": "NFC"} if rule == "qwen2" else None,
         pre_tokenizer=split,
         post_processor=vocabulary.frame(begins=is_llama or is_roberta, ends=is_roberta, twice=is_roberta),
         decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        model={
-            "type": "BPE",
-            "vocab": vocabulary.known(),
-            "merges": vocabulary.merges,
-            "ignore_merges": is_llama,
-        },
+        model={"type": "BPE", "vocab": vocabulary.known(), "merges": merges, "ignore_merges": is_llama},
     )
 
 
@@ -333,7 +306,7 @@ def _marked(token: str) -> str:
 
 def _merges(ids: Mapping[str, int], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     """Every way to join two tokens to a third, the best score first, as transformers' SentencePieceExtractor."""
-    scores = vocabulary.scores
+    scores = vocabulary.numbers("scores", "f").tolist()
     if sum(map(len, ids)) > SPLITS_LIMIT:
         raise vocabulary.refuse("tokens", f"has more than {SPLITS_LIMIT:,} characters")
     merges = []
@@ -359,12 +332,16 @@ def _unigram(vocabulary: _Vocabulary) -> str:
     if mask is not None and types[mask] == _UNUSED:  # sentencepiece's file lacks the last token of XLM-RoBERTa
         names[mask], types[mask] = "<mask>", _CONTROL
         vocabulary.tokens, vocabulary.types = names, types
-    charsmap = vocabulary.charsmap
+    normalizer = None
+    if vocabulary.has("precompiled_charsmap"):
+        charsmap = vocabulary.get("precompiled_charsmap")
+        if getattr(charsmap, "dtype", np.dtype(object)).itemsize != 1:
+            raise vocabulary.refuse("precompiled_charsmap", "must be a list of bytes")
+        encoded = base64.b64encode(charsmap.tobytes()).decode()
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": encoded}
     return _file(
         vocabulary.added(strips=None if mask is None else names[mask]),
-        normalizer=None
-        if charsmap is None
-        else {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()},
+        normalizer=normalizer,
         pre_tokenizer={
             "type": "Sequence",
             "pretokenizers": [
@@ -377,7 +354,7 @@ def _unigram(vocabulary: _Vocabulary) -> str:
         model={
             "type": "Unigram",
             "unk_id": names.index(vocabulary.token("unknown", 2)),
-            "vocab": list(zip(names, vocabulary.scores, strict=True)),
+            "vocab": list(zip(names, vocabulary.numbers("scores", "f").tolist(), strict=True)),
             "byte_fallback": False,
         },
     )

@@ -37,7 +37,7 @@ _ORDER = "Transformer, Dense ... (pylate) or Transformer, Dense ..., MultiVector
 
 
 def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable, naming the file: unsupported modules or settings, widths that do not chain."""
+    """Add the token vectors, and how queries and documents become tokens."""
     if not folder.modules:
         colbert = _stanford(folder, spec)
     elif folder.modules[-1].kind == "Normalize":
@@ -89,6 +89,13 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     if expansion is not None:
         refuse_null(expansion, "attend")
         refuse_unread(expansion, harmless("compared here", "strategy token"))
+    words: tuple[str, ...] = ()
+    if mask is not None:
+        mask_config = mask.read_config()
+        mask_config.one_of("skiplist_tasks", (["document"],), ["document"])
+        mask_config.one_of("keep_only_token_ids", (None, []))
+        words = mask_config.value("skiplist_words", _Words, ())
+        refuse_unread(mask_config, {})
     check_normalize(folder.modules[-1], over="token_embeddings")
     if config.get("max_seq_length") is not None and "max_seq_length" not in config.allowed:
         raise ModelUnavailable(f"{config.path}: max_seq_length is not supported next to query and document lengths")
@@ -98,7 +105,7 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
         document_length=_length(config, "document_length", None),
         expand_queries=expansion is not None,
         attend_to_expansion=attends,
-        skiplist_words=_masked_words(mask.read_config()) if mask else (),
+        skiplist_words=words,
     )
 
 
@@ -114,14 +121,6 @@ def _expansion(folder: ModelFolder) -> Settings | None:
     raise ModelUnavailable(
         f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
     )
-
-
-def _masked_words(config: Settings) -> tuple[str, ...]:
-    config.one_of("skiplist_tasks", (["document"],), ["document"])
-    config.one_of("keep_only_token_ids", (None, []))
-    words: tuple[str, ...] = config.value("skiplist_words", _Words, ())
-    refuse_unread(config, {})
-    return words
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:
@@ -171,8 +170,13 @@ _METADATA: Mapping[str, Harmless] = {
 
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     config = read_settings(folder.transformer / "artifact.metadata", optional=True, allowed=folder.allowed)
+    shapes = {path: tensor_shape(path, "linear.weight") for path in spec.weights}
+    path, shape = next(((path, each) for path, each in shapes.items() if each), (folder.transformer, ()))
+    if len(shape) != 2 or not min(shape):
+        raise ModelUnavailable(f"{path}: a ColBERT model without a linear.weight of two dimensions")
+    linear = DenseModule(folder=folder.transformer, weights=path, in_features=shape[1], out_features=shape[0])
     colbert = Colbert(
-        dense_modules=(_inline_dense(folder, spec),),
+        dense_modules=(linear,),
         query_prefix=config.value("query_token_id", PromptText, "[unused0]"),
         document_prefix=config.value("doc_token_id", PromptText, "[unused1]"),
         query_length=_length(config, "query_maxlen", _QUERY_LENGTH),
@@ -184,20 +188,6 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     )
     refuse_unread(config, _METADATA)
     return colbert
-
-
-def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
-    """linear.weight of the model's own weight files as a Dense module."""
-    for path in spec.weights:
-        shape = tensor_shape(path, "linear.weight")
-        if len(shape) == 2 and min(shape) > 0:
-            return DenseModule(
-                folder=folder.transformer,
-                weights=path,
-                in_features=shape[1],
-                out_features=shape[0],
-            )
-    raise ModelUnavailable(f"{folder.transformer}: a ColBERT model without a linear.weight of two dimensions")
 
 
 # --- single settings ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +11,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import POOLING, SPLADE_POOLING, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
-from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
+from vectord.checkpoints.folder import ModelFolder, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.router import read_query_weights
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
@@ -30,6 +30,10 @@ _POOLING_FLAGS: Mapping[str, str] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_WIDTHS = dict.fromkeys(
+    ("embedding_dimension", "word_embedding_dimension"),
+    Harmless("the network's own width is used", lambda value: type(value) is int),
+)
 _ORDER = "Transformer, Pooling, Dense ..., Normalize"
 _QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
@@ -83,7 +87,7 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
         return _read_pooling(config)
     if folder.entry is not None and folder.entry.pooling is not None:
         return folder.entry.pooling
-    if any(_head(folder, name) for name in ("sparse_linear", "colbert_linear")):  # BGE-M3: as FlagEmbedding, always cls
+    if _has_heads(folder):  # BGE-M3: as FlagEmbedding, always cls
         return "cls"
     mode: Pooling = "mean"
     if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
@@ -94,11 +98,7 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
 
 def has_pooling(folder: ModelFolder) -> bool:
     """Return whether the files of a folder without modules.json tell its pooling, or are BGE-M3's heads."""
-    return (
-        folder.pooling is not None
-        or (folder.root / "1_Pooling" / "config.json").is_file()
-        or any(_head(folder, name) for name in ("sparse_linear", "colbert_linear"))
-    )
+    return folder.pooling is not None or _pooling_config(folder) is not None or _has_heads(folder)
 
 
 def _read_pooling(config: Settings) -> Pooling:
@@ -113,7 +113,7 @@ def _read_pooling(config: Settings) -> Pooling:
         raise ModelUnavailable(
             f"{config.path}: pooling_mode {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
         )
-    refuse_unread(config, POOLING)
+    refuse_unread(config, {**_WIDTHS, **harmless("pooling_mode replaces it", " ".join(_POOLING_FLAGS))})
     return mode
 
 
@@ -122,7 +122,11 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
-        _refuse_unlisted(folder.root)
+        for path in sorted(folder.root.glob("[0-9]*_*/config.json")):  # of a module that may change vectors
+            if path.parent.name.partition("_")[2] not in ("Transformer", "Pooling", "Normalize"):
+                raise ModelUnavailable(
+                    f"{folder.root / 'modules.json'}: missing, though there is a module {path.parent.name[:80]}"
+                )
         return folder.dense
     at = kinds.index("Pooling")
     end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
@@ -131,17 +135,13 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
-    over_sentences = (read_dense(module, over="sentence_embedding") for module in after)
-    return (*_moved_after_pooling(before, pooling), *over_sentences)
-
-
-def _refuse_unlisted(root: Path) -> None:
-    """Raise ModelUnavailable for the folder of a module that changes vectors, as `2_Dense`, without modules.json."""
-    for path in sorted(root.glob("[0-9]*_*/config.json")):
-        if path.parent.name.partition("_")[2] not in ("Transformer", "Pooling", "Normalize"):
-            raise ModelUnavailable(
-                f"{root / 'modules.json'}: missing, though there is a module {path.parent.name[:80]}"
-            )
+    # Moving a Dense module after the pooling changes nothing for pooling that takes one row, nor for the mean if the
+    # module is linear.
+    moved = tuple(read_dense(module, over="token_embeddings") for module in before)
+    linear = all(module.activation == "identity" for module in moved)
+    if moved and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
+        raise ModelUnavailable(f"{moved[0].folder}: a Dense module before {pooling} pooling is not supported")
+    return (*moved, *(read_dense(module, over="sentence_embedding") for module in after))
 
 
 def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
@@ -158,24 +158,7 @@ def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> t
             f"{file}: linear.weight of shape {list(shape)} is supported as num_labels x hidden_size, "
             f"[{str(width)[:20]}, {spec.hidden_size}], before cls, last or mean pooling"
         )
-    return (
-        DenseModule(
-            folder=file.parent,
-            weights=file,
-            in_features=shape[1],
-            out_features=shape[0],
-        ),
-    )
-
-
-def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:
-    """Dense modules before the pooling, moved after it. That changes nothing for pooling that takes one row, nor for
-    the mean if the modules are linear."""
-    dense = tuple(read_dense(module, over="token_embeddings") for module in modules)
-    linear = all(module.activation == "identity" for module in dense)
-    if dense and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
-        raise ModelUnavailable(f"{dense[0].folder}: a Dense module before {pooling} pooling is not supported")
-    return dense
+    return (DenseModule(folder=file.parent, weights=file, in_features=shape[1], out_features=shape[0]),)
 
 
 def truncate_dim_of(folder: ModelFolder) -> int | None:
@@ -216,6 +199,10 @@ def _head(folder: ModelFolder, name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def _has_heads(folder: ModelFolder) -> bool:
+    return _head(folder, "sparse_linear") is not None or _head(folder, "colbert_linear") is not None
+
+
 def _head_outputs(path: Path, inputs: int) -> int:
     """The size of the layer's output, from the shape of its weight."""
     shape = tensor_shape(path, "weight")
@@ -235,7 +222,7 @@ def is_splade(folder: ModelFolder) -> bool:
 
 
 def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable for a pooling other than the largest logit, or a query table that does not fit."""
+    """Add the sparse output, and the table of a Router's queries."""
     spec = replace(spec, outputs=frozenset({"splade"}))
     if not folder.modules:
         return spec
@@ -244,7 +231,7 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     config = folder.modules[1].read_config()
     config.one_of("pooling_strategy", ("max",), "max")
     activation = config.one_of("activation_function", ("relu", "log1p_relu"), "relu")
-    refuse_unread(config, SPLADE_POOLING)
+    refuse_unread(config, _WIDTHS)
     query = folder.query
     return replace(
         spec,

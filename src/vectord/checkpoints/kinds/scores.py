@@ -15,11 +15,10 @@ from msgspec import Meta
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
-from vectord.checkpoints.chat_template import read_chat_template
 from vectord.checkpoints.checkpoint import tensor_shape
-from vectord.checkpoints.config_keys import LOGIT_SCORE, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import ModelFolder, wrong_order
+from vectord.checkpoints.folder import ModelFolder, read_chat_template, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ConfigError, ModelUnavailable
@@ -48,7 +47,7 @@ _PROBLEMS: Mapping[str, ScoreActivation] = {
 
 
 def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable for labels of the wrong type, too many labels, or another number than num_labels."""
+    """Add the labels of a classifier or cross-encoder."""
     labels = ("LABEL_0",) if has_layer_heads(folder) else _labels(folder)
     # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
     template = _find_template(folder) if len(labels) == 1 else None
@@ -179,7 +178,7 @@ def is_yes_no(folder: ModelFolder) -> bool:
 
 
 def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable: modules in another order, an unknown question, answers that are not single tokens."""
+    """Add the words around a pair, and the ids of the answers."""
     template = _find_template(folder)
     if template is None and folder.modules:
         raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
@@ -233,5 +232,5 @@ def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:
     ids = tuple(value for value in saved if value is not None)
     if saved[1] is None or len(ids) != len(template.answers):
         raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must be the ids of {template.answers}")
-    refuse_unread(config, LOGIT_SCORE)
+    refuse_unread(config, harmless("the usual name", "module_input_name", "causal_logits"))
     return ids

@@ -10,11 +10,8 @@ A folder with a config.json is model2vec's. The libraries differ, and the one th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
@@ -89,7 +86,14 @@ def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[St
     own_limit = UNLIMITED_TOKENS
     if own is not None:
         own_limit = Settings(spec.tokenizer, own).whole("max_length", most=UNLIMITED_TOKENS)
-        _check_truncation(own, own_limit, spec.tokenizer)
+        if own.get("direction", "Right") != "Right":
+            raise ModelUnavailable(f"{spec.tokenizer}: truncation on the left is not supported")
+        # The tokenizer would fail for each long text with the second of two texts, or with a stride as long as a text.
+        stride = own.get("stride", 0)
+        if own.get("strategy") == "OnlySecond" or type(stride) is not int or not 0 <= stride < own_limit:
+            raise ModelUnavailable(
+                f"{spec.tokenizer}: truncation must have strategy LongestFirst and a stride below max_length"
+            )
     if not folder.config.path.is_file():
         return table, own_limit
     is_new = "max_length" in folder.config.fields
@@ -102,11 +106,3 @@ def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[St
     if is_new or own_limit <= limit:
         return replace(table, unknown_id=unknown, max_characters=characters), limit if is_new else own_limit
     return replace(table, unknown_id=unknown, max_characters=characters, truncates_known=True), limit
-
-
-def _check_truncation(own: Mapping[str, Any], limit: int, path: Path) -> None:
-    """The tokenizer would fail for each long text with the second of two texts, or with a stride as long as a text."""
-    if own.get("direction", "Right") != "Right":
-        raise ModelUnavailable(f"{path}: truncation on the left is not supported")
-    if own.get("strategy") == "OnlySecond" or not (type(stride := own.get("stride", 0)) is int and 0 <= stride < limit):
-        raise ModelUnavailable(f"{path}: truncation must have strategy LongestFirst and a stride below max_length")

@@ -92,11 +92,11 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
         if not names:
             raise ConfigError("--url: name the models to pull")
         return _pull_onto(line, url, token, names, as_json)
+    from vectord.checkpoints.catalogue import hub_id_of  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder, find_base, is_model_folder  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
     from vectord.checkpoints.pulling import pull  # noqa: PLC0415
     from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
-    from vectord.engine.models.requested import hub_id_of  # noqa: PLC0415
 
     loaded = load_settings(line)
     config = loaded.config.model
@@ -191,15 +191,14 @@ def _await_pull(server: ProbedServer, name: str, progress: Progress) -> _Report 
 
 def _hub_ids(config: ModelConfig) -> list[str]:
     """Each model once. Raises ConfigError for a folder."""
-    from vectord.checkpoints import catalogue  # noqa: PLC0415
+    from vectord.checkpoints.catalogue import hub_id_of  # noqa: PLC0415
     from vectord.engine.models.requested import requested_models  # noqa: PLC0415
 
     found: dict[str, None] = {}
     for requested in requested_models(config):
         if Path(requested.model).is_absolute() or requested.model.startswith((".", "~")):
             raise ConfigError(f"model {requested.model}: a folder cannot be fetched; give a hub id such as BAAI/bge-m3")
-        entry = catalogue.find(requested.model)
-        found[entry.hub_id if entry is not None else requested.model] = None
+        found[hub_id_of(requested.model)] = None
     return list(found)
 
 

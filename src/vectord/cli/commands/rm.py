@@ -53,7 +53,7 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
             removed = [answer for _, answer in answers_about(server, names, "DELETE", field="freed_bytes")]
         _report(removed, as_json)
         return 0 if len(removed) == len(names) else ExitCode.FAILED
-    from vectord.checkpoints import catalogue  # noqa: PLC0415
+    from vectord.checkpoints.catalogue import hub_id_of  # noqa: PLC0415
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.checkpoints.pulling import find_cached  # noqa: PLC0415
 
@@ -62,8 +62,7 @@ def command(line: CommandLine, url: str | None, token: str | None, as_json: bool
     cache = cache_folder(config.hf_home, os.environ)
     found = {}
     for name in config.models:
-        entry = catalogue.find(name)
-        hub_id = entry.hub_id if entry is not None else name
+        hub_id = hub_id_of(name)
         cached = find_cached(hub_id, cache)
         if cached is None:
             raise ConfigError(f"model {hub_id} is not in {cache}; vectord list shows where it is")

@@ -209,7 +209,9 @@ def required_graphs(device: DeviceConfig) -> tuple[str, ...]:
     """Patterns of the graph files that a download must include; none unless such a backend is configured."""
     if device.backend not in GRAPH_BACKENDS:
         return ()
-    return graph_patterns(_graph_dtype(device.backend, device), device.onnx_file, has_vnni=_has_vnni())
+    return graph_patterns(
+        _graph_dtype(device.backend, device), device.onnx_file, has_vnni=multiplies_int8() is not False
+    )
 
 
 def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec:
@@ -225,7 +227,7 @@ def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec
     if dtype == "float16" and spec.architecture in NEVER_FLOAT16 and device.onnx_file is None:
         log.warning("%s overflows in float16; using float32", spec.architecture)
         dtype = "float32"
-    graph = find_graph(folder, dtype, device.onnx_file, has_vnni=_has_vnni())
+    graph = find_graph(folder, dtype, device.onnx_file, has_vnni=multiplies_int8() is not False)
     if graph == spec.weights[0]:
         return spec
     outputs = spec.outputs - {"token_scores"}
@@ -235,7 +237,3 @@ def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec
 def _graph_dtype(backend: str, device: DeviceConfig) -> str:
     """The dtype of the file. OpenVINO converts any file to the dtype it computes in."""
     return device.dtype if backend == "onnxruntime" else "float32"
-
-
-def _has_vnni() -> bool:
-    return multiplies_int8() is not False

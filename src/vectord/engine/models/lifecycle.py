@@ -157,15 +157,16 @@ class Lifecycle:
             raise Unavailable(SHUT_DOWN)
         if served not in self._models:
             raise Unavailable("The model {model} has been removed.", model=served.name)
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._loads[served]
+            if not task.cancelled():
+                task.exception()  # marks it as retrieved, or asyncio would log a warning
+
         task = asyncio.create_task(self._load(served, makes_room=makes_room), name=f"vectord-load-{served.name}")
         self._loads[served] = task
-        task.add_done_callback(lambda _: self._load_ended(served))
+        task.add_done_callback(end)
         return task
-
-    def _load_ended(self, served: ServedModel) -> None:
-        task = self._loads.pop(served)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved, or asyncio would log a warning
 
     async def _load_at_start(self, models: Sequence[ServedModel]) -> None:
         for served in sorted(models, key=lambda served: not served.source.pinned):
@@ -243,8 +244,12 @@ class Lifecycle:
 
     async def _unload(self, models: Sequence[ServedModel], reason: str) -> None:
         """Called with the lock held. All models are unloaded before the first await, so no request enters between."""
-        runners = [_take_runner(served) for served in models]
+        runners = []
         for served in models:
+            assert served.runner is not None, "only a model that is ready is unloaded"
+            runners.append(served.runner)
+            served.runner, served.state = None, "unloaded"
+            runners[-1].stop()
             logger.info("%s is unloaded: %s", served.name, reason)
             self._observer(ModelStateChanged(served.name, "unloaded"))
         for runner in runners:
@@ -258,11 +263,3 @@ def _may_go(served: ServedModel) -> bool:
 def _require_unused(served: ServedModel) -> None:
     if served.users or served.state == "loading":
         raise Unavailable("The model {model} is in use.", model=served.name)
-
-
-def _take_runner(served: ServedModel) -> ModelRunner:
-    runner, served.runner = served.runner, None
-    assert runner is not None, "only a model that is ready is unloaded"
-    served.state = "unloaded"
-    runner.stop()
-    return runner

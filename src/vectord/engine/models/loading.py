@@ -57,7 +57,11 @@ async def load(
         await self_test(served.runner)
         await _warm_up(served.runner, served.name, warmup_batches, warmup_batch_size)
     except Exception as cause:  # files and device libraries may raise anything; the other models continue
-        await _failed(served, cause)
+        runner, served.runner = served.runner, None
+        if runner is not None:
+            runner.stop()
+            await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+        served.state, served.failure = "failed", cause  # after the close: a request that sees it may load the model
         observer(ModelStateChanged(served.name, "failed", time.monotonic() - started_s))
         return
     finally:
@@ -99,13 +103,7 @@ async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int
         started_s = time.monotonic()
         await asyncio.gather(*(runner.run(texts, runner.kinds, Caller(), fresh=True) for _ in range(streams)))
         milliseconds = round((time.monotonic() - started_s) * 1000, 2)
-        fields = {
-            "model": name,
-            "step": step,
-            "latency_ms": milliseconds,
-            "batch_size": batch_size,
-            "workers": streams,
-        }
+        fields = {"model": name, "step": step, "latency_ms": milliseconds, "batch_size": batch_size, "workers": streams}
         facts_log.info("warmup", extra={"fields": fields})
 
 
@@ -144,15 +142,6 @@ def _check_same(kind: AnswerKind, one: Float32 | Sparse, other: Float32 | Sparse
         raise InferenceFailed(
             f"the self-test gave one text two {kind} answers (cosine {least:.4f}, difference {spread:.4f})"
         )
-
-
-async def _failed(served: ServedModel, cause: Exception) -> None:
-    runner, served.runner = served.runner, None
-    if runner is not None:
-        runner.stop()
-        await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
-    served.state = "failed"  # after the close: a request that sees it may load the model again
-    served.failure = cause
 
 
 async def in_own_thread(call: Callable[[], T], name: str, *, daemon: bool) -> T:

@@ -8,23 +8,24 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path, PurePath
+from typing import Any
 
 from vectord.checkpoints.adapters import is_made_for, read_adapter
-from vectord.checkpoints.chat_template import LIMIT_BYTES as TEMPLATE_LIMIT_BYTES
+from vectord.checkpoints.catalogue import hub_id_of
 from vectord.checkpoints.checkpoint import find_weight_files, open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.fingerprint import changed
-from vectord.checkpoints.folder import ADAPTER, Module, chain_width, read_dense
+from vectord.checkpoints.folder import ADAPTER, TEMPLATE_LIMIT_BYTES, Module, chain_width, read_dense
 from vectord.checkpoints.hub import find_base, model_id_of, resolve
 from vectord.checkpoints.kinds.scores import cut_layers
-from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
+from vectord.checkpoints.lock import LockedModel, check_folder, read_lock
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
@@ -43,7 +44,7 @@ from vectord.engine.models.backend import (
     with_graph,
 )
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import hub_id_of, named, requested_models
+from vectord.engine.models.requested import named, requested_models
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.text.sequence import Encoder
 
@@ -81,7 +82,7 @@ def open_model(requested: RequestedModel, config: Config) -> ModelSource:
     Blocks while it downloads. Raises UnreadableModel, or StartError for a backend, a dtype or settings that do not fit.
     """
     spec = read_facts(requested, config.model, required_graphs(config.device))
-    return _source(spec, requested.served_name, requested, config.device)
+    return _source(spec, requested, config.device)
 
 
 def _opened(requested: RequestedModel, config: Config) -> ModelSource:
@@ -116,7 +117,7 @@ def _opened(requested: RequestedModel, config: Config) -> ModelSource:
         )
 
 
-def _source(spec: ModelSpec, name: str, requested: RequestedModel, device: DeviceConfig) -> ModelSource:
+def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) -> ModelSource:
     """Raises StartError for a backend or dtype that cannot compute a model with these facts."""
     backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
     check_adapters(spec, backend)
@@ -124,15 +125,15 @@ def _source(spec: ModelSpec, name: str, requested: RequestedModel, device: Devic
     if backend == "fake":  # known cosines of the published model do not hold for made-up numbers
         spec = replace(spec, known_cosines=())
     options = backend_options(device, backend)
-    queries = replace(requested, aliases=())
+    queries = replace(requested, served_name=f"{requested.served_name} (queries)", aliases=())
     return ModelSource(
-        name=name,
+        name=requested.served_name,
         aliases=requested.aliases,
         spec=spec,
         load=partial(_load, spec, backend, options),
         pinned=requested.pinned,
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
-        queries=None if spec.query is None else _source(spec.query, f"{name} (queries)", queries, device),
+        queries=None if spec.query is None else _source(spec.query, queries, device),
     )
 
 
@@ -146,32 +147,23 @@ def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     return sum(path.stat().st_size for path in spec.weights) * held_bits // saved_bits
 
 
-def _load(
-    spec: ModelSpec,
-    backend: str,
-    options: Sequence[BackendOptions],
-) -> tuple[Encoder, Sequence[Backend]]:
+def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> tuple[Encoder, Sequence[Backend]]:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it does not delay the start
 
     encoder = TextEncoder(spec)
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
-    load = import_module(f"{backends.__name__}.{backend}").load
-    return encoder, _load_all(load, spec, options)
-
-
-def _load_all(load: LoadBackend, spec: ModelSpec, options: Sequence[BackendOptions]) -> list[Backend]:
-    """Loads one after the other. If one fails, the others are closed and the error is raised."""
+    load: LoadBackend = import_module(f"{backends.__name__}.{backend}").load
     loaded: list[Backend] = []
     try:
         for one in options:
             loaded.append(load(spec, one))
-        check_alike([backend.facts for backend in loaded])
+        check_alike([each.facts for each in loaded])
     except BaseException:
-        for backend in loaded:
-            backend.close()
+        for each in loaded:
+            each.close()
         raise
-    return loaded
+    return encoder, loaded
 
 
 OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's own
@@ -192,10 +184,13 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     is_folder = Path(requested.model).is_absolute()  # a folder has no revision, but a lock can list its files
     mode = None if config.pooling == "splade" else config.pooling
     pooling = requested.pooling or (None if mode == "none" else mode)
-    template = None if config.chat_template is None else _read_template(config.chat_template)
+    template = config.chat_template
+    if template is not None and "{" not in template and "\n" not in template:  # the name of a file
+        template = read_operators_file("chat_template", template, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
+    find = partial(resolve, offline=config.offline, hf_home=config.hf_home, token=config.hf_token, graphs=graphs)
     try:
-        revision = config.revision if lock is None or is_folder else lock.commit
-        located = _with_base(_find(requested.model, revision, config, graphs), config, graphs)
+        located = find(requested.model, revision=config.revision if lock is None or is_folder else lock.commit)
+        located = _with_base(located, config, find)
         spec = read_spec(
             located,
             pooling=pooling,
@@ -214,10 +209,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         check_folder(located.folder, lock, (path for path in read if path.is_relative_to(located.folder)))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
-    if config.pooling == "none" and requested.pooling is None and "dense" in spec.outputs:
-        spec = _without_pooling(spec)
-    elif pooling is None and _is_plain_mean(requested, spec, config.plain_mean):
-        spec = _with_pooling_alone(spec)
+    if "dense" in spec.outputs and requested.pooling is None:
+        spec = _with_pooling(config, spec, requested)
     if config.dense_path is not None and "dense" in spec.outputs:
         spec = _with_dense(spec, config.dense_path, frozenset(config.allow_unknown_config))
     if config.cutoff_layer is not None and "scores" in spec.outputs:
@@ -236,7 +229,7 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
     return changed(shortened, adapters=(*spec.adapters, *_read_adapters(requested, spec, config)))
 
 
-def _with_base(located: Located, config: ModelConfig, graphs: Sequence[str]) -> Located:
+def _with_base(located: Located, config: ModelConfig, find: Callable[..., Located]) -> Located:
     """With the place of the base model, if the folder holds only an adapter. Raises ModelUnavailable.
 
     The setting `revision` belongs to the adapter.
@@ -246,7 +239,7 @@ def _with_base(located: Located, config: ModelConfig, graphs: Sequence[str]) -> 
         return located
     try:
         lock = find_lock(RequestedModel(name), config)
-        base = _find(name, None if lock is None else lock.commit, config, graphs)
+        base = find(name, revision=None if lock is None else lock.commit)
         if lock is not None:
             check_folder(base.folder, lock, find_weight_files(base.folder))
     except ModelUnavailable as error:
@@ -270,13 +263,6 @@ def _read_adapters(requested: RequestedModel, spec: ModelSpec, config: ModelConf
     return adapters
 
 
-def _read_template(value: str) -> str:
-    """The text of a chat template: a file's, or the value itself if it has braces or several lines."""
-    if "{" in value or "\n" in value:
-        return value
-    return read_operators_file("chat_template", value, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
-
-
 def _queries_alike(spec: ModelSpec, queries: ModelSpec, config: ModelConfig) -> ModelSpec:
     """The network of queries, with the settings that apply to both networks. Raises ConfigError for others."""
     if config.pooling == "none" or config.dense_path is not None:
@@ -297,8 +283,8 @@ def find_lock(requested: RequestedModel, config: ModelConfig) -> LockedModel | N
         return None
     path = Path(config.lock_file).expanduser()
     lock = read_lock(path)
-    names = filter(None, (requested.model, requested.name))
-    model = next((found for name in names if (found := locked(lock, name)) is not None), None)
+    names = map(hub_id_of, filter(None, (requested.model, requested.name)))
+    model = next((lock[name] for name in names if name in lock), None)
     if model is None:
         raise ModelUnavailable(
             f"model {requested.name or requested.model} is not in the lock file {path}; vectord pull adds it"
@@ -306,54 +292,20 @@ def find_lock(requested: RequestedModel, config: ModelConfig) -> LockedModel | N
     return model
 
 
-def _find(name: str, revision: str | None, config: ModelConfig, graphs: Sequence[str]) -> Located:
-    return resolve(
-        name,
-        revision=revision,
-        offline=config.offline,
-        hf_home=config.hf_home,
-        token=config.hf_token,
-        graphs=graphs,
-    )
-
-
-def _is_plain_mean(requested: RequestedModel, spec: ModelSpec, plain_mean: Sequence[str]) -> bool:
-    """Whether one of these names is the model's: its hub id, or the name of its folder or of the operator."""
-    hub_ids = {hub_id_of(name) for name in plain_mean}
-    own = filter(None, (requested.model, requested.name, spec.model_id))
-    return "dense" in spec.outputs and requested.handler is None and not hub_ids.isdisjoint(map(hub_id_of, own))
-
-
-def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
-    """The model with the mean of the last hidden states as dense vector: AutoModel's, without Dense modules."""
-    return changed(
-        spec,
-        pooling="mean",
-        include_prompt=True,
-        dense_modules=(),
-        dimensions=spec.hidden_size,
-        truncate_dim=None,
-        whole_numbers=None,
-        matryoshka=None,
-    )
-
-
-def _without_pooling(spec: ModelSpec) -> ModelSpec:
-    """The model with the last hidden state of each token as its only vectors."""
-    if "tokens" not in spec.outputs:
-        raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
-    return changed(
-        spec,
-        outputs=spec.outputs & {"tokens", "token_scores"},
-        pooling=None,
-        dense_modules=(),
-        dimensions=0,
-        truncate_dim=None,
-        whole_numbers=None,
-        matryoshka=None,
-        lexical=None,
-        colbert=None,
-    )
+def _with_pooling(config: ModelConfig, spec: ModelSpec, requested: RequestedModel) -> ModelSpec:
+    """The model without its Dense modules, where pooling is `none` (the last hidden states are its only vectors), or
+    where it is in plain_mean (their mean, as AutoModel's users compute it)."""
+    plain: dict[str, Any] = {"dense_modules": (), "truncate_dim": None, "whole_numbers": None, "matryoshka": None}
+    if config.pooling == "none":
+        if "tokens" not in spec.outputs:
+            raise ConfigError(f"pooling none: {spec.model_id} has no vector for each token")
+        outputs = spec.outputs & {"tokens", "token_scores"}
+        return changed(spec, outputs=outputs, pooling=None, dimensions=0, lexical=None, colbert=None, **plain)
+    names = filter(None, (requested.model, requested.name, spec.model_id))
+    is_plain = not {hub_id_of(name) for name in config.plain_mean}.isdisjoint(map(hub_id_of, names))
+    if is_plain and requested.handler is None and config.pooling is None:
+        return changed(spec, pooling="mean", include_prompt=True, dimensions=spec.hidden_size, **plain)
+    return spec
 
 
 def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> ModelSpec:

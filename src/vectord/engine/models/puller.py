@@ -8,15 +8,15 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from vectord.checkpoints.catalogue import hub_id_of
 from vectord.checkpoints.hub import cache_folder
 from vectord.checkpoints.pulling import Cached, Progress, check_names, find_cached, pull
-from vectord.checkpoints.spec import RequestedModel
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
 from vectord.engine.models.opening import find_lock, open_model
 from vectord.engine.models.pulls import Puller
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import hub_id_of, named, requested_models
+from vectord.engine.models.requested import named, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
 
 
@@ -30,7 +30,7 @@ def _check(config: ModelConfig, name: str) -> None:
         raise Forbidden("This server is offline: it fetches no model from the hub.")
     try:
         check_names(name, None)
-        requested = _requested(config, name)
+        (requested,) = requested_models(config, [name])
         find_lock(requested, config)
     except ModelUnavailable as error:
         raise InvalidField("{reason}.", field="model", reason=error.message) from error
@@ -42,7 +42,7 @@ def _check(config: ModelConfig, name: str) -> None:
 def _fetch(config: Config, name: str, progress: Progress) -> ModelSource:
     """Blocks while it downloads. Raises StartError."""
     model, device = config.model, settle_device(config.device)
-    (requested,) = named([_requested(model, name)], ModelConfig())
+    (requested,) = named(requested_models(model, [name]), ModelConfig())
     if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
         pull(
             hub_id_of(requested.model),
@@ -60,7 +60,7 @@ def _fetch(config: Config, name: str, progress: Progress) -> ModelSource:
 
 def _find_cached(config: ModelConfig, name: str) -> Cached:
     """Raises InvalidField for a model that is not in the cache, such as a folder of the operator's."""
-    hub_id = hub_id_of(_requested(config, name).model)
+    hub_id = hub_id_of(requested_models(config, [name])[0].model)
     try:
         found = find_cached(hub_id, cache_folder(config.hf_home, os.environ))
     except ModelUnavailable as error:
@@ -68,16 +68,3 @@ def _find_cached(config: ModelConfig, name: str) -> Cached:
     if found is None:
         raise InvalidField("The model {model} is not in the cache of this server.", field="model", model=hub_id)
     return found
-
-
-def _requested(config: ModelConfig, name: str) -> RequestedModel:
-    """The model with this name in the operator's catalogue and model_path, else on the hub."""
-    alone = replace(
-        config,
-        models=(name,),
-        default_embedding_model=None,
-        dense_embedding_model=None,
-        reranker_model=None,
-        rerankers=(),
-    )
-    return requested_models(alone)[0]

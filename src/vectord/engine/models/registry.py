@@ -223,16 +223,6 @@ Requirement: TypeAlias = Callable[[ModelOrComposite, frozenset[AnswerKind]], boo
 Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
-def _adapter_names(models: Mapping[str, ModelOrComposite]) -> Mapping[str, tuple[str, str]]:
-    """MODEL:ADAPTER -> (MODEL, ADAPTER) for every adapter of every name; the shortest MODEL counts."""
-    found: dict[str, tuple[str, str]] = {}
-    for model in sorted(models, key=len):
-        target = models[model]
-        for adapter in target.spec.adapters if isinstance(target, ServedModel) else ():
-            found.setdefault(f"{model}:{adapter.name}", (model, adapter.name))
-    return found
-
-
 def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
     """Raises ModelCannot if the model does not compute all of these vectors."""
     if kinds <= target.kinds:
@@ -260,10 +250,21 @@ class Registry:
         for served in served_models:
             for name in (served.name, *served.source.aliases):
                 self._enter(name, served)
-        self._adapters = _adapter_names(self._by_name)  # of the models at start; a pulled one has none
+        # MODEL:ADAPTER -> (MODEL, ADAPTER) of every name of the models at start; a pulled one has none.
+        self._adapters = {
+            f"{name}:{adapter.name}": (name, adapter.name)
+            for name, served in sorted(self._by_name.items(), key=lambda item: len(item[0]), reverse=True)
+            for adapter in served.lead.spec.adapters
+        }
         self.targets: list[ModelOrComposite] = [*served_models]  # every model and composite, once, in order
         for composite in composites:
-            target = Composite(composite.name, self._members(composite))
+            members: dict[VectorKind, ServedModel] = {}
+            for kind, name in composite.members.items():
+                member = self._by_name.get(name)
+                if not isinstance(member, ServedModel) or (member.is_open and kind not in member.kinds):
+                    raise ValueError(f"composite {composite.name}: no served model {name} makes {kind} vectors")
+                members[kind] = member
+            target = Composite(composite.name, members)
             self._enter(target.name, target)
             self.targets.append(target)
 
@@ -342,15 +343,6 @@ class Registry:
     def _enter(self, name: str, target: ModelOrComposite) -> None:
         if self._by_name.setdefault(name, target) is not target:
             raise ValueError(f"two models are served as {name}")
-
-    def _members(self, composite: CompositeSource) -> dict[VectorKind, ServedModel]:
-        members: dict[VectorKind, ServedModel] = {}
-        for kind, name in composite.members.items():
-            member = self._by_name.get(name)
-            if not isinstance(member, ServedModel) or (member.is_open and kind not in member.kinds):
-                raise ValueError(f"composite {composite.name}: no served model {name} makes {kind} vectors")
-            members[kind] = member
-        return members
 
 
 def reason_of(failure: Exception | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
-from vectord.checkpoints import catalogue
+from vectord.checkpoints.catalogue import hub_id_of, other_names
 from vectord.checkpoints.hub import is_model_folder, model_id_of
 from vectord.checkpoints.spec import RequestedModel
 from vectord.config import ModelConfig
@@ -21,15 +21,18 @@ _LORA = re.compile(r"((?P<model>[^=]+):)?(?P<name>[^\s=:]{1,200})=(?P<folder>.+)
 _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^+]+(\+[a-z]+:[^+]+)*)")
 
 
-def requested_models(config: ModelConfig) -> list[RequestedModel]:
-    """The models of config.in_order, each once, even if the same hub model is named in two ways."""
+def requested_models(config: ModelConfig, names: Sequence[str] = ()) -> list[RequestedModel]:
+    """The models of these names, by default of config.in_order, each once, even if a hub model is named in two ways.
+
+    Each is that of the operator's catalogue, else a folder in model_path, else one of the hub.
+    """
     entries: dict[str, RequestedModel] = {}  # of the operator's catalogue
     if config.model_catalogue is not None:
         from vectord.checkpoints.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
 
         entries = {entry.name or "": entry for entry in read_catalogue_file(Path(config.model_catalogue))}
     requested: dict[RequestedModel, RequestedModel] = {}
-    for name in config.in_order:
+    for name in names or config.in_order:
         one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
         # Equal for two names of one model: a catalogue name and its hub id.
         requested.setdefault(replace(one, model=hub_id_of(one.model)), one)
@@ -47,12 +50,6 @@ def _in_model_path(requested: RequestedModel, model_path: str | None) -> Request
         if is_model_folder(folder):
             return replace(requested, model=str(folder.absolute()), name=requested.name or requested.model)
     return requested
-
-
-def hub_id_of(model: str) -> str:
-    """The hub id of a known model; other names unchanged."""
-    entry = catalogue.find(model)
-    return model if entry is None else entry.hub_id
 
 
 # --- names ----------------------------------------------------------------------------------------------------
@@ -97,7 +94,7 @@ def _further_names(
     derived = {}
     for name, one in zip(names, requested, strict=True):
         model_id = model_id_of(one.model)
-        own_names = (one.name, model_id, *catalogue.other_names(model_id), model_id.split("/")[-1])
+        own_names = (one.name, model_id, *other_names(model_id), model_id.split("/")[-1])
         derived[name] = dict.fromkeys(filter(None, own_names))
     count = [alias for aliases in derived.values() for alias in aliases].count
     own = {
