@@ -40,11 +40,8 @@ def trim_heap() -> None:
 
 
 class Scratch:
-    """Writable arrays in a temporary file without a name, which live as long as this object.
-
-    A backend makes one for each graph, in the loading thread, for constants that are computed from a checkpoint. The
-    runtime copies matrices into its own layout and rarely reads the constants after that.
-    """
+    """Writable arrays in a temporary file without a name, which live as long as this object: a graph's constants that
+    are computed from a checkpoint. The runtime copies matrices and rarely reads the constants after that."""
 
     def __init__(self) -> None:
         self._maps: list[mmap.mmap] = []

@@ -1,7 +1,6 @@
 """The processors and instructions available to this process, and its threads' priorities.
 
-Called by the CPU backends, by compose for the sizes of its thread pools, and every second for the priorities. Opens
-small files only.
+Called by the CPU backends, by compose for the sizes of its thread pools, and every second for the priorities.
 """
 
 from __future__ import annotations
@@ -28,11 +27,8 @@ PARSING_THREADS = ("asyncio_", "uvloop_")
 
 
 def thread_budget(root: Path = Path("/")) -> int:
-    """Return the threads that can run at once: the smaller of affinity and cgroup quota, rounded down, at least 1.
-
-    Rounded down because the kernel stops a thread beyond the quota in mid-batch, and its whole stream waits.
-    root: the folder of /proc and /sys.
-    """
+    """Return the threads that can run at once: the smaller of affinity and cgroup quota, at least 1. Rounded down: the
+    kernel stops a thread beyond the quota in mid-batch. root: the folder of /proc and /sys."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([available, *(int(quota) for quota in _quotas(root))]))
 

@@ -1,7 +1,7 @@
 """The interface between engine and devices: load a ModelSpec, run packed batches of it.
 
-One module of this folder is one backend, and `--backend NAME` names the module. A backend knows no request, no
-queue and no tokenizer. `forward` is called by the device's worker threads, at most `facts.streams` at a time.
+A backend knows no request, no queue and no tokenizer. `forward` is called by the device's worker threads, at most
+`facts.streams` at a time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from vectord.schema import DeviceMemory, Float32, Gpu
 
 __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend", "PackedTexts", "TokenBatch"]
 
-
 ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where each text's output is as wide as the vocabulary
-POOLED: frozenset[Output] = frozenset(
-    {"dense", "splade", "scores"}
-)  # one row per span; the others have one row per token
+# One row per span; the other outputs have one row per token.
+POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +85,16 @@ class Backend(Protocol):
         stream: 0 <= stream < facts.streams; two threads never share one at a time. Raises MemoryError when the
         device has no room for the batch; anything else means this batch failed.
         """
-        ...
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """`forward` in float32, for outputs that are not finite in fewer bits. Slow at first; one thread at a time.
-
-        Raises MemoryError, as `forward`.
-        """
-        ...
+        """`forward` in float32, for outputs that are not finite in fewer bits. Slow at first; one thread at a time."""
 
     def renew(self, stream: int) -> None:
-        """Let another thread use a stream whose forward hangs and may never end. Blocks; other streams continue.
-
-        Nothing to do without a state of each stream.
-        """
+        """Let another thread use a stream whose forward hangs and may never end. Blocks; other streams continue."""
         return
 
     def free_memory(self) -> None:
-        """Free what large batches needed and the next one may not. Called by a worker's thread after its batch was
-        delivered, so that it fails no answer; other forwards may be running.
-        """
+        """Free what large batches needed and the next one may not. Other forwards may be running."""
         return
 
     def close(self) -> None:

@@ -33,10 +33,7 @@ UInt64 = npt.NDArray[np.uint64]
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
-    """Return a fake with this model's dimensions. Opens no file; the options streams and max_batch_tokens apply.
-
-    Raises ModelUnavailable if a SPLADE model's config names no vocabulary.
-    """
+    """Return a fake with this model's dimensions. Opens no file; the options streams and max_batch_tokens apply."""
     return FakeBackend(
         spec.widths | ({"splade": size(spec.config, "vocab_size")} if "splade" in spec.outputs else {}),
         streams=options.streams or 1,
@@ -69,7 +66,6 @@ class FakeBackend(Backend):
         self._widths = dict(widths)
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """Each row has a norm of about 1 but is not normalized; lexical weights lie between 0 and 2."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         return self.forward_exact(batch)
 

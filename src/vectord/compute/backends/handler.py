@@ -36,7 +36,6 @@ class Handler(Protocol):
 
     def embed(self, texts: Sequence[Int32]) -> npt.NDArray[Any]:
         """Return one row per text, in order, not normalized: (N, D), finite. texts: token ids, specials included."""
-        ...
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
@@ -94,7 +93,6 @@ class HandlerBackend(Backend):
         return rows.astype(np.float32)
 
     def close(self) -> None:
-        """Close the class. No forward may follow."""
         close = getattr(self._handler, "close", None)
         if close is not None:
             close()
@@ -105,7 +103,17 @@ def make_handler(name: str, folder: Path, device: str) -> Handler:
     """Return an instance of the class at the path `name`, package.module.Class. Raises ModelUnavailable."""
     if not _DOTTED_PATH.fullmatch(name):
         raise ModelUnavailable(f"handler {name[:200]!r}: expected the path of a class, such as package.module.Class")
-    handler_class = _find(name)
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # the module's own code runs here
+        raise ModelUnavailable(
+            f"handler {name}: {module_name} cannot be imported ({_shown(error)}); it must be installed, or in a folder "
+            "that PYTHONPATH names"
+        ) from error
+    handler_class = getattr(module, class_name, None)
+    if not isinstance(handler_class, type):
+        raise ModelUnavailable(f"handler {name}: {module_name} has no class {class_name}")
     try:
         signature(handler_class).bind(folder, device)
     except (TypeError, ValueError) as error:
@@ -119,21 +127,6 @@ def make_handler(name: str, folder: Path, device: str) -> Handler:
     if not callable(getattr(handler, "embed", None)):
         raise ModelUnavailable(f"handler {name}: it has no method embed")
     return cast(Handler, handler)
-
-
-def _find(name: str) -> type:
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # the module's own code runs here
-        raise ModelUnavailable(
-            f"handler {name}: {module_name} cannot be imported ({_shown(error)}); it must be installed, or in a folder "
-            "that PYTHONPATH names"
-        ) from error
-    found = getattr(module, class_name, None)
-    if not isinstance(found, type):
-        raise ModelUnavailable(f"handler {name}: {module_name} has no class {class_name}")
-    return found
 
 
 def _shown(error: Exception) -> str:

@@ -62,7 +62,6 @@ def _are_invariant(forward: Forward, spec: ModelSpec, texts: Sequence[Int32], to
 
 
 def _results(forward: Forward, spec: ModelSpec, texts: Sequence[Int32]) -> list[list[Float32]]:
-    """The outputs of each text."""
     bounds = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     ids = np.concatenate(texts)
     packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=bounds)

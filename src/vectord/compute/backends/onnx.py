@@ -1,6 +1,5 @@
 """The backend for models that have only an ONNX graph: OpenVINO runs it on the processor, with our heads.
 
-engine/models calls `load` in the loading thread; the engine's worker threads call `forward` (onnx_graph.py).
 checkpoints/files/onnx_file.py checks the file first, because the runtime opens every file that the graph names.
 """
 
@@ -63,7 +62,6 @@ class OnnxPlan:
         }
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
-        """See Graph.run."""
         try:
             answers = self._requests[stream].infer(feeds(self._inputs, texts, padded), share_outputs=True)
         except RuntimeError as error:
@@ -76,10 +74,7 @@ class OnnxPlan:
 def compile_plan(
     core: ov.Core, path: Path, outputs: Sequence[str], threads: int, precision: InferencePrecision, streams: int
 ) -> OnnxPlan:
-    """Compile a graph with these `outputs` only. Blocks, seconds for a large model. path: accepted by read_onnx.
-
-    Raises ModelUnavailable for a graph that OpenVINO cannot run.
-    """
+    """Compile a graph with these `outputs` only. Blocks, seconds for a large model. path: accepted by read_onnx."""
     config = {
         "INFERENCE_PRECISION_HINT": precision,
         "NUM_STREAMS": streams,

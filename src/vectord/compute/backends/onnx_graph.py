@@ -39,7 +39,6 @@ _INPUTS: Mapping[str, Callable[[PackedTexts, Padded], Array]] = {
     "position_ids": lambda texts, padded: np.broadcast_to(np.arange(padded.rows.shape[1]), padded.rows.shape),
 }
 _NEEDED = frozenset({"input_ids", "attention_mask"})
-# Outputs.
 _HIDDEN = ("last_hidden_state", "token_embeddings", "hidden_states")  # (N, L, H)
 _MADE: Mapping[Output, str] = {"dense": "sentence_embedding", "scores": "logits"}  # (N, D), (N, labels)
 
@@ -58,7 +57,6 @@ def check_inputs(path: Path, shapes: Mapping[str, Sequence[int | None]]) -> None
 
 
 def feeds(dtypes: Mapping[str, npt.DTypeLike], texts: PackedTexts, padded: Padded) -> dict[str, Array]:
-    """Return the batch as the graph's inputs. dtypes: of the inputs, by name."""
     return {name: _INPUTS[name](texts, padded).astype(dtype) for name, dtype in dtypes.items()}
 
 
@@ -115,18 +113,13 @@ class Answerer:
 
 
 class Graph(Protocol):
-    """The graph, compiled by a runtime."""
-
     widths: dict[str, int | None]  # of its outputs, by name; None: unknown
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> Mapping[str, Array]:
         """Return the graph's outputs by name, valid until the stream's next run. Raises MemoryError."""
-        ...
 
 
 class GraphBackend(Backend):
-    """One graph. `facts.streams` workers may call `forward` at once."""
-
     def __init__(
         self,
         facts: BackendFacts,
@@ -135,7 +128,6 @@ class GraphBackend(Backend):
         compile_graph: Callable[[], Graph],
         compile_exact: Callable[[], Graph] | None = None,
     ) -> None:
-        """compile_exact: the graph in float32, on first use, which is rare; None: the file has no other numbers."""
         answerer.check(graph.widths)
         self.facts = facts
         self._length_step = LENGTH_STEP
@@ -172,12 +164,10 @@ class GraphBackend(Backend):
             return self._answer(self._exact, batch, stream=0)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. Compiles a new graph: the hung forward keeps the runtime's threads until it ends."""
         self._graph = self._compile()
         self._exact, self._exact_lock = None, threading.Lock()
 
     def close(self) -> None:
-        """Free everything. No forward may be running or follow."""
         del self._graph, self._exact
 
     def _answer(self, graph: Graph, batch: TokenBatch, stream: int) -> Answers:

@@ -1,6 +1,5 @@
 """The backend on ONNX Runtime, for models with a graph. Needs the onnxruntime extra.
 
-engine/models calls `load` in the loading thread; the engine's worker threads call `forward` (onnx_graph.py).
 checkpoints/graphs.py has chosen the file.
 """
 
@@ -104,19 +103,9 @@ class OnnxSession:
     """A session that any number of threads may run at once."""
 
     def __init__(
-        self,
-        path: Path,
-        outputs: Sequence[str],
-        provider: str,
-        device: str,
-        *,
-        threads: int,
-        usual_tokens: int | None,
+        self, path: Path, outputs: Sequence[str], provider: str, device: str, *, threads: int, usual_tokens: int | None
     ) -> None:
-        """path: a file that read_onnx has accepted. usual_tokens: after a larger batch, its memory is freed.
-
-        Raises ModelUnavailable for a graph that the runtime cannot run.
-        """
+        """path: a file that read_onnx has accepted. usual_tokens: after a larger batch, its memory is freed."""
         self._outputs = list(outputs)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -147,7 +136,6 @@ class OnnxSession:
         self._arenas = arenas(self.providers, device)
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
-        """See Graph.run. Streams share the session."""
         options = ort.RunOptions()
         if padded.rows.size > self.usual_tokens:
             options.add_run_config_entry(SHRINK, self._arenas)

@@ -35,10 +35,7 @@ DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
-    """Return the model, ready to run; its narrow plan may still be compiling.
-
-    Raises ConfigError for a device or dtype with an unknown name, ModelUnavailable if the model's files do not fit.
-    """
+    """Return the model, ready to run; its narrow plan may still be compiling."""
     if options.device.partition(":")[0] in {"cuda", "mps"}:
         logger.warning("the openvino backend runs on the cpu, not on %s", options.device)
     elif options.device not in {"auto", "cpu"}:
@@ -79,7 +76,6 @@ def choose_streams(threads: int) -> int:
 
 
 def choose_wide_streams(threads: int) -> int:
-    """Return the same for a model with one plan, which must be fast for single texts too."""
     return max(1, threads // 4)
 
 
@@ -87,8 +83,7 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
     """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
     auto: float32 for FLOAT32_BY_DEFAULT, else bfloat16. With packed matrices (PACKINGS), all ops but the products of
-    int8 compute as for auto. float16 computes as auto, too, because no processor supports it. Raises ConfigError for an
-    unknown name.
+    int8 compute as for auto; so does float16, because no processor supports it.
     """
     names = ["auto", "float32", "bfloat16", "float16", *PACKINGS]
     if dtype not in names:
@@ -108,8 +103,6 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
 
 
 class OpenvinoBackend(Backend):
-    """One model on the processor. `facts.streams` workers may call `forward` at once."""
-
     def __init__(
         self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
     ) -> None:
@@ -151,14 +144,12 @@ class OpenvinoBackend(Backend):
             return self._exact.run(batch, stream=0)
 
     def free_memory(self) -> None:
-        """See Backend.free_memory."""
         for plan in (self._wide, self._narrow.result() if self._narrow.done() else None, self._exact):
             if plan is not None:
-                plan.free_memory()
+                plan.memory.free()
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. Makes new plans and locks: the hung forward keeps threads and may hold a lock.
-        Costs the time and memory of compiling; the old plans go with their last forward."""
+        """Make new plans and locks: the hung forward keeps threads and may hold a lock. As slow as a load."""
         wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
         narrow = self._compiler.compile(self.facts.streams, self._groups)
         self._wide, self._wide_lock = wide, threading.Lock()
@@ -167,11 +158,9 @@ class OpenvinoBackend(Backend):
         self._narrow.set_result(narrow)
 
     def wait(self) -> None:
-        """Block until no plan is compiling, whether it succeeded or not."""
         wait([self._narrow])
 
     def close(self) -> None:
-        """Wait for the compiler, then free everything. No forward may be running or follow."""
         self._background.shutdown()
         del self._wide, self._narrow, self._exact
         self._compiler.close()

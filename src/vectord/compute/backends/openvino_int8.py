@@ -30,11 +30,8 @@ LEAST_SPEED = 1.05  # of all products in int8; below, int8 would only cost accur
 
 
 def gains_from_int8(compiler: Compiler, dtype: str) -> bool:
-    """Return whether to use int8 instead of `dtype`, the model's usual format. The log has the reason.
-
-    Decided by one product, because a second plan of the whole model takes seconds to compile. Blocks for 0.1 s with
-    MiniLM's shape (384 x 1,536).
-    """
+    """Return whether to use int8 instead of `dtype`, the model's usual format, by the speed of one product: a second
+    plan of the whole model takes seconds to compile."""
     if multiplies_int8() is False:
         logger.warning("int8: this processor has no instructions for it, so %s is used", dtype)
         return False
@@ -60,7 +57,6 @@ def gains_from_int8(compiler: Compiler, dtype: str) -> bool:
 
 
 def product_speed(compiler: Compiler, weight: Weight) -> float:
-    """The speed of a product with this matrix in int8, as a multiple of that in the model's usual format."""
     rows = np.ones((ROWS, weight.shape[1]), np.float32)
     # Both own the memory of their constants.
     usual = OpenvinoOps(bfloat16=compiler.precision == "bf16")

@@ -77,20 +77,17 @@ class Plan:
         self._ops = ops  # owns the memory of the graph's constants
         self._graph = graph
         self._compiled = compiled
-        self._memory = memory or GraphMemory(compiled)
+        self.memory = memory or GraphMemory(compiled)
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
-        """Return the requested outputs; the caller owns them. Two threads never share a stream at a time.
-
-        Raises MemoryError.
-        """
+        """Return the requested outputs; the caller owns them. Two threads never share a stream at a time."""
         tokens = batch.texts.ids.size
         # A request keeps the memory of its outputs, so a long batch has one of its own.
         request = self._requests[stream] if tokens <= LONG_TOKENS else self._compiled.create_infer_request()
         arrays = self._set_inputs(request, batch)
         try:
-            with self._memory.in_use(tokens):
+            with self.memory.in_use(tokens):
                 answers = request.infer(share_outputs=True)
         except RuntimeError as error:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
@@ -99,13 +96,9 @@ class Plan:
         del arrays  # the request reads them in place
         return {output: answers[self._graph.outputs.index(output)].copy() for output in batch.outputs}
 
-    def free_memory(self) -> None:
-        """See GraphMemory.free."""
-        self._memory.free()
-
     def with_own_request(self) -> Plan:
         """Return the same graph with a separate request, for a stream that no worker uses."""
-        return Plan(self._compiled, self._graph, self._ops, streams=1, memory=self._memory)
+        return Plan(self._compiled, self._graph, self._ops, streams=1, memory=self.memory)
 
     def warm_up(self, batch: TokenBatch) -> None:
         """Run `batch` on all streams at once. No other call may be running.
@@ -129,8 +122,6 @@ class Plan:
 
 
 class Compiler:
-    """Compiles plans of one model over one checkpoint."""
-
     def __init__(self, spec: ModelSpec, core: ov.Core, precision: InferencePrecision, threads: int) -> None:
         self.spec = spec
         self.precision = precision
@@ -175,10 +166,9 @@ class Compiler:
         return (sum(sizes) - max(sizes, default=0)) * bits // 8
 
     def compile(self, streams: int, groups: int, precision: InferencePrecision | None = None) -> Plan:
-        """Return a plan with all outputs of the model: computing all of them costs little more than the body.
+        """Return a plan with all outputs of the model: computing all of them costs little more than the body. Blocks.
 
         precision: replaces the model's own precision and packing.
-        Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
         packing = self.packing if precision is None else None
         bfloat16 = (precision or self.precision) == "bf16"
@@ -193,11 +183,7 @@ class Compiler:
         return build(lambda tokens: network(tokens, self.spec.outputs), groups, by_token=self.spec.outputs - POOLED)
 
     def compile_model(
-        self,
-        model: ov.Model,
-        streams: int,
-        precision: InferencePrecision | None = None,
-        packing: Packing | None = None,
+        self, model: ov.Model, streams: int, precision: InferencePrecision | None = None, packing: Packing | None = None
     ) -> ov.CompiledModel:
         """precision: replaces the model's own. packing: of the matrices in `model`."""
         config = {
@@ -212,10 +198,7 @@ class Compiler:
         return compiled
 
     def release(self) -> None:
-        """Free the pages of the checkpoint, and the heap's free pages.
-
-        Compiling reads all of the checkpoint, and a plan's first batch reads all matrices to lay them out.
-        """
+        """Free the heap's free pages, and those of the checkpoint that compiling and a plan's first batch read."""
         self._housekeeping.run(self._release_pages)  # the system refuses it for pages locked in memory
         trim_heap()
 

@@ -1,8 +1,5 @@
 """The backend for architectures that networks/ lacks: transformers' own class as the body, with our heads.
 
-engine/models calls `load` in the loading thread; one worker thread calls `forward`. The body reads padded batches, so a
-batch costs its longest text times its texts.
-
 transformers never gets the model's folder, in which it would look for code, adapters and names of other models; it
 has repeatedly had bugs that executed such code. It gets a config rebuilt from the fields of its class, and tensors
 that checkpoints/checkpoint.py has read.
@@ -41,14 +38,7 @@ from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, 
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import (
-    Answers,
-    Backend,
-    BackendFacts,
-    BackendOptions,
-    PackedTexts,
-    TokenBatch,
-)
+from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.invariance import PROBED_LIMIT, SHORT_TOLERANCE, TOLERANCE, is_batch_invariant
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
@@ -83,9 +73,8 @@ _OLD_KEYS = frozenset(
         "sliding_window_pattern",
     }
 )
-_OBJECTS = frozenset(
-    {"rope_parameters", "rope_scaling"}
-)  # keys that may be an object; any other object is another model
+# Keys that may be an object; any other object is another model.
+_OBJECTS = frozenset({"rope_parameters", "rope_scaling"})
 
 _HARMLESS = {
     **CONFIG,
@@ -113,7 +102,6 @@ ModelClass: TypeAlias = type[PreTrainedModel]
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
-    """Blocks while weights move to the device. Raises ConfigError (device, dtype) and ModelUnavailable."""
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device, spec.architecture)
     if device.type == "cpu":  # torch's default ignores the cgroup quota
@@ -143,27 +131,21 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
 
 
 class TransformersBackend(Backend):
-    """A model on one device."""
-
     def __init__(
         self, facts: BackendFacts, model: TransformersModel, make_exact: Callable[[], TransformersModel]
     ) -> None:
-        """make_exact: the same model in float32."""
         self.facts = facts
         self._model = model
         self._make_exact = make_exact
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
         assert stream == 0, "this backend has one stream"
         return _run(self._model, batch)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact."""
         return _run(self._exact, batch)
 
     def close(self) -> None:
-        """Free the weights. No forward may follow."""
         del self._model
         self.__dict__.pop("_exact", None)
         if self.facts.device.startswith("cuda"):
@@ -187,10 +169,7 @@ class TransformersModel:
     """Body and heads on one device in one dtype."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, one_length: bool = False) -> None:
-        """one_length: run the texts of each length by themselves, without padding.
-
-        Raises ModelUnavailable: a type that transformers lacks, or a config or tensors that do not fit it.
-        """
+        """one_length: run the texts of each length by themselves, without padding."""
         self.one_length = one_length
         ops = TorchOps(device, dtype)
         self._classifies = "scores" in spec.outputs
@@ -218,7 +197,6 @@ class TransformersModel:
             _attend_both_ways(body, spec, device)
 
     def __call__(self, texts: PackedTexts, outputs: Collection[Output]) -> dict[Output, Tensor]:
-        """Return the requested outputs, on the device."""
         padded = pad(texts)
         rows, filled, seen, places = (
             torch.tensor(array, device=self._device)
@@ -314,11 +292,8 @@ def _with_full_attention(body: torch.nn.Module, config: PreTrainedConfig) -> tup
 
 
 def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
-    """Return config.json as transformers' class, with only those keys that the class has fields for.
-
-    settings: config.json, which records the keys that are read. Raises ModelUnavailable: an unknown type, a type made
-    of several models, a value out of bounds.
-    """
+    """Return config.json as transformers' class, with only those keys that the class has fields for. settings: records
+    the keys that are read."""
     if spec.model_type not in CONFIG_MAPPING:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is supported neither by vectord nor by transformers")
     config_class = CONFIG_MAPPING[spec.model_type]

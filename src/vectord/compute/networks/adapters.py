@@ -43,7 +43,6 @@ class Adapters(Generic[T]):
         self._downs: dict[str, T] = {}
 
     def unread(self) -> set[str]:
-        """Return a name for the change of each layer that no network has read."""
         return {f"{layer}.lora" for layer in self._changes.keys() - self._read}
 
     def of_linear(self, layer: str, inputs: int, outputs: int, rows: slice | None = None) -> LowRank[T] | None:

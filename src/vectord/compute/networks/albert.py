@@ -48,7 +48,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of AlbertForSequenceClassification."""
     width = facts.size(config, "hidden_size")
     body = weights.after_prefix(PREFIXES, encoder.WORDS)
     pooler = Projection(body.linear("pooler", width, width), "tanh")

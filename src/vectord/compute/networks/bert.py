@@ -36,20 +36,14 @@ HEAD = encoder.HeadNames(
     bias="cls.predictions.bias",
 )
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
 }
-HARMLESS_TENSORS: Collection[HarmlessTensors] = (
-    *encoder.HARMLESS_TENSORS,
-    POOLER,
-    *encoder.BERT_WORDS_HEAD,
-)
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (*encoder.HARMLESS_TENSORS, POOLER, *encoder.BERT_WORDS_HEAD)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("bert.")."""
     spec, weights = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
     types = _types_with_task(config, spec, weights) if config["model_type"] == "ernie" else None
     kinds = _RELATIVE if config["model_type"] == "bert" else ("absolute",)
@@ -87,15 +81,12 @@ def _types_with_task(config: Mapping[str, Any], spec: TransformerSpec, weights: 
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of BertForSequenceClassification."""
     return classify_pooled(body(weights), weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of BertForMaskedLM."""
     return encoder.read_masked_lm(config, encoder.read_spec(config), weights, body(weights), HEAD)
 
 
 def body(weights: WeightReader[T]) -> WeightReader[T]:
-    """Return the tensors of the encoder, without those of its heads."""
     return weights.after_prefix(("", "bert.", "ernie."), encoder.WORDS)

@@ -34,7 +34,6 @@ from vectord.errors import ModelUnavailable
 PREFIXES = ("", "deberta.")
 MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "pooler_hidden_act pooler_hidden_size"),
@@ -53,8 +52,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebertaSpec(TransformerSpec):
-    """Further values of the config."""
-
     word_size: int
     place_keys: bool  # "c2p": queries attend to places
     place_queries: bool  # "p2c": places attend to keys
@@ -65,13 +62,11 @@ class DebertaSpec(TransformerSpec):
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("deberta.")."""
     spec = _spec(config)
     return Transformer(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of DebertaV2ForSequenceClassification."""
     width = facts.size(config, "hidden_size")
     facts.require(config, "pooler_hidden_size", width)
     kind = facts.activation(config, "pooler_hidden_act", default="gelu")

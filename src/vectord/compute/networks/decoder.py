@@ -36,14 +36,12 @@ BIDIRECTIONAL = frozenset(
     {"bidirectional_pplx_qwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
 )
 
-
 # Keys of config.json that may be unread, of all decoders.
 HARMLESS: Mapping[str, Harmless] = {
     **harmless("speed and memory only", "pretraining_tp"),
     **harmless("the usual order of rotated pairs", "rope_interleaved", False),
     **harmless("NVIDIA's classifiers read it; of embeddings, the usual pooling", "pooling", "avg"),
 }
-
 
 HARMLESS_TENSORS = (
     HarmlessTensors("the head over the vocabulary; yes-or-no rerankers read its rows", r"(\w+\.)?lm_head\.weight"),
@@ -84,7 +82,6 @@ def read_spec(
 
 
 def read_decoder_rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
-    """The rotation of Qwen's and Mistral's layers."""
     return read_plain_rotary(config, theta=10_000.0, positions=spec.max_tokens)
 
 
@@ -115,7 +112,6 @@ class Family:
 
 
 def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return a decoder with Llama's names."""
     weights = weights.after_prefix(PREFIXES, WORDS)
     full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
     if family.sliding_rotary is not None:
@@ -186,7 +182,6 @@ def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> No
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of ...ForSequenceClassification."""
     score = weights.tensor("score.weight", labels, facts.size(config, "hidden_size"))
     return Classifier("last", (Projection(Linear(score, None)),))
 

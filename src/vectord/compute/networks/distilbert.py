@@ -30,7 +30,6 @@ NAMES = encoder.LayerNames(
 )
 HEAD = encoder.HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("training only", "qa_dropout seq_classif_dropout"),
@@ -44,19 +43,16 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("distilbert.")."""
     return encoder.read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=0)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of DistilBertForSequenceClassification."""
     width = facts.size(config, "dim")
     dense = Projection(weights.linear("pre_classifier", width, width), "relu")
     return Classifier("cls", (dense, Projection(weights.linear("classifier", width, labels))))
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of DistilBertForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 

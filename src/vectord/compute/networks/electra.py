@@ -22,7 +22,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("electra.")."""
     facts.require(config, "position_embedding_type", "absolute")
     spec = encoder.read_spec(config, types=facts.size(config, "type_vocab_size"))
     size = facts.size(config, "embedding_size")
@@ -38,5 +37,4 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of ElectraForSequenceClassification."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels, "gelu")

@@ -147,12 +147,7 @@ def _layer_specs(config: Mapping[str, Any], spec: TransformerSpec, kinds: Sequen
 
 
 def _with_gate(
-    layer: TransformerLayer[T],
-    spec: TransformerSpec,
-    own: WeightReader[T],
-    shared: WeightReader[T],
-    size: int,
-    i: int,
+    layer: TransformerLayer[T], spec: TransformerSpec, own: WeightReader[T], shared: WeightReader[T], size: int, i: int
 ) -> TransformerLayer[T]:
     """The layer with the parts that decoders have not. own: tensors of this layer; shared: of the whole model."""
     assert isinstance(layer.attention, Attention)

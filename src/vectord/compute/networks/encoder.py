@@ -36,10 +36,7 @@ def read_spec(
     norm_eps: float | None = None,
     norm_first: bool = False,
 ) -> TransformerSpec:
-    """Read BERT's keys.
-
-    keys: other names of them. activation, norm_eps: replace the config's. types: number of token types.
-    """
+    """Read BERT's keys, or `keys` in their place. activation, norm_eps: replace the config's. types: their number."""
     facts.require(config, "is_decoder", False)
 
     def key(name: str) -> str:
@@ -73,7 +70,6 @@ HARMLESS: Mapping[str, Harmless] = {
     ),
 }
 
-
 # Of all encoders but T5.
 HARMLESS_TENSORS = (
     HarmlessTensors("buffers of older versions", r"(\w+\.)?embeddings\.(position_ids|token_type_ids)"),
@@ -93,7 +89,6 @@ def words_head(names: str, copies: str) -> tuple[HarmlessTensors, HarmlessTensor
 BERT_WORDS_HEAD = words_head(
     r"cls\..+", r"cls\.seq_relationship\.(weight|bias)|cls\.predictions\.(decoder\.(weight|bias)|bias)"
 )
-
 
 LM_HEAD = words_head(r"lm_head\..+", r"lm_head\.(decoder\.(weight|bias)|bias)")
 DENSE_CLASSIFIER = HarmlessTensors(
@@ -223,8 +218,6 @@ def read_encoder(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadNames:
-    """The names of a masked-language head's tensors."""
-
     dense: str
     norm: str
     decoder: str
@@ -239,7 +232,6 @@ def read_masked_lm(
     names: HeadNames,
     activation: Activation | None = None,
 ) -> MaskedLM[T]:
-    """Return the head. activation: None: the body's."""
     width = spec.hidden_size
     dense, norm = weights.linear(names.dense, width, width), weights.norm(names.norm, width)
     bias = f"{names.decoder}.bias"

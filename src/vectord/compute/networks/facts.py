@@ -82,11 +82,7 @@ def epsilon(config: Mapping[str, Any], key: str) -> float:
 
 
 def activation(
-    config: Mapping[str, Any],
-    key: str,
-    kinds: Mapping[str, Activation] = ACTIVATIONS,
-    *,
-    default: str | None = None,
+    config: Mapping[str, Any], key: str, kinds: Mapping[str, Activation] = ACTIVATIONS, *, default: str | None = None
 ) -> Activation:
     """Return the activation named at `key`, one of `kinds`, or that of `default`."""
     return kinds[choice(config, key, tuple(kinds), default)]

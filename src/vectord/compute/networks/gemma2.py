@@ -43,7 +43,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    """As decoder.head_rows."""
     facts.require(_with_default(config, "final_logit_softcapping", 30.0), "final_logit_softcapping", None)
     return decoder.head_rows(config, weights, ops, ids, tied=True)
 

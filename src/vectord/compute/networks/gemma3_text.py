@@ -21,7 +21,6 @@ from vectord.errors import ModelUnavailable
 
 classifier = decoder.classifier
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("a copy of sliding_window_pattern, which transformers never reads", "_sliding_window_pattern"),
@@ -48,7 +47,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    """As decoder.head_rows."""
     facts.require(config, "final_logit_softcapping", None)
     return decoder.head_rows(config, weights, ops, ids, tied=True)
 

@@ -27,12 +27,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("speed only", "unpad_inputs use_memory_efficient_attention"),
     **harmless("only with logn_attention_scale", "logn_attention_clip1"),
 }
-HARMLESS_TENSORS: Collection[HarmlessTensors] = (
-    *encoder.HARMLESS_TENSORS,
-    POOLER,
-    *encoder.LM_HEAD,
-    FREQUENCIES,
-)
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (*encoder.HARMLESS_TENSORS, POOLER, *encoder.LM_HEAD, FREQUENCIES)
 NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention="attention.qkv_proj",
@@ -46,7 +41,6 @@ NAMES = encoder.LayerNames(
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head."""
     spec, weights = _spec(config), _body(weights)
     rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
     names = encoder.TRANSFORMERS_NAMES if "layers.0.self_attn.q_proj.weight" in weights else NAMES
@@ -54,12 +48,10 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of GteForSequenceClassification."""
     return classify_pooled(_body(weights), weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of GteForMaskedLM."""
     norm = "lm_head.norm" if "lm_head.norm.weight" in weights else "lm_head.layer_norm"
     names = encoder.HeadNames(dense="lm_head.dense", norm=norm, decoder="lm_head.decoder")
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), names, "gelu")

@@ -36,7 +36,6 @@ MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-em
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("bert.")."""
     spec, weights = _spec(config), body(weights)
     names = _names(weights, gated=_feed_forward(config) in GATED)
     if spec.heads * spec.max_tokens > MAX_BIASES:

@@ -36,8 +36,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **harmless("transformers never reads it", "block_dim block_norm_eps conv_dim conv_dim_out num_heads use_pos_enc"),
     **harmless("the usual network", "block_use_swiglu", True),
     **harmless(
-        "training only",
-        "block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init theta",
+        "training only", "block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init theta"
     ),
     **harmless("speed and memory only", "disable_flash_attention"),
     **harmless("of padding, which a packed batch has none of", "conv_zero_padding"),

@@ -22,7 +22,6 @@ head_rows = decoder.head_rows
 
 _POOLINGS: Mapping[str, Pooling] = {"avg": "mean", "cls": "cls", "last": "last"}  # NVIDIA's names
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_pooling clf_pooling"),

@@ -25,7 +25,6 @@ head_rows = decoder.head_rows
 
 _BETA = "llama_4_scaling_beta"
 
-
 HARMLESS: Mapping[str, Harmless] = decoder.HARMLESS
 HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 

@@ -28,7 +28,6 @@ THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, a
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "classifier_activation classifier_bias classifier_pooling"),
@@ -46,7 +45,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("model.")."""
     spec, weights = _spec(config), _body(weights)
     width, names = spec.hidden_size, _names(config)
     kinds = _kinds(config, spec.layers)
@@ -78,14 +76,12 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of ModernBertForSequenceClassification."""
     pooling = cast(Literal["cls", "mean"], facts.choice(config, "classifier_pooling", ("cls", "mean"), "cls"))
     scores = weights.linear("classifier", facts.size(config, "hidden_size"), labels)
     return Classifier(pooling, (dense_and_norm(config, weights), Projection(scores)))
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of ModernBertForMaskedLM."""
     spec = _spec(config)
     shape = spec.vocab_size, spec.hidden_size
     has_bias = facts.flag(config, "decoder_bias", True)

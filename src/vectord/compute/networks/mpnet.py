@@ -36,7 +36,6 @@ NAMES = encoder.LayerNames(
     output_norm="output.LayerNorm",
 )
 
-
 HARMLESS: Mapping[str, Harmless] = encoder.HARMLESS
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
@@ -47,7 +46,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("mpnet.")."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
     table = weights.array("encoder.relative_attention_bias.weight", BUCKETS, spec.heads)
@@ -57,12 +55,10 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of MPNetForSequenceClassification."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of MPNetForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 

@@ -73,8 +73,6 @@ _CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"}
 
 
 class Network(Generic[T]):
-    """One model. Its only state is its weights, which the constructor loads."""
-
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
         """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
         module, prefixes = _architecture(spec)
@@ -110,7 +108,6 @@ def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
 
 
 def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
-    """The module and the prefixes of its classes."""
     found = find_architecture(spec.architecture)
     if found is None:
         raise ModelUnavailable(
@@ -155,10 +152,8 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
 def _architecture_heads(
     module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
 ) -> dict[Output, Head[T]]:
-    """The heads whose weights have a different name in each architecture.
-
-    The SPLADE head multiplies by the whole vocabulary, so it uses the body's op set instead of `ops.heads`.
-    """
+    """The heads whose weights have a different name in each architecture. SPLADE's multiplies by the whole vocabulary,
+    so it uses the body's op set instead of `ops.heads`."""
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
         masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)

@@ -74,7 +74,6 @@ HEAD = replace(bert.HEAD, norm="cls.predictions.transform.layer_norm")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head."""
     spec, weights = _spec(config), _body(weights)
     names = _names(config, weights)
     rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
@@ -105,10 +104,7 @@ def _names(config: Mapping[str, Any], weights: WeightReader[T]) -> encoder.Layer
 
 
 def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> dict[int, Mixture[T]]:
-    """The experts by layer: each n-th layer has them, from the second on (moe_every_n_layers).
-
-    Source: nomic-ai/nomic-bert-2048, NomicMoELayer.
-    """
+    """The experts by layer: each n-th layer has them, from the second on. Source: nomic-bert-2048's NomicMoELayer."""
     every = facts.size(config, "moe_every_n_layers", 0, at_least=0)
     if not every:
         facts.require(config, "num_experts", 0)
@@ -144,14 +140,12 @@ def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightR
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of NomicBertForSequenceClassification."""
     return classify_pooled(
         _body(weights), weights, facts.size(config, "n_embd" if "n_embd" in config else "hidden_size"), labels
     )
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of NomicBertForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 

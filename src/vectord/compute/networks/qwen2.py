@@ -20,7 +20,6 @@ from vectord.compute.ops.base import Ops, T
 classifier = decoder.classifier
 head_rows = decoder.head_rows
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("of layers that slide, which the model has none of", "max_window_layers sliding_window"),

@@ -25,7 +25,6 @@ HEAD = encoder.HeadNames(
     dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias"
 )
 
-
 # Of xlm-roberta-flash.
 FLASH_NAMES = encoder.LayerNames(
     prefix="encoder.layers",
@@ -61,7 +60,6 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    """Return the encoder of a bare model ("") or of one under a head ("roberta.")."""
     spec, weights = _spec(config), _body(weights)
     names = TRANSFORMERS_NAMES if config["model_type"] == ROTARY else NAMES
     is_flash = f"{FLASH_NAMES.prefix}.0.{FLASH_NAMES.attention}.weight" in weights
@@ -86,12 +84,10 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """Return the head of RobertaForSequenceClassification."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """Return the head of RobertaForMaskedLM."""
     return encoder.read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 

@@ -88,7 +88,7 @@ class CosSin(Generic[T]):
 
 def read_plain_rotary(config: Mapping[str, Any], *, theta: float, positions: int) -> Rotary:
     """Read the rotation of a model whose layers share one: rope_theta next to rope_scaling or, since transformers 5,
-    both in rope_parameters. theta, positions: as in read_rotary. Raises ModelUnavailable."""
+    both in rope_parameters."""
     section = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     return read_rotary(config, (section,), theta=facts.number(config, "rope_theta", theta), positions=positions)
 
@@ -113,10 +113,8 @@ def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool
 
 
 def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
-    """Read the mapping that the keys `section` lead to, if there is one.
-
-    theta: used if the mapping has no rope_theta. positions: max_position_embeddings.
-    """
+    """Read the mapping that the keys `section` lead to, if there is one. theta: used if it has no rope_theta.
+    positions: max_position_embeddings."""
     name, entries = ".".join(section), config
     for key in section:
         entries = facts.section(entries, key)
@@ -155,10 +153,8 @@ def rotary_table(
     positions: int,
     factors: npt.NDArray[np.float64] | None = None,
 ) -> CosSin[T]:
-    """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large.
-
-    factors: (positions,) by which a row turned at that position is multiplied.
-    """
+    """Return the table of all positions, computed in float64. factors: (positions,) by which a row turned at that
+    position is multiplied."""
     if head_size % 2:
         raise ModelUnavailable(f"config.json: rotary positions turn pairs, and heads are {head_size} wide")
     if positions * head_size > MAX_TABLE_SIZE:
@@ -177,7 +173,6 @@ def rotary_table(
 
 
 def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
-    """Return the rows of this batch's positions."""
     return CosSin(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
 
 

@@ -36,7 +36,6 @@ _FORWARD: Mapping[str, tuple[Activation, str, bool]] = {
 }
 _BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
-
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only the encoder is computed", "is_encoder_decoder num_decoder_layers scale_decoder_outputs"),

@@ -72,7 +72,6 @@ class Attention(Generic[T]):
 
     @property
     def inputs(self) -> tuple[Linear[T], Linear[T], Linear[T]]:
-        """The layers that read the input of attention."""
         return self.query, self.key, self.value
 
 
@@ -130,7 +129,6 @@ class TransformerLayer(Generic[T]):
 
     @property
     def linears(self) -> list[Linear[T]]:
-        """Those that adapters may change."""
         parts, mlp = self.attention, self.mlp
         if isinstance(parts, Attention):
             found = [parts.query, parts.key, parts.value, parts.out]
@@ -168,12 +166,9 @@ class LayerInputs(Generic[T]):
 
 
 class Transformer(Generic[T]):
-    """Tokens to last hidden states."""
-
     def __init__(self, spec: TransformerSpec, weights: TransformerWeights[T], ops: Ops[T]) -> None:
         self.hidden_size = spec.output_size or spec.hidden_size
         self.max_tokens = spec.max_tokens  # of one text
-        self.causal = spec.causal  # no token attends to later ones
         # Whether texts may have a common beginning that is computed once.
         self.shares_prefix = spec.causal and all(isinstance(each.attention, Attention) for each in weights.layers)
         self._spec = spec
@@ -347,7 +342,6 @@ class Transformer(Generic[T]):
         return ops.add_layer_norm(x, addend, norm.weight, norm.bias, eps)
 
     def _norm(self, x: T, norm: Norm[T] | None) -> T:
-        """`x` itself without a norm."""
         if norm is None:
             return x
         if self._spec.rms:

@@ -84,10 +84,7 @@ class WeightReader(Generic[T]):
         return next((name for name in names if name in self), names[-1])
 
     def tensor(self, name: str, *shape: int, rows: slice | None = None) -> T:
-        """Return the constant `name`. Raises ModelUnavailable if it is missing or of another shape.
-
-        rows: only these rows, without a copy: parts of a fused product, or the end of a table.
-        """
+        """Return the constant `name`; of it these rows only, without a copy: part of a fused product, or of a table."""
         return self._ops.constant(self._rows(name, shape, rows))
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
@@ -149,10 +146,7 @@ class WeightReader(Generic[T]):
     def linears(
         self, names: str | Sequence[str], inputs: int, outputs: int, count: int, *, bias: bool
     ) -> tuple[Linear[T], ...]:
-        """Return the layers `names`, or the `count` layers that the checkpoint stacks under one name, without copies.
-
-        Each has `outputs` rows.
-        """
+        """Return the layers `names`, or the `count` layers, each of `outputs` rows, that are stacked under one name."""
         if not isinstance(names, str):
             return tuple(self.linear(name, inputs, outputs, bias=bias) for name in names)
         parts = [slice(i * outputs, (i + 1) * outputs) for i in range(count)]
@@ -209,11 +203,7 @@ _NAMED_LIMIT = 3  # tensors in the message
 def check_all_read(
     unread: Collection[str], harmless: Collection[HarmlessTensors], outputs: Collection[Output], model_type: str
 ) -> None:
-    """Raises ModelUnavailable, with names and count, if a tensor that affects `outputs` was not read.
-
-    harmless: those of the architecture. The reference libraries load such a checkpoint with a warning and compute
-    another network than the one trained.
-    """
+    """Raises ModelUnavailable, with names and count, if a tensor that affects `outputs` was not read."""
     unused = sorted(name for name in unread if not any(known.includes(name, outputs) for known in harmless))
     if unused:
         names = ", ".join(name[:100] for name in unused[:_NAMED_LIMIT]) + ", ..." * (len(unused) > _NAMED_LIMIT)

@@ -20,7 +20,6 @@ from vectord.schema import Int32
 
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
-
 Activation = Literal[DenseActivation, "gelu_tanh"]
 
 
@@ -89,22 +88,19 @@ class AttentionSpec:
 
     @property
     def factor(self) -> float:
-        """`scale`, or its default."""
         return self.head_size**-0.5 if self.scale is None else self.scale
 
 
 class Ops(Protocol[T]):
     """Shapes: T tokens, N texts, M spans, H width of the input, O width of the output, V words.
 
-    Sizes were checked when the weights were read, so an op may fail in any way on other sizes.
-    ops/numpy.py defines each op exactly. An op with a body here is a sequence of others, which an op set may compute
-    in one step.
+    Sizes were checked when the weights were read. ops/numpy.py defines each op exactly. An op with a body here is a
+    sequence of others, which an op set may compute in one step.
     """
 
     @property
     def heads(self) -> Ops[T]:
         """The op set for heads: it computes in float32 where this op set has fewer bits, and accepts its states."""
-        ...
 
     def constant(self, weight: Weight) -> T: ...
     def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be stored in fewer bits
@@ -156,7 +152,6 @@ class Ops(Protocol[T]):
         bias (heads, 2 * M - 1): added to the scaled score of the query at position i and the key at position j, by
         j - i + M - 1; M is at least the longest text.
         """
-        ...
 
     def disentangled_attention(
         self, q: T, k: T, v: T, place_k: T | None, place_q: T | None, buckets: T, tokens: Tokens[T], spec: AttentionSpec
@@ -166,19 +161,14 @@ class Ops(Protocol[T]):
         place_k, place_q (B, heads * head_size): keys and queries of the B relative places, None: no such term;
         buckets (2 * M - 1,) int32: b by i - j + M - 1, M at least the longest text.
         """
-        ...
 
     def shift(self, x: T, offset: int, tokens: Tokens[T]) -> T:
-        """The row of each token's neighbour, `offset` positions later in its text; zeros beyond the text's ends.
-
-        For batches without parents.
-        """
-        ...
+        """The row of each token's neighbour, `offset` positions later in its text; zeros beyond the text's ends. For
+        batches without parents."""
 
     def mixture(self, x: T, logits: T, top: int, experts: Sequence[Callable[[T], T]], tokens: Tokens[T]) -> T:
         """Each row's sum over its `top` experts of the highest logits (T, E): the expert's softmax among all experts,
         times its output for the row. The softmax is in float32; rows of an expert are computed together."""
-        ...
 
     def first(self, x: T, tokens: Tokens[T]) -> T: ...  # (T, H) -> (M, H), each span's first row
     def last(self, x: T, tokens: Tokens[T]) -> T: ...
@@ -187,4 +177,3 @@ class Ops(Protocol[T]):
 
     def max_linear(self, x: T, weight: T, bias: T, tokens: Tokens[T]) -> T:
         """`max(linear(x, weight, bias))` without its (T, V) in memory at once: (T, H), (V, H), (V,) -> (M, V)."""
-        ...

@@ -64,7 +64,6 @@ def positions(texts: PackedTexts) -> Int32:
 
 
 def pooled_pieces(texts: PackedTexts) -> AttentionPieces:
-    """The pooled spans."""
     spans = texts.pooled
     runs = Runs(spans[:, 0], spans[:, 1] - spans[:, 0])
     return AttentionPieces(runs, runs)
@@ -160,8 +159,7 @@ def _rectangle(runs: Runs, before: Runs | None, chosen: Int32, places: int) -> R
 def _cuts(queries: Int32, keys: Int32, max_groups: int) -> list[tuple[int, int]]:
     """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups have the least total cost.
 
-    Exact, by dynamic programming over the distinct sizes, which rounding keeps few: best[j] is the least cost of g
-    groups for the sizes 0..j.
+    Exact, by dynamic programming over the distinct sizes: best[j] is the least cost of g groups for the sizes 0..j.
     """
     changes = (np.diff(queries) != 0) | (np.diff(keys) != 0)
     ends = np.append(np.flatnonzero(changes) + 1, queries.size)  # (U,) one past the last piece of a size

@@ -21,7 +21,6 @@ from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts
 
 Array: TypeAlias = npt.NDArray[Any]
 
-
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     **FORMULAS,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
@@ -63,8 +62,6 @@ def pack(texts: PackedTexts) -> Tokens[Array]:
 
 
 class NumpyOps(Ops[Array]):
-    """Ops over float64 arrays. Shapes: ops/base.py."""
-
     @property
     def heads(self) -> NumpyOps:
         return self
@@ -169,12 +166,7 @@ class NumpyOps(Ops[Array]):
         return out
 
     def mixture(
-        self,
-        x: Array,
-        logits: Array,
-        top: int,
-        experts: Sequence[Callable[[Array], Array]],
-        tokens: Tokens[Array],
+        self, x: Array, logits: Array, top: int, experts: Sequence[Callable[[Array], Array]], tokens: Tokens[Array]
     ) -> Array:
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)

@@ -37,12 +37,9 @@ from vectord.schema import Float32, Int32
 
 @contextmanager
 def _without_telemetry() -> Iterator[None]:
-    """Keep `import openvino` from contacting its maker: nothing may leave the machine.
-
-    The package ends by importing its model converter, if installed, whose import reports to Google Analytics and writes
-    to the user's home (openvino/tools/ovc/__init__.py of 2026.4). None makes Python raise the ImportError that the
-    package expects. It also saves 60 ms.
-    """
+    """Keep `import openvino` from contacting its maker: the package ends by importing its model converter, if
+    installed, whose import reports to Google Analytics and writes to the user's home (openvino/tools/ovc/__init__.py
+    of 2026.4). None makes Python raise the ImportError that the package expects."""
     converter = "openvino.tools.ovc"
     hide = converter not in sys.modules
     if hide:
@@ -58,14 +55,8 @@ with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
 
-__all__ = [
-    "LENGTH_STEP",
-    "OpenvinoGraph",
-    "OpenvinoOps",
-    "build",
-    "op",
-    "ov",
-]  # op, ov: no other module imports openvino
+# op, ov: no other module imports openvino
+__all__ = ["LENGTH_STEP", "OpenvinoGraph", "OpenvinoOps", "build", "op", "ov"]
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Name = TypeVar("Name", bound=str)
@@ -123,7 +114,6 @@ class GraphLayout:
         return self._parameters[name]
 
     def places(self, window: int | None) -> list[Places]:
-        """Return the places of each group."""
         self.windows.add(window)
         return [
             Places(self.parameter(f"queries{ending}", [-1, -1]), self.parameter(f"keys{ending}", [-1, -1]))
@@ -447,8 +437,8 @@ class OpenvinoOps(Ops[ov.Node]):
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: GraphLayout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
 
-        A bias that falls evenly with the distance (ALiBi) is laid out once instead of once a head: for 8,192 tokens
-        0.3 GB instead of 3.
+        A bias that falls evenly with the distance (ALiBi) is laid out once instead of once a head, in a tenth of the
+        memory.
         """
         slopes = _slopes(self._weights[bias.get_friendly_name()].array.astype(np.float32))
         if slopes is None:
@@ -495,7 +485,6 @@ class OpenvinoOps(Ops[ov.Node]):
         return _mix(scores, v, layout, spec)
 
     def shift(self, x: ov.Node, offset: int, tokens: Tokens[ov.Node]) -> ov.Node:
-        """Return, for each row, the row `offset` positions further in the same text; zeros if there is none."""
         rows, inside = tokens.layout.neighbours(offset, tokens.positions)
         return op.select(inside, _rows(x, rows), op.constant(np.float32(0)))
 
@@ -557,8 +546,7 @@ class OpenvinoOps(Ops[ov.Node]):
 class _HeadOps(OpenvinoOps):
     """Float32 in plans of any type: every node that it makes has the runtime's mark for that.
 
-    The runtime drops the mark of a node that it replaces by another, so a few ops have a form here that it keeps. The
-    body before a head stays in the plan's type: float32 up to its last layers would cost 6 to 8 % of the speed.
+    The runtime drops the mark of a node that it replaces by another, so a few ops have a form here that it keeps.
     """
 
     def __init__(self, weights: dict[str, Weight], scratch: Scratch) -> None:
@@ -640,12 +628,10 @@ def _mix(
     """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
 
     factor: of the scores, applied after their mask. Before it, the runtime would move the factor into the weights of k
-    in a graph of one length group, and apply it to k in any other. bfloat16 would then be rounded differently, and the
-    vector of a text would depend on the plan that runs it (MiniLM: by 1.8e-3).
+    in a graph of one length group, and apply it to k in any other: the vector of a text would depend on its plan.
 
     Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From
-    this form it makes one kernel, which transposes k while reading (measured: 4 % of the whole forward) and holds the
-    scores of a few queries at a time, so that 8,192 tokens need no extra memory.
+    this form it makes one kernel, which holds the scores of a few queries at a time.
     """
     if spec.causal or spec.window is not None:
         hidden = layout.hidden(spec.causal, spec.window)
@@ -720,7 +706,6 @@ def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
 
 
 def _reverse(x: ov.Node) -> ov.Node:
-    """(n,) in reverse order."""
     return op.slice(x, _ints(-1), _ints(-(2**31)), _ints(-1), _ints(0))
 
 

@@ -1,7 +1,6 @@
 """A packed batch as one rectangle, for networks that take padded (texts, length) and a mask.
 
-The backends on ONNX graphs and on transformers use it. Index arithmetic in numpy; runs on the thread that calls
-`forward`, once per batch.
+The backends on ONNX graphs and on transformers use it.
 """
 
 from __future__ import annotations

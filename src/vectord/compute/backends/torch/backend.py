@@ -39,9 +39,7 @@ class TorchBackend(Backend):
         flat: bool = False,
     ) -> None:
         """make_exact: the model in float32, None where `network` is that. flat: whether the network has a flat form.
-
-        streams: the CUDA streams of the slots' kernels and copies.
-        """
+        streams: the CUDA streams of the slots' kernels and copies."""
         self.facts = facts
         self._network = network
         self._make_exact = make_exact
@@ -60,7 +58,6 @@ class TorchBackend(Backend):
         self.facts = replace(self.facts, max_batch_tokens=max_batch_tokens)
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         with self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
             return self._run(batch, self._slots[stream])
@@ -68,16 +65,18 @@ class TorchBackend(Backend):
         raise MemoryError("the device has no room for this batch")
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. The second set of weights, unless the first is float32, stays loaded."""
-        with self._exact_lock, self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
-            return self._run_exact(batch)
+        """The second set of weights, unless the first is float32, stays loaded."""
+        oom = contextlib.suppress(torch.OutOfMemoryError)
+        with self._exact_lock, self._on_device(), torch.inference_mode(), oom:
+            assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+            if self._exact is None:
+                assert self._make_exact is not None, "there is one from the start otherwise"
+                self._exact = self._make_exact()
+            return self._plain_slot().fetch(self._exact(pack(batch.texts, self._device), batch.outputs))
         raise MemoryError("the device has no room for this batch in float32")
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. The hung thread keeps the lock, its slot, and the graphs that it may be writing to.
-
-        No model gets its streams, which it may be using: the new slot's kernels run on a new one.
-        """
+        """The hung thread keeps the lock, its slot, its streams and the graphs that it may write to: all are new."""
         self.graphs = Graphs()
         self._launching = threading.Lock()
         if self._streams is not None:
@@ -87,11 +86,9 @@ class TorchBackend(Backend):
         self._exact_lock = threading.Lock()
 
     def device_memory(self) -> DeviceMemory | None:
-        """See Backend.device_memory. Of CUDA only."""
         return memory_of(self._device) if self._device.type == "cuda" else None
 
     def close(self) -> None:
-        """Free weights and streams. No forward may follow."""
         if self._streams is not None:
             self._streams.give_back()
         del self._network, self._exact, self._make_exact, self.graphs
@@ -121,14 +118,6 @@ class TorchBackend(Backend):
             else:
                 answers = graph.run(sent, batch.outputs, shape)
         return slot.fetch(answers)
-
-    @torch.inference_mode()
-    def _run_exact(self, batch: TokenBatch) -> Answers:
-        assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
-        if self._exact is None:
-            assert self._make_exact is not None, "there is one from the start otherwise"
-            self._exact = self._make_exact()
-        return self._plain_slot().fetch(self._exact(pack(batch.texts, self._device), batch.outputs))
 
     def _plain_slot(self) -> Slot:
         return PlainSlot(self._device)

@@ -61,10 +61,8 @@ def measure(
 
 
 def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> int:
-    """Return the tokens of the last point, in ascending order, that was worthwhile and fits `room_bytes`.
-
-    If not even the first fits, a proportional part of it; without points, `otherwise`.
-    """
+    """Return the tokens of the last point, in ascending order, that was worthwhile and fits `room_bytes`; a
+    proportional part of the first if not even that fits; without points, `otherwise`."""
     if not points:
         return otherwise
     best = points[0]
@@ -79,9 +77,7 @@ def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> i
 
 def launch_bound(points: Sequence[Point], otherwise: int) -> int:
     """Return the largest number of tokens whose kernels take longer to launch than to run; without points, `otherwise`.
-
-    Up to there a batch takes as long as a smaller one, so that a graph gains even if padding doubles its tokens.
-    """
+    Up to there a batch takes as long as a smaller one, so that a graph gains even if padding doubles its tokens."""
     least_s = min((point.seconds for point in points), default=0.0)
     return max((point.tokens for point in points if point.seconds <= SAME_TIME * least_s), default=otherwise)
 

@@ -1,7 +1,6 @@
 """The device, its dtype and its share of memory: from the operator's options and the hardware.
 
-`load` calls it in the loading thread. TF32 and the memory limit belong to the process: all models have the same
-settings, so that the last one to load changes nothing for the others.
+TF32 and the memory limit belong to the process: all models have the same settings.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ FLOAT16_ENCODERS = frozenset({"bert", "distilbert", "mpnet", "roberta", "xlm-rob
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`. auto: the first available of cuda, mps, cpu.
-
-    A missing GPU becomes the CPU, with a warning. Raises ConfigError for any other name.
-    """
+    """Return the device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`. auto: the first available of cuda, mps, cpu. A
+    missing GPU becomes the CPU, with a warning."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
         raise ConfigError(f"device must be auto, cpu, cuda, cuda:N or mps; found {name[:40]!r}", field="device")
     if name == "auto":
@@ -45,8 +42,7 @@ def choose_dtype(name: str, device: torch.device, architecture: str = "") -> tor
     and for FLOAT32_BY_DEFAULT.
 
     A dtype that the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before
-    Ampere by float16. For an architecture that overflows in float16 it is replaced by bfloat16 or float32. Raises
-    ConfigError for an unknown name.
+    Ampere by float16. For an architecture that overflows in float16 it is replaced by bfloat16 or float32.
     """
     if name != "auto" and name not in DTYPES:
         raise ConfigError(f"dtype must be auto, {', '.join(DTYPES)}; found {name[:40]!r}", field="dtype")
@@ -96,7 +92,6 @@ def cap_memory(device: torch.device, cap_mib: int) -> None:
 
 
 def memory_of(device: torch.device) -> DeviceMemory:
-    """Return the memory of a CUDA device."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(
         allocated=torch.cuda.memory_allocated(device),
@@ -107,7 +102,6 @@ def memory_of(device: torch.device) -> DeviceMemory:
 
 
 def gpu_of(device: torch.device) -> Gpu | None:
-    """Return the name and memory of a CUDA device."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
@@ -128,7 +122,6 @@ def _computes_bfloat16(device: torch.device) -> bool:
 
 
 def _count(kind: str) -> int:
-    """Return the number of devices of this kind that this torch can use."""
     if kind == "cuda":
         present = torch.cuda.device_count()
         if present and not torch.cuda.is_available():

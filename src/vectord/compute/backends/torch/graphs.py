@@ -45,11 +45,9 @@ class Capture(Protocol):
 
     def __call__(self, program: Program) -> Captured:
         """Raises RuntimeError if the program cannot be captured."""
-        ...
 
     def held_bytes(self) -> int:
         """Return the device's memory that the captured graphs hold."""
-        ...
 
 
 class CudaCapture:
@@ -90,13 +88,10 @@ class CudaGraph:
 
 
 def without_padding(answers: Mapping[Output, Tensor], batch: FlatShape) -> dict[Output, Tensor]:
-    """Return the rows of the batch, out of those of a shape that holds it."""
     return {output: answer[: batch.spans if output in POOLED else batch.tokens] for output, answer in answers.items()}
 
 
 class Graphs:
-    """The graphs of one model, sorted by shape."""
-
     def __init__(self, graphs: Sequence[CudaGraph] = ()) -> None:
         self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest, graph.shape.texts))
 
@@ -138,9 +133,7 @@ def capture_graphs(
     now_s: Callable[[], float] = time.monotonic,
 ) -> Graphs:
     """Return graphs of the first of `shapes`, within these limits of memory and time; failed captures are logged.
-
-    program_of: the network over a batch's numbers in a shape.
-    """
+    program_of: the network over a batch's numbers in a shape."""
     begun_s = now_s()
     graphs: list[CudaGraph] = []
     for shape in shapes:

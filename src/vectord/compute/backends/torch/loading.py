@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache, partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -40,12 +39,7 @@ from vectord.compute.backends.torch.device import (
     room_bytes,
     set_products,
 )
-from vectord.compute.backends.torch.graphs import (
-    UNMEASURED_TOKENS,
-    CudaCapture,
-    capture_graphs,
-    graph_shapes,
-)
+from vectord.compute.backends.torch.graphs import UNMEASURED_TOKENS, CudaCapture, capture_graphs, graph_shapes
 from vectord.compute.backends.torch.slot import CudaSlot, Streams
 from vectord.compute.networks.facts import size
 from vectord.compute.networks.network import Network
@@ -68,15 +62,8 @@ FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e
 COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # in the comparison of 8 bits
 
 
-class MakeNetwork(Protocol):
-    def __call__(self, *, matrices: EightBits | None = None) -> Network[torch.Tensor]: ...
-
-
 def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
-    """Blocks while weights move to the device, and on CUDA for up to `capacity_s` and CAPTURE_S more.
-
-    Raises ConfigError (device, dtype) and ModelUnavailable.
-    """
+    """Blocks while weights move to the device, and on CUDA for up to `capacity_s` and CAPTURE_S more."""
     device = choose_device(options.device)
     matrices = next((form for form in LARGEST if form == options.dtype), None)
     usual = "auto" if matrices is not None else options.dtype
@@ -158,12 +145,10 @@ def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
 
 
 def load_in_8_bits(
-    spec: ModelSpec, make_network: MakeNetwork, matrices: EightBits, device: torch.device
+    spec: ModelSpec, make_network: Callable[..., Network[torch.Tensor]], matrices: EightBits, device: torch.device
 ) -> tuple[Network[torch.Tensor], float]:
-    """Return the network with matrices in 8 bits, and the mean cosine of its outputs to those without.
-
-    Compared on random tokens: text by text if an output is a vector, else over all texts.
-    """
+    """Return the network with matrices in 8 bits, and the mean cosine of its outputs to those without, on random
+    tokens: text by text if an output is a vector, else over all texts."""
     longest = min(COMPARED_LONGEST, spec.max_tokens)
     texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
     want = _compared(make_network(), texts, spec.outputs, device)  # freed before the next one is loaded

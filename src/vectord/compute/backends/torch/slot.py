@@ -23,19 +23,15 @@ from vectord.compute.backends.base import Answers
 class Slot(Protocol):
     def buffer(self, size: int) -> Tensor:
         """Return (size,) int32 on the host, from which `send` copies fastest."""
-        ...
 
     def send(self, numbers: Tensor) -> Tensor:
         """Start to copy them to the device; kernels launched within `computing` wait for them."""
-        ...
 
     def computing(self) -> AbstractContextManager[None]:
         """Kernels are launched within this context, by one thread at a time."""
-        ...
 
     def fetch(self, answers: Mapping[Output, Tensor]) -> Answers:
         """Return the outputs in float32. Blocks until they are computed."""
-        ...
 
 
 class PlainSlot:
@@ -58,8 +54,6 @@ class PlainSlot:
 
 
 class CudaSlot:
-    """Copies concurrently with another slot's kernels."""
-
     def __init__(self, kernels: torch.cuda.Stream, copies: torch.cuda.Stream) -> None:
         """kernels: the stream that all slots of a model share. copies: this slot's own."""
         self._kernels = kernels
@@ -130,7 +124,6 @@ class Streams:
         return self._kernels
 
     def take(self, use: StreamUse) -> torch.cuda.Stream:
-        """Return a stream that was used for the same purpose, or a new one."""
         try:
             stream = _idle[self._device, use].pop()
         except IndexError:

@@ -2,9 +2,7 @@
 
 For CUDA. Torch's own functions compute the same and are the reference: backends/torch/ calls `largest_difference` on
 the device before it uses FusedOps. Each kernel computes in float32 and rounds its result once. Triton compiles the
-kernels on first use, for which it needs a C compiler.
-
-Importing this module imports triton. With TRITON_INTERPRET=1 the kernels run on the processor, as in the tests.
+kernels on first use, with a C compiler. With TRITON_INTERPRET=1 they run on the processor, as in the tests.
 """
 
 from __future__ import annotations
@@ -149,10 +147,7 @@ def _turned(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tens
 
 
 def largest_difference(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the largest difference of a kernel's number n from torch's in float32, in units of 1 + |n|.
-
-    Compiles the kernels, and raises whatever Triton raises where it cannot.
-    """
+    """Return the largest difference of a kernel's number n from torch's in float32, in units of 1 + |n|."""
     rows, heads, head_size, eps = 3, 3, 48, 1e-6
     width = heads * head_size
     generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,4 @@
-"""The layout of any batch: length groups (ops/groups.py), with sizes that differ from batch to batch.
-
-Data goes to the device when an op first needs it.
-"""
+"""The layout of any batch: length groups (ops/groups.py), with sizes that differ from batch to batch."""
 
 from __future__ import annotations
 
@@ -150,10 +147,7 @@ class GroupedLayout:
         return self._seen[causal, window]
 
     def biased(self, bias: Tensor, spec: AttentionSpec) -> list[Tensor]:
-        """For each group: (n, heads, Q, K) what Ops.attention adds to scores, -inf where a key is not seen.
-
-        All layers of a model share one bias and one spec.
-        """
+        """For each group: (n, heads, Q, K) what is added to scores, -inf where no key is seen. All layers share it."""
         if bias not in self._biased:
             masks, offsets = self.seen(spec.causal, spec.window), self.key_offsets(spec.window)
             middle = bias.shape[1] // 2
@@ -164,10 +158,7 @@ class GroupedLayout:
         return self._biased[bias]
 
     def places(self, buckets: Tensor, spec: AttentionSpec) -> list[Tensor]:
-        """For each group: (n, 1, Q, K) int64 relative places, as Ops.disentangled_attention takes them.
-
-        All layers of a model share one table of buckets.
-        """
+        """For each group: (n, 1, Q, K) int64 relative places. All layers of a model share one table of buckets."""
         if buckets not in self._places:
             middle = len(buckets) // 2
             self._places[buckets] = [buckets[middle - offset].long() for offset in self.key_offsets(spec.window)]

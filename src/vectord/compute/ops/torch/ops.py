@@ -1,7 +1,6 @@
 """TorchOps: Ops[Tensor], each op by torch's own functions.
 
-backends/torch/ calls them on that device's worker threads. Attention uses the variable-length kernel where it is
-available, and length groups everywhere else.
+Attention uses the variable-length kernel where it is available, and length groups everywhere else.
 """
 
 from __future__ import annotations
@@ -116,10 +115,7 @@ class TorchOps(Ops[Tensor]):
         return F.linear(x, weight)
 
     def join(self, layers: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        """The parts become views of the joined matrix, so that nothing is held twice.
-
-        Layers that share their weights, as ALBERT's, are joined once.
-        """
+        """The parts become views of the joined matrix. Layers that share weights, as ALBERT's, are joined once."""
         weights = [weight for weight, _ in layers]
         if not self._joins or weights[0] in self._joined:
             return
@@ -205,19 +201,13 @@ class TorchOps(Ops[Tensor]):
         return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
 
     def shift(self, x: Tensor, offset: int, tokens: Tokens[Tensor]) -> Tensor:
-        """Return, for each row, the row `offset` positions further in the same text; zeros if there is none."""
         at = tokens.positions
         rows = (torch.arange(len(x), device=x.device) + offset).clamp(0, len(x) - 1)
         inside = at.index_select(0, rows) == at + offset
         return x.index_select(0, rows).masked_fill(~inside[:, None], 0)
 
     def mixture(
-        self,
-        x: Tensor,
-        logits: Tensor,
-        top: int,
-        experts: Sequence[Callable[[Tensor], Tensor]],
-        tokens: Tokens[Tensor],
+        self, x: Tensor, logits: Tensor, top: int, experts: Sequence[Callable[[Tensor], Tensor]], tokens: Tokens[Tensor]
     ) -> Tensor:
         _in_groups(tokens.layout)  # the number of an expert's rows differs from batch to batch
         shares, chosen = logits.softmax(dim=-1, dtype=torch.float32).topk(top, dim=-1)  # (T, top)
