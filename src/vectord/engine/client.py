@@ -16,26 +16,21 @@ class EngineClient(Protocol):
         Raises a VectordError. Every number of a result is finite, and a result covers every input unless the request
         allows partial ones.
         """
-        ...
 
     async def check_busy(self, operation: Operation, caller: Caller) -> None:
         """Raises Overloaded if any request for this operation by this caller would be refused now; counts the refusal.
 
         Called before a body is read: under overload most requests end here. `answer` checks with the real tokens.
         """
-        ...
 
     def readiness(self) -> dict[str, str]:
         """Served name -> "unloaded" | "loading" | "ready" | "failed" | "stalled".
 
         The server is ready when every value is "ready" or "unloaded": such a model loads on its next use.
         """
-        ...
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
         """The same as `answer(ListModels())`, without waiting."""
-        ...
 
     async def drain(self) -> None:
         """Refuse new requests; return when every accepted one has been answered."""
-        ...

@@ -21,7 +21,8 @@ from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
-from vectord.engine.cache.shared import SharedCache, Store
+from vectord.engine.cache.redis_store import RedisStore
+from vectord.engine.cache.shared import SharedCache
 from vectord.engine.events import (
     BatchRan,
     Event,
@@ -143,7 +144,7 @@ class Engine:
         max_batch_texts: int | None = None,
         observer: Observer = discard,
         composites: Sequence[CompositeSource] = (),
-        store: Store | None = None,
+        store: RedisStore | None = None,
         store_secret: bytes = b"",
         puller: Puller | None = None,
     ) -> None:

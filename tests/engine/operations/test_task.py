@@ -155,24 +155,24 @@ async def test_large_array_operations_run_on_a_thread(numbers, inline):
 @pytest.mark.parametrize(
     ("error", "field", "index"),
     [
-        (InputTooLong("{field}", index=3), "documents", 4),
-        (InputTooLong("{field}"), "documents", None),
-        (InferenceFailed("failed", index=1), "documents", 0),
+        (InputTooLong("{field}", index=3), None, 4),
+        (InputTooLong("{field}"), None, None),
+        (InferenceFailed("failed", index=1), None, 0),
         (InferenceFailed("failed"), None, None),
         (InputTooLong("{field}", field="query"), "query", None),
     ],
     ids=["a piece", "the request", "a text that failed", "no text", "another field"],
 )
-def test_an_error_about_a_piece_names_its_input(error, field, index):
+def test_an_error_about_a_piece_has_the_index_of_its_input(error, field, index):
     """A client knows its documents, not their chunks; an error with a field keeps it."""
-    with pytest.raises(VectordError) as raised, placing_errors("documents", 5, [0, 0, 1, 4]):
+    with pytest.raises(VectordError) as raised, placing_errors(owners=[0, 0, 1, 4]):
         raise error
     assert (raised.value.field, raised.value.index) == (field, index)
 
 
 def test_an_error_about_a_single_text_has_no_index():
     """A query is a string, not a list."""
-    with pytest.raises(InputTooLong, match="`query` is too long") as raised, placing_errors("query", 1):
+    with pytest.raises(InputTooLong, match="`query` is too long") as raised, placing_errors("query"):
         raise InputTooLong("{field} is too long", index=0)
     assert (raised.value.field, raised.value.index) == ("query", None)
 

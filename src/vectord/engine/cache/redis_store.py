@@ -14,7 +14,10 @@ CONNECTIONS = 72  # shared.MAX_LOOKUPS, and some for writes and cancelled look-u
 
 
 class RedisStore:
-    """Implements Store. redis-py's own retries are off: the caller would rather compute the answer."""
+    """Bytes by name, outside this process. Its methods may raise anything, take any time, and return anything.
+
+    redis-py's own retries are off: the caller would rather compute the answer.
+    """
 
     def __init__(self, url: str, ttl_s: int) -> None:
         """ttl_s: seconds until a written value expires."""

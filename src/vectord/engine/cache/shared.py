@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 from vectord.budget import Budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
+from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError, plain_reason
 from vectord.housekeeping import Breaker
@@ -40,22 +40,6 @@ MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 
 logger = logging.getLogger("vectord.cache")
-
-
-class Store(Protocol):
-    """Bytes by name, outside this process. Its methods may raise anything, take any time, and return anything."""
-
-    async def open(self) -> None:
-        """Called once, first. Need not connect."""
-        ...
-
-    async def read(self, names: Sequence[bytes]) -> Sequence[object]:
-        """The bytes under each name, None for an unknown name."""
-        ...
-
-    async def write(self, values: Mapping[bytes, bytes]) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +62,7 @@ def name_of(key: CacheKey, dtype: str) -> bytes:
 class SharedCache:
     """Its methods raise nothing but the caller's CancelledError, and wait no longer than the timeouts above."""
 
-    def __init__(self, store: Store, secret: bytes = b"") -> None:
+    def __init__(self, store: RedisStore, secret: bytes = b"") -> None:
         """secret: shared by all replicas; values signed with another one are rejected. Empty: values are not signed."""
         self._store = store
         self._key = key_of(secret) if secret else b""
@@ -170,11 +154,7 @@ class SharedCache:
 
 
 def shared_secret(config: EngineConfig) -> bytes:
-    """The secret that signs answers: from the setting or its file, without surrounding blanks; b"" if neither is set.
-
-    Raises ConfigError if both are set, or if the file cannot be read, is writable by others than its owner, or has an
-    invalid length.
-    """
+    """The secret that signs answers: from the setting, or its file without surrounding blanks; b"" if neither is set."""
     path = config.shared_cache_secret_file
     if path is None:
         return (config.shared_cache_secret or "").encode()

@@ -15,7 +15,7 @@ MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB o
 
 
 async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Task) -> ClassifyResult:
-    """A score for every label of every input, or of its tokens. Raises ModelCannot for a model without labels."""
+    """A score for every label of every input, or of its tokens."""
     served = target.lead
     labels = served.spec.token_labels if request.each_token else served.spec.labels
     if not labels:
@@ -28,9 +28,8 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
     task.check_count("inputs", len(inputs))
     _check_scores(len(inputs), len(labels))
     async with task.use(served) as runner:
-        options = request.text
-        read = ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
-        sequences = await task.read(runner, read)
+        truncate = runner.truncates(request.text)
+        sequences = await task.read(runner, ReadRequest(inputs=inputs, options=request.text, truncate=truncate))
         if request.each_token:
             _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
         ran = await task.run(runner, sequences, frozenset({kind_of_answer}))

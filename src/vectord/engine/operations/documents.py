@@ -79,7 +79,7 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
 
 
 def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
-    """Raises InvalidField for spans that are not parts of their document, in order and disjoint; TooManyInputs."""
+    """Raises InvalidField for spans that are not parts of their document, in order and disjoint."""
     if len(spans) != len(documents):
         raise InvalidField(
             "{field} must have a list for each of the {limit} documents; got {given}.",
@@ -109,7 +109,7 @@ async def _one_by_one(
 ) -> ChunkVectors:
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
-    with placing_errors("documents", len(request.documents), owners):
+    with placing_errors(owners=owners):
         sequences = await task.read(runner, request_of(runner, texts, request.text))
         ran = await task.run(runner, sequences, DENSE)
     return ChunkVectors(ran, _sums(owners, [sequence.length for sequence in sequences], len(chunked)))
@@ -118,11 +118,9 @@ async def _one_by_one(
 async def _late(
     runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
 ) -> ChunkVectors:
-    options = request.text
-    windows = await task.read(
-        runner,
-        ReadRequest(inputs=request.documents, options=options, truncate=runner.truncates(options), chunks=chunked),
-    )
+    truncate = runner.truncates(request.text)
+    read = ReadRequest(inputs=request.documents, options=request.text, truncate=truncate, chunks=chunked)
+    windows = await task.read(runner, read)
     ran = await task.run(runner, windows, DENSE)
     further = sum(len(window.ids) - window.length.kept for window in windows)
     owners = [window.index for window in windows]
@@ -162,7 +160,6 @@ def _documents(
 
 
 def _mean(rows: Float32, request: DocumentsRequest) -> Float32:
-    """The mean of the chunks' vectors, normalized if they are."""
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     (finished,) = postprocess.finish(mean[None, :], None, request.normalize)
     return np.asarray(finished)

@@ -176,8 +176,6 @@ MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 
 
 @dataclass(frozen=True, slots=True)
 class ModelVectors:
-    """The vectors of some texts by one model. spec: of the model that read them."""
-
     spec: ModelSpec
     ran: RunResult
     lengths: Sequence[TextLength]
@@ -199,10 +197,7 @@ async def vectors_of(
     *,
     shown: bool = False,
 ) -> ModelVectors:
-    """The vectors of all inputs. shown: they go into the response.
-
-    Raises TooManyInputs for more numbers of token vectors than fit in a response, or in memory.
-    """
+    """The vectors of all inputs. shown: they go into the response."""
     sequences = await task.read(runner, request_of(runner, inputs, options))
     _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     lengths = [sequence.length for sequence in sequences]

@@ -36,10 +36,8 @@ def check_multi(request: MultiRequest, task: Task) -> None:
 
 
 async def in_turns(work: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """All results, in order, of thousands of coroutines: at most PARTS_AT_ONCE run at a time.
-
-    Other tasks run in between. After the first failure no further one starts; `work` makes each when it starts.
-    """
+    """All results, in order, of thousands of coroutines: at most PARTS_AT_ONCE run at a time, and other tasks in
+    between. `work` makes each when it starts; none starts after the first failure."""
     tasks: list[asyncio.Task[T]] = []
     failed = False
     places = asyncio.Semaphore(PARTS_AT_ONCE - 1)  # one has started before its place is acquired

@@ -91,12 +91,13 @@ def method_of(kinds: frozenset[AnswerKind], reranks: bool, requested: RerankMeth
 
 
 async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -> RerankResult:
-    """The score of every passage, in order. Raises ModelCannot if the model has no such method."""
+    """The score of every passage, in order."""
     served = target.lead
     method = _check(served, target.name, request, task)
     async with task.use(served) as runner:
-        (query,) = await _cut(runner, "query", [request.query], request.max_query_tokens, task)
-        cut = await _cut(runner, "passages", request.passages, request.max_passage_tokens, task)
+        with placing_errors("query"):
+            (query,) = await _cut(runner, [request.query], request.max_query_tokens, task)
+        cut = await _cut(runner, request.passages, request.max_passage_tokens, task)
         pieces = await _pieces(runner, request, [passage.text for passage in cut], task)
         read_request = replace(request, query=query.text)
         if method == "scores":
@@ -125,7 +126,6 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
 
 
 def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankMethod:
-    """The method of scoring. Makes the checks that need no loaded model."""
     method = method_of(served.kinds, served.spec.reranks, request.method)
     if method is None:
         by = f" by {request.method}" if request.method else ""
@@ -149,27 +149,22 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
     return method
 
 
-async def _cut(
-    runner: ModelRunner, field: str, texts: Sequence[str], max_tokens: int | None, task: Task
-) -> Sequence[CutText]:
-    """Each text, cut to `max_tokens`. field: that of the texts, for errors."""
+async def _cut(runner: ModelRunner, texts: Sequence[str], max_tokens: int | None, task: Task) -> Sequence[CutText]:
     if max_tokens is None:
         return [CutText(text, 0, 0) for text in texts]
-    with placing_errors(field, len(texts)):
-        return await task.encode(texts, lambda part: runner.encoder.cut(texts, max_tokens, part))
+    return await task.encode(texts, lambda part: runner.encoder.cut(texts, max_tokens, part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
     if request.chunks is None:
         return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    with placing_errors("passages", len(passages)):
-        chunked = await task.chunk(runner, passages, request.chunks)
-        spans = [
-            [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]  # a passage without text
-            for passage, chunks in zip(passages, chunked, strict=True)
-        ]
-        owners = [i for i, own in enumerate(spans) for _ in own]
-        task.check_count("passages", len(owners), "chunk")
+    chunked = await task.chunk(runner, passages, request.chunks)
+    spans = [
+        [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]  # a passage without text
+        for passage, chunks in zip(passages, chunked, strict=True)
+    ]
+    owners = [i for i, own in enumerate(spans) for _ in own]
+    task.check_count("passages", len(owners), "chunk")
     texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
     return Pieces(texts, [span for own in spans for span in own], owners)
 
@@ -185,7 +180,7 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
         query=request.query,
         instruction=request.instruction,
     )
-    with placing_errors("passages", len(request.passages), pieces.owners):
+    with placing_errors(owners=pieces.owners):
         pairs = await task.read(runner, read)
         prefix = _shared_prefix(runner, pairs)
         ran = await task.run(runner, [replace(pair, prefix=prefix) for pair in pairs] if prefix else pairs, SCORES)
@@ -194,7 +189,7 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
             lengths = await task.whole_lengths(runner, pieces.texts, lengths)
     (query, _) = pairs[0].parts
     if request.text.count_all:
-        with placing_errors("query", 1):
+        with placing_errors("query"):
             (query,) = await task.whole_lengths(runner, [request.query], [query])
     logits = _logits(runner.spec, ran.rows("scores"))
     scores, kind = _activated(runner.spec, logits, request.raw)
@@ -205,9 +200,7 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
 
 def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefix | None:
     """The tokens that all pairs begin with, if a causal model may read them once; each pair keeps at least one token.
-
-    None for a backend that pads: it reads every text separately, so a prefix would save nothing.
-    """
+    A backend that pads reads every text separately, so a prefix would save nothing."""
     template = runner.spec.yes_no
     if template is None or not template.shares_prefix or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
@@ -258,14 +251,14 @@ async def _by_vectors(
 
     async def read_query() -> ModelVectors:
         options = replace(request.text, kind="query")
-        with placing_errors("query", 1):
+        with placing_errors("query"):
             if served.queries is None:
                 return await vectors_of(runner, [request.query], options, kinds, task)
             async with task.use(served.queries) as queries:
                 return await vectors_of(queries, [request.query], options, kinds, task)
 
     async def read_passages() -> ModelVectors:
-        with placing_errors("passages", len(request.passages), pieces.owners):
+        with placing_errors(owners=pieces.owners):
             return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
 
     query, passages = await together([read_query(), read_passages()])
@@ -284,7 +277,6 @@ async def _by_vectors(
 
 
 async def _similarity(kind: VectorKind, spec: ModelSpec, query: ModelVectors, passages: ModelVectors) -> Float32:
-    """The similarity (pieces,) of each piece to the query by one kind of vector."""
     if kind == "sparse":
         words = passages.ran.each("sparse")
         size = sum(passage.values.size for passage in words)

@@ -26,9 +26,7 @@ from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 T = TypeVar("T")
 
 INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread: it takes about 1 ms of the loop
-# Short texts are tokenized on the event loop. 61 tokens take 57 us, about as long as the way to a thread and back
-# (45 us): a lone request takes 93 us in the engine instead of 141, and 32 clients with one text each run at the same
-# rate either way (28.5 k tokens/s; MiniLM, 2 cores).
+# Short texts are tokenized on the event loop: they take about as long as the way to a thread and back.
 INLINE_CHARACTERS = 2_000
 INPUT_CHARACTERS = 32  # the cost of an input besides its length
 MAX_INLINE = INLINE_CHARACTERS // INPUT_CHARACTERS  # inputs
@@ -63,7 +61,6 @@ class Task:
         return (replace(self, caller=caller, entered=entered) for _ in range(count))
 
     async def read(self, runner: ModelRunner, request: ReadRequest) -> list[TokenSequence]:
-        """The token sequences of all inputs, in order."""
         once, each = 0, len(request.options.prompt or "")
         if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
             each = len(request.query) + len(request.instruction or "")
@@ -125,10 +122,8 @@ class Task:
     async def chunk(
         self, runner: ModelRunner, texts: Sequence[str], how: ChunkOptions | Sequence[Sequence[Span]]
     ) -> list[Sequence[Chunk]]:
-        """The chunks of each text. how: options for all, or the client's spans for each.
-
-        Raises TooManyInputs as soon as there are too many: a body may have a million.
-        """
+        """The chunks of each text. how: options for all, or the client's spans for each. Raises TooManyInputs as soon
+        as there are too many: a body may have a million."""
         counts: list[int] = []  # of the texts that any thread has chunked so far
 
         def chunk_part(part: range) -> list[Sequence[Chunk]]:
@@ -162,19 +157,18 @@ class Task:
 
 
 @contextmanager
-def placing_errors(field: str, count: int, owners: Sequence[int] | None = None) -> Iterator[None]:
-    """Gives errors about inputs their field.
+def placing_errors(field: str | None = None, owners: Sequence[int] = ()) -> Iterator[None]:
+    """Gives errors about the only text of a field its name, or errors about pieces of inputs the index of the input.
 
-    count: inputs of the field; an error about a lone input has no index. owners: of pieces of inputs, the index of
-    the input of each.
+    owners: the input of each piece. The engine adds the field of inputs.
     """
     try:
         yield
     except VectordError as error:
         if error.field is not None or (error.index is None and not isinstance(error, InvalidRequest)):
             raise
-        index = error.index if error.index is None or owners is None else owners[error.index]
-        raise error.at(field=field, index=None if count == 1 else index) from error.__cause__
+        index = owners[error.index] if owners and error.index is not None else None
+        raise error.at(field=field, index=index) from error.__cause__
 
 
 async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
@@ -202,7 +196,9 @@ def usage_of(
     ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
-        characters=sum(len(one) if isinstance(one, str) else _characters(one) for one in inputs),
+        characters=sum(
+            len(text) for one in inputs for text in ((one,) if isinstance(one, str) else one) if isinstance(text, str)
+        ),
         timings=Timings(
             total_s=time.perf_counter() - task.started_s,
             tokenizing_s=task.tokenized_s,
@@ -212,10 +208,6 @@ def usage_of(
         further_tokens=further_tokens,
         device=ran.device,
     )
-
-
-def _characters(one: Sequence[int | str]) -> int:
-    return sum(len(text) for text in one if isinstance(text, str))
 
 
 class EncoderPool:
@@ -284,21 +276,18 @@ class EncoderPool:
 
 def characters(inputs: Sequence[TextOrPair]) -> int:
     """The cost of tokenizing the inputs, in characters of text."""
-    return sum(INPUT_CHARACTERS + len(one) if isinstance(one, str) else _cost(one) for one in inputs)
+    return sum(INPUT_CHARACTERS + (len(one) if isinstance(one, str) else _cost_of_ids(one)) for one in inputs)
 
 
-def _cost(one: TextOrPair) -> int:
-    if isinstance(one, str):
-        return INPUT_CHARACTERS + len(one)
-    texts = sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
-    return INPUT_CHARACTERS + ID_CHARACTERS * len(one) + texts
+def _cost_of_ids(one: Sequence[int | str]) -> int:
+    return ID_CHARACTERS * len(one) + sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
 
 
 def _parts(inputs: Sequence[TextOrPair], each: int = 0) -> Iterator[tuple[range, int]]:
     """Runs of inputs and their cost in characters, in order; a long input is a part of its own."""
     start = size = 0
     for index, one in enumerate(inputs):
-        size += _cost(one) + each
+        size += characters((one,)) + each
         if size >= PART_CHARACTERS or index + 1 - start == PART_INPUTS:
             yield range(start, index + 1), size
             start, size = index + 1, 0

@@ -135,9 +135,8 @@ class Admission:
             await place
         except asyncio.CancelledError:
             self._waiting.pop(place, None)
-            if (
-                not place.cancelled() and place.exception() is None
-            ):  # it received the place just before it was cancelled
+            # It may have received the place just before it was cancelled.
+            if not place.cancelled() and place.exception() is None:
                 self.leave(waiting.client)
             raise
         finally:
@@ -222,10 +221,7 @@ def check_wait(tokens_ahead: float, tokens_per_s: float, max_wait_s: float) -> N
 
 
 def check_room(queued_tokens: int, tokens: int, tokens_per_s: float) -> None:
-    """Raises Overloaded if `tokens` more would exceed MAX_QUEUED_TOKENS: this bounds the queue's memory.
-
-    An empty queue accepts any request: a request's size has its own limits.
-    """
+    """Raises Overloaded if `tokens` more would exceed MAX_QUEUED_TOKENS. An empty queue accepts any request."""
     surplus = queued_tokens + tokens - MAX_QUEUED_TOKENS
     if queued_tokens and surplus > 0:
         raise Overloaded(

@@ -24,7 +24,6 @@ CacheKey: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, frozenset[AnswerKin
 
 
 def answer_bytes(answer: Answer) -> int:
-    """The size of its arrays."""
     return sum(
         value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes
         for value in answer.values()
@@ -62,10 +61,7 @@ def unscheduled_batch(items: Sequence[Item]) -> Batch:
 
 
 class Job:
-    """Collects the answers to one request's texts, in order.
-
-    One future for all texts: done when the last answer is in, or with the first error.
-    """
+    """Collects the answers to one request's texts, in order. `done`: set by the last answer, or by the first error."""
 
     def __init__(self, texts: int, caller: Caller, now_s: float, *, partial: bool = False) -> None:
         """partial: a text's error is one of the answers, and does not end the job."""

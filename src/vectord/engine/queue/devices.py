@@ -125,7 +125,6 @@ class Devices:
         return None
 
     def renewed(self, stream: DeviceStream) -> None:
-        """Another thread has taken the stream."""
         self._hung.discard(stream)
 
     def blame(self, device: Device) -> bool:

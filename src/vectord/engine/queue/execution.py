@@ -37,7 +37,7 @@ class Execution:
 
     def __init__(self, backend: Backend, spec: ModelSpec, unused: Int32) -> None:
         """unused: ids of special tokens, which sparse vectors leave out."""
-        self._backend = backend
+        self.backend = backend
         self._outputs = spec.kinds
         self._widths = spec.widths
         self._log_twice, self._whole_numbers = spec.log_twice is True, spec.whole_numbers is True
@@ -47,18 +47,10 @@ class Execution:
         """One reply per item, in order. Raises nothing, not even a SystemExit of the operator's own class."""
         return self._run(batch.items, stream, batch.alone)
 
-    def free_memory(self) -> None:
-        """Free what the last batches needed and the next one may not. May raise anything."""
-        self._backend.free_memory()
-
-    def renew(self, stream: int) -> None:
-        """Prepare a stream with a hung forward for another thread. May block, and raise anything."""
-        self._backend.renew(stream)
-
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
         try:
             packed = pack(items, self._outputs, alone)
-            answers = self._backend.forward(packed.batch, stream)
+            answers = self.backend.forward(packed.batch, stream)
             self._check_shapes(answers, packed)
             return self._split(items, packed, answers)
         except MemoryError as cause:
@@ -98,7 +90,7 @@ class Execution:
         """The text's answer computed in float32, because the numbers in another precision were not all finite."""
         try:
             packed = pack((item,), self._outputs, alone=False)
-            answers = self._backend.forward_exact(packed.batch)
+            answers = self.backend.forward_exact(packed.batch)
             self._check_shapes(answers, packed)
         except BaseException as cause:
             logger.error("computing a text again in float32 failed", exc_info=cause)

@@ -179,7 +179,6 @@ class ModelRunner:
         kinds: some of `self.kinds`; fresh: run every text, without caches and without sharing runs; entered: the
         request is already admitted, so its wait is not checked; partial: failed texts become `RunResult.failures`;
         device: run on that device, before the queue and without retries elsewhere.
-        Raises Overloaded, InferenceFailed with an index, and Unavailable if the engine closes.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
@@ -222,10 +221,8 @@ class ModelRunner:
             job.end(Unavailable(SHUT_DOWN))
 
     def close(self, timeout_s: float) -> bool:
-        """Blocks until the threads have ended and the backends are closed; False if that takes longer.
-
-        A compiling backend cannot be interrupted: a thread closes it later, and the end of the program waits for that.
-        """
+        """Blocks until the threads have ended and the backends are closed; False if that takes longer. A compiling
+        backend cannot be interrupted: a thread closes it later, and the end of the program waits for that."""
         deadline_s = self.worker.now_s() + timeout_s
         if not self.worker.join(timeout_s):
             return False

@@ -111,9 +111,6 @@ class LaneQueue:
         return None
 
 
-# `make bench-fairness`, MiniLM on 2 cores (AVX2): single queries during a bulk job take 61 ms (p50) and 151 ms (p99),
-# alone 15 and 55; the job keeps 0.89 of its speed. With full bulk batches, and queries 0.02 s apart instead of 0.2,
-# they took 432 and 593 ms.
 RECENT_S = 1.0  # the interactive lane counts as in use for this long after its last text
 BULK_SHARE, FILL_SHARE = 3, 8  # fractions of max_batch_tokens then: a bulk batch, bulk texts in an interactive batch
 INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both lanes wait

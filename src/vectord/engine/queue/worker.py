@@ -10,7 +10,7 @@ is held for list operations only, never during a forward.
 A batch that fails on one device is retried once on another (`Reservation`). A forward that does not end within
 `forward_timeout_s` hangs: its batch fails, and a new thread renews the backend's stream and takes it. After MAX_HUNG
 hung threads on a device, or if a stream cannot be renewed, the stream is lost. Without any stream left, queued texts
-and all later ones fail (`gone`).
+and all later ones fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from weakref import WeakSet
@@ -67,7 +67,7 @@ class Worker:
         stalled_changed: called on the loop, once per batch and after each change of `states`."""
         self._name = name
         self._devices = Devices(devices)
-        self._reported = self._devices.states  # the value of `states`; replaced at each change
+        self.states: Mapping[str, DeviceState] = self._devices.states  # by device; replaced at each change
         self._scheduler = scheduler
         self._loop = loop
         self._deliver = deliver
@@ -85,17 +85,7 @@ class Worker:
     @property
     def stalled(self) -> bool:
         """No device is ready. While one is, the model answers."""
-        return "ready" not in self._reported.values()
-
-    @property
-    def gone(self) -> bool:
-        """No thread is left, and none will come."""
-        return not self._devices.living
-
-    @property
-    def states(self) -> dict[str, DeviceState]:
-        """Device name -> state."""
-        return self._reported
+        return "ready" not in self.states.values()
 
     @property
     def living_streams(self) -> int:
@@ -228,12 +218,12 @@ class Worker:
                 if not self._devices.ended(running):
                     return
             self._answered(running, answers, ended_s)
-            self._housekeeping.run(stream.device.execution.free_memory)
+            self._housekeeping.run(stream.device.execution.backend.free_memory)
 
     def _renew(self, stream: DeviceStream) -> bool:
         """False if the backend cannot renew the stream, which is lost."""
         try:
-            stream.device.execution.renew(stream.number)
+            stream.device.execution.backend.renew(stream.number)
         except Exception:
             logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
             self._lose([stream])
@@ -348,8 +338,8 @@ class Worker:
 
     def _report_states(self) -> None:
         """Called under the lock, so that two threads cannot report in reverse order."""
-        if self._devices.states != self._reported:
-            self._reported = self._devices.states
+        if self._devices.states != self.states:
+            self.states = self._devices.states
             self._post(self._stalled_changed, self.stalled)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
