@@ -28,11 +28,7 @@ class ChatTemplates:
         self._waiting: Counter[str] = Counter()  # characters, by client
 
     async def render(self, template: ChatTemplate | None, conversation: Conversation, client: str) -> str:
-        """The text of the conversation.
-
-        Raises InvalidField without a template, or if it does not render these messages; InputTooLong; Overloaded if
-        too many conversations of this client wait.
-        """
+        """The text of the conversation. Raises Overloaded if too many conversations of this client wait."""
         if template is None:
             raise InvalidField(
                 "{field} cannot be read: this model has no chat template. Send the text itself, or start the server "

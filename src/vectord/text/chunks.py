@@ -25,9 +25,6 @@ DOCUMENT_LIMIT_CHARACTERS = 2_000_000
 MIN_CHUNK_TOKENS = 20
 
 
-# --- a document's tokens --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedDocument:
     """n tokens without specials, and their places in the text."""
@@ -54,10 +51,7 @@ class TokenizedDocument:
 def read_document(
     plain: PlainTokenizer, text: str, index: int | None = None, *, max_tokens: int | None = None
 ) -> TokenizedDocument:
-    """The tokens of `text`; stops after more than `max_tokens` tokens.
-
-    Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable.
-    """
+    """The tokens of `text`; stops after more than `max_tokens` tokens."""
     check_size(len(text), DOCUMENT_LIMIT_CHARACTERS, index=index)
     pieces = list(split_at_spaces(text))
     sources = [Source(index, text[start:stop]) for start, stop in pieces]
@@ -79,8 +73,6 @@ def read_document(
     plain.check_known(ids, index)
     return TokenizedDocument(characters, ids, starts, stops, begins_character, begins_character & (begins_word == 1))
 
-
-# --- sentences ------------------------------------------------------------------------------------------------
 
 # A rule instead of a library: sentences are packed into chunks, so a wrong boundary after "Dr." matters only if a chunk
 # ends there, and the libraries are slow, unmaintained, or need ICU. Linear in the text's length for any text: each
@@ -111,17 +103,11 @@ def _ends(text: str, match: re.Match[str]) -> bool:
     return bool(match["blank"]) and not lowercase_follows
 
 
-# --- chunks ---------------------------------------------------------------------------------------------------
-
-
 def chunk_document(
     plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int, max_chunks: int | None = None
 ) -> list[Chunk]:
-    """The document's chunks, at least one. room: the most tokens of content that the model reads.
-
-    Stops after more than `max_chunks` chunks; the caller refuses them.
-    Raises InvalidField (`chunk`), InputTooLong above DOCUMENT_LIMIT_CHARACTERS, or Untokenizable.
-    """
+    """The document's chunks, at least one. room: the most tokens of content that the model reads. Stops after more than
+    `max_chunks` chunks; the caller refuses them."""
     if not isinstance(how, ChunkOptions):
         document = read_document(plain, text)
         return [_client_chunk(document, text, span) for span in how]

@@ -57,11 +57,8 @@ class ColbertEncoder:
         self._skipped = _skiplist(plain, colbert, path)
 
     def read(self, request: ReadRequest, prompt: str, part: Sequence[int]) -> Iterator[TokenSequence]:
-        """Each input as a query if the options say so, else as a document. Token ids are decoded and read again.
-
-        The limit is the model's for that kind. Texts are cut at their end, as pylate does. prompt: may begin with the
-        marker, which sentence-transformers writes into it.
-        """
+        """Each input as a query if the options say so, else as a document; cut at its end, as pylate does. prompt: may
+        begin with the marker, which sentence-transformers writes into it."""
         options, inputs = request.options, request.inputs
         require_specials(options, "ColBERT vectors")
         kind = "query" if options.is_query else "document"

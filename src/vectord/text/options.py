@@ -29,8 +29,7 @@ def find_prompt(prompts: Mapping[str, str], options: TextOptions, default_name: 
     """The text to put before each input; "" for none. prompts: the model's own; default_name: its default prompt.
 
     The request's prompt text comes first, then its `prompt_name`, then a prompt named as its `task`, then its `kind`.
-    A kind for which the model has no prompt means none: the default prompt may be for another kind. Raises InvalidField
-    for an unknown name, and InputTooLong or Untokenizable for a prompt text.
+    A kind for which the model has no prompt means none: the default prompt may be for another kind.
     """
     if options.prompt is not None:
         return check_prompt(options.prompt, "prompt")
@@ -50,11 +49,8 @@ def find_prompt(prompts: Mapping[str, str], options: TextOptions, default_name: 
 
 
 def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name: str | None = None) -> int:
-    """The adapter for the inputs, from 1 in their order; 0: none.
-
-    The request's `task` comes first, then an adapter named as its `prompt_name`, then one for its `kind`, then the
-    default. Raises InvalidField for an unknown task, unless the model has no adapters.
-    """
+    """The adapter for the inputs, from 1 in their order; 0: none. The request's `task` comes first, then an adapter
+    named as its `prompt_name`, then one for its `kind`, then the default."""
     if not adapters:
         return 0
     names = [adapter.name for adapter in adapters]
@@ -89,7 +85,6 @@ def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = No
     """The limit of an input: `most` tokens, which the model reads, or the request's lower number.
 
     least: the specials and one token of each text; side: the only end that this model's inputs are cut at; None: any.
-    Raises InvalidField for fewer tokens, or for the other end.
     """
     options = request.options
     if side is not None and options.truncate_side != side:

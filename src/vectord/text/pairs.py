@@ -94,10 +94,8 @@ def keep_query_share(query: int, passage: int, room: int, max_tokens: int) -> tu
 
 
 def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept: the longer one is cut until both are half of the room.
-
-    Equals "longest_first" of tokenizers, by which sentence-transformers and TEI cut pairs.
-    """
+    """How many tokens of two texts are kept: the longer one is cut until both are half of the room. Equals tokenizers'
+    "longest_first", by which sentence-transformers and TEI cut pairs."""
     if first + second <= room:
         return first, second
     if first <= second:
@@ -108,8 +106,6 @@ def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 class PairEncoder:
-    """The pairs of one model."""
-
     def __init__(self, plain: PlainTokenizer, max_tokens: int, *, caps_query: bool) -> None:
         """caps_query: pairs of a query and a passage are cut by `keep_query_share`."""
         frame = probe_pair_frame(plain.tokenizer)
@@ -127,7 +123,10 @@ class PairEncoder:
         """The query, tokenized once, with each passage, both cut at `truncate_side`."""
         frame, limit = self._prepare(request)
         try:
-            query_source, query_ids = self._read_query(query, frame, limit)
+            query_source = cut_source(query, limit, None)
+            (query_ids,) = self._plain.contents([query_source])
+            if not limit.truncate and len(query_ids) + frame.specials > limit.max_tokens:
+                raise limit.too_long(None, len(query_ids) + frame.specials)
         except VectordError as error:
             raise error.at(field="query") from None
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
@@ -138,13 +137,6 @@ class PairEncoder:
             else:
                 kept = keep_longest_last(len(query_ids), len(ids), room)
             yield self._pair(frame, (query_source, source), (query_ids, ids), kept, limit)
-
-    def _read_query(self, query: str, frame: PairFrame, limit: Limit) -> tuple[Source, Int32]:
-        source = cut_source(query, limit, None)
-        (ids,) = self._plain.contents([source])
-        if not limit.truncate and len(ids) + frame.specials > limit.max_tokens:
-            raise limit.too_long(None, len(ids) + frame.specials)
-        return source, ids
 
     def read_pairs(self, request: ReadRequest, part: Sequence[int]) -> Iterator[TokenSequence]:
         """Pairs of a classifier: the longer text is cut first, both at `truncate_side`."""

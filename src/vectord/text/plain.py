@@ -57,7 +57,6 @@ class PlainTokenizer:
     """A model's tokenizer without the truncation and padding of its file, which all threads would share."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
         # The libraries of static tables read tokenizer.json alone, and put no special tokens around a text.
         config = None if spec.static is not None or is_gguf(spec.tokenizer) else spec.config
         self.tokenizer = load_tokenizer(spec.tokenizer, config, lowercase=spec.lowercase)
@@ -91,10 +90,7 @@ class PlainTokenizer:
         self.tokenizer.encode_special_tokens = True
 
     def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Encoding]:
-        """The Encoding of each source, in order. specials: with the frame around each text.
-
-        Raises Untokenizable with the index of a str that is not Unicode text, or on which the tokenizer fails.
-        """
+        """The Encoding of each source, in order. specials: with the frame around each text."""
         # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
         if sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources) <= CALL_CHARACTERS:
@@ -102,7 +98,6 @@ class PlainTokenizer:
         return chain.from_iterable(_encoded(run, group, specials) for group in _groups(sources))
 
     def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
-        """The tokens (n,) of each source without specials, in order. Raises Untokenizable."""
         for encoding in self.encodings(sources, specials=False):
             yield np.array(encoding.ids, np.int32)
 
@@ -112,10 +107,8 @@ class PlainTokenizer:
         return np.array(encoding.ids, np.int32)
 
     def check_known(self, ids: Int32, index: int | None) -> None:
-        """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip.
-
-        Positions here count every token, so a literal <pad> would move all later tokens by one position.
-        """
+        """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip: those count
+        every token, so a literal <pad> would move all later tokens by one position."""
         if self._may_exceed and len(ids) and ids.max() >= self.vocab_size:
             raise self._outside(index)
         if self._skipped_id is not None and (ids == self._skipped_id).any():
@@ -130,8 +123,6 @@ class PlainTokenizer:
         self.check_known(ids, index)
         parts.setdefault("type_ids", self.no_types[: len(ids)])
         return TokenSequence(ids=ids, length=length, index=index or 0, **parts)
-
-    # --- token ids that a client sends ------------------------------------------------------------------------
 
     def check_ids(self, given: Sequence[int], index: int) -> Int32:
         """A client's token ids as an array (n,). Raises EmptyInput, or Untokenizable for ids outside the vocabulary."""
@@ -151,8 +142,7 @@ class PlainTokenizer:
 
         Ids of another vocabulary would give a meaningless vector. If this tokenizer adds special tokens, ids between
         them are its own. Otherwise ids are its own if it makes the same ids of the text that they decode to. All other
-        ids are decoded with cl100k_base, if that extra is installed. own_ids: return all ids unchanged. Raises
-        ForeignIds and InputTooLong.
+        ids are decoded with cl100k_base, if that extra is installed. own_ids: return all ids unchanged.
         """
         if isinstance(value, str):
             return value, False
@@ -175,10 +165,7 @@ class PlainTokenizer:
         return text, False
 
     def _joined(self, pieces: Sequence[int | str], limit: Limit, index: int) -> Sequence[int]:
-        """Return the ids of texts and ids in order, with special tokens only around a text that comes first.
-
-        Raises InputTooLong and Untokenizable.
-        """
+        """Return the ids of texts and ids in order, with special tokens only around a text that comes first."""
         size = len(pieces) + sum(len(text) for text in pieces if isinstance(text, str))
         check_size(size, limit.max_characters, "token ids and characters", index=index)
         sources = {at: Source(index, text) for at, text in enumerate(pieces) if isinstance(text, str)}
@@ -225,10 +212,7 @@ class PlainTokenizer:
 
 
 def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, foreign: bool = False) -> Source:
-    """The text with its prompt, cut by characters if it is far too long.
-
-    Raises InputTooLong if it may not be cut, and InvalidField for an image or another file as a data URI.
-    """
+    """The text with its prompt, cut by characters if it is far too long."""
     if ":" in text[:99]:
         refuse_data_uri(text, index)
     kept = text if len(text) <= limit.surely_fits else fit_characters(text, limit, index)
@@ -247,7 +231,6 @@ def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:
 
 
 def _encoded(run: Callable[..., list[Encoding]], sources: Sequence[Source], specials: bool) -> list[Encoding]:
-    """run: a batch call of the tokenizer. Raises Untokenizable."""
     try:
         return run([source.text for source in sources], add_special_tokens=specials)
     except BaseException as error:

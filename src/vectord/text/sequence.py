@@ -101,21 +101,17 @@ class Encoder(Protocol):
 
     def read(self, request: ReadRequest, part: range | None = None) -> Sequence[TokenSequence]:
         """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs."""
-        ...
 
     def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> Sequence[CutText]:
         """Each text cut at its end to `max_tokens` of its own tokens, if that is less than the model reads."""
-        ...
 
     def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> Sequence[Chunk]:
         """The chunks of a document, in order. how: options to cut it by, or the chunks that the client has cut.
 
         Stops after more than `max_chunks` chunks; the caller refuses them."""
-        ...
 
     def count(self, texts: Sequence[str], part: range | None = None) -> Sequence[int]:
         """How many tokens each text has, without specials. part: only these texts."""
-        ...
 
     def tokenize(
         self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None

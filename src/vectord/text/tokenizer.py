@@ -38,7 +38,6 @@ class TextEncoder:
     """Implements sequence.Encoder with tokenizer.json."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        """Raises ModelUnavailable if the file is invalid, or its special tokens leave no room for a text."""
         path, self.max_tokens = spec.tokenizer, spec.max_tokens
         self._spec, self._static = spec, spec.static
         self._drops_first = spec.colbert is not None and spec.colbert.drops_first
@@ -74,15 +73,11 @@ class TextEncoder:
             raise ModelUnavailable(f"{path}: weight must have a finite number for each of {self.vocab_size:,} tokens")
         return weights
 
-    # --- token sequences --------------------------------------------------------------------------------------
-
     def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
         """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
 
         Token ids that are the model's own stay unchanged. Under a prompt, or for a ColBERT model, they are decoded and
-        encoded again. An empty text has its special tokens only. Raises InputTooLong, Untokenizable, ForeignIds or
-        EmptyInput (an empty list of ids) with the input's index, or with the field `query`; InvalidField with the field
-        of an option; ModelCannot for pairs that the tokenizer does not join in one way.
+        encoded again. An empty text has its special tokens only.
         """
         adapter = 0
         if self._spec.adapters:
@@ -147,7 +142,6 @@ class TextEncoder:
     def _take_ids(
         self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
     ) -> TokenSequence:
-        """Ids of this tokenizer, unchanged unless there are too many."""
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
         length = TextLength(len(ids), len(kept), foreign=foreign)
@@ -210,13 +204,7 @@ class TextEncoder:
         ends_special = last > 0 or bool(np.isin(content[-1:], self.special_ids).any())
         return first + len(content) + last - ends_special
 
-    # --- texts before they are read ---------------------------------------------------------------------------
-
     def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> list[CutText]:
-        """Each text cut at its end to `max_tokens` of its own tokens, if that is less than the model reads.
-
-        part: only these texts. Raises Untokenizable with the index.
-        """
         indexes = range(len(texts)) if part is None else part
         if max_tokens >= self.max_tokens:
             return [CutText(texts[i], 0, 0) for i in indexes]
@@ -241,15 +229,10 @@ class TextEncoder:
         return CutText("", len(encoding.ids), source.characters_cut)
 
     def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> list[Chunk]:
-        """The document cut into chunks that the model can read; at least one. how: options, or the client's chunks, in
-        order and not overlapping. See chunk_document for `max_chunks`, and for errors, which have no index."""
         refuse_data_uri(text, None)
         return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials), max_chunks)
 
-    # --- their own routes -------------------------------------------------------------------------------------
-
     def count(self, texts: Sequence[str], part: range | None = None) -> list[int]:
-        """How many tokens each text has, without specials. part: only these texts. Raises Untokenizable."""
         indexes = range(len(texts)) if part is None else part
         return [len(ids) for ids in self._plain.contents([Source(i, texts[i]) for i in indexes])]
 

@@ -2,8 +2,7 @@
 
 Called once per model, at load. The tokenizers library runs what the file describes: a Replace of "a" by a thousand
 letters, four times in sequence, makes a gigabyte of one letter, and the process dies where memory ends. Published
-models add a handful of characters, so anything far beyond that is rejected before the first text is read. (What a
-pattern costs in time cannot be known in advance; a search that gives up is Untokenizable.)
+models add a handful of characters, so anything far beyond that is rejected before the first text is read.
 """
 
 from __future__ import annotations
@@ -68,9 +67,6 @@ class Frame:
         return end >= len(self.prefix) and begins and tuple(ids[end:]) == self.suffix
 
 
-# --- failures of the library ----------------------------------------------------------------------------------
-
-
 def is_library_failure(error: BaseException) -> bool:
     """Whether the tokenizers library failed on a text or file, rather than our code.
 
@@ -89,9 +85,6 @@ def library_failures_as_unavailable(path: Path) -> Iterator[None]:
         if not is_library_failure(error):
             raise
         raise ModelUnavailable(f"{path}: cannot be used as a tokenizer ({error})") from None
-
-
-# --- loading --------------------------------------------------------------------------------------------------
 
 
 def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: bool) -> Tokenizer:
@@ -202,9 +195,6 @@ def _check_template(step: Step, path: Path) -> None:
             raise ModelUnavailable(f"{path}: post_processor.{name} must hold each text once")
 
 
-# --- special tokens and ids -----------------------------------------------------------------------------------
-
-
 def check_rows(tokenizer: Tokenizer, vocab_size: int, type_rows: object, path: Path) -> None:
     """Raises ModelUnavailable if the file gives tokens types, or puts ids around texts, that the model has no rows for.
 
@@ -222,10 +212,7 @@ def check_rows(tokenizer: Tokenizer, vocab_size: int, type_rows: object, path: P
 
 
 def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
-    """The special tokens around a text, found by tokenizing: the file can describe them in several ways.
-
-    Raises ModelUnavailable if they differ from text to text, or are inside texts.
-    """
+    """The special tokens around a text, found by tokenizing: the file can describe them in several ways."""
     first, second = (_frame(tokenizer, probe, path) for probe in _PROBES)
     if first != second:
         raise ModelUnavailable(f"{path}: puts different special tokens around different texts, which is not supported")
@@ -244,10 +231,7 @@ def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
 
 
 def count_ids(tokenizer: Tokenizer, path: Path) -> int:
-    """One more than the highest id: added tokens may be beyond the model's own, with a gap between.
-
-    Raises ModelUnavailable for an id above 2**31 - 1: a device would read its row from other memory.
-    """
+    """One more than the highest id: added tokens may be beyond the model's own, with a gap between."""
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
     own = tokenizer.get_vocab_size(with_added_tokens=False)
     if None in map(tokenizer.model.id_to_token, range(own)):  # the ids have a gap

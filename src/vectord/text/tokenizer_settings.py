@@ -22,14 +22,10 @@ Values = Mapping[str, Any]
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-# --- tokens that a class of the repository's own adds ---------------------------------------------------------------
-
-
 def add_ends_of_own_class(tokenizer: Tokenizer, path: Path) -> None:
     """Put BOS and EOS around texts where a tokenizer class of the model's own repository does.
 
     gte-Qwen2 has such a class: it obeys add_bos_token and add_eos_token, and its tokenizer.json lacks both tokens.
-    Raises ModelUnavailable if the vocabulary lacks them too.
     """
     values = read_token_settings(path)
     if not values.get("auto_map"):
@@ -75,8 +71,6 @@ def declares_no_types(path: Path) -> bool:
     return values.get("tokenizer_class") == "TokenizersBackend"
 
 
-# --- contradictions -------------------------------------------------------------------------------------------------
-
 _BERT = "BertNormalizer BertPreTokenizer"
 _SENTENCEPIECE = "Precompiled Replace WhitespaceSplit Metaspace"
 # The steps that a class of transformers 5 makes, or that do the same in files of earlier versions.
@@ -98,9 +92,7 @@ _WITHOUT_TYPES = _STEPS.keys() - {"BertTokenizer", "DebertaV2Tokenizer", "Distil
 
 def find_contradictions(tokenizer: Tokenizer, path: Path, config: Values) -> Iterator[str]:
     """Yield a clause for each way in which transformers 5 would make other tokens of a text than tokenizer.json.
-
-    tokenizer: of the file at `path`, unchanged; config: config.json's entries.
-    """
+    tokenizer: of the file at `path`, unchanged; config: config.json's entries."""
     values = read_token_settings(path)
     name = str(values.get("tokenizer_class") or "").removesuffix("Fast")
     if name in _STEPS:

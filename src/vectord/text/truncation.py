@@ -74,10 +74,7 @@ def check_size(
 
 
 def fit_characters(text: str, limit: Limit, index: int | None) -> str:
-    """Return the text, cut to `limit.max_characters` if it is longer.
-
-    Raises InputTooLong if it is longer and truncation is forbidden.
-    """
+    """Return the text, cut to `limit.max_characters` if it is longer."""
     most = limit.max_characters
     window = text[:most] if limit.side == "right" else text[-most:]
     weight = max(len(window), _weight(window, most))
@@ -99,11 +96,8 @@ def _weight(text: str, most: int) -> int:
 
 
 def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int | None) -> Int32:
-    """Return `ids` (n,), cut to `limit.max_tokens`. The special tokens at both ends stay.
-
-    specials: the number of special tokens at the start and at the end; together fewer than max_tokens. Callers cut
-    type ids with the same function. Raises InputTooLong if there are more ids and truncation is forbidden.
-    """
+    """Return `ids` (n,), cut to `limit.max_tokens`. The special tokens at both ends stay: `specials` at the start and
+    at the end. Callers cut type ids with the same function."""
     over = len(ids) - limit.max_tokens
     if over <= 0:
         return ids

@@ -29,8 +29,6 @@ NO_TOKENS: Int32 = np.zeros(0, np.int32)
 
 
 class WindowEncoder:
-    """The windows of one model."""
-
     def __init__(self, plain: PlainTokenizer, max_tokens: int) -> None:
         self._plain = plain
         self._max_tokens = max_tokens
@@ -42,7 +40,7 @@ class WindowEncoder:
         """Each document in windows, overlapping if there are several; their spans, in order, are those of its `chunks`.
 
         The prompt goes before every window. With `request.truncate`, only the first tokens are read of a chunk that
-        does not fit in. Raises InvalidField for a chunk without tokens; InputTooLong, Untokenizable.
+        does not fit in.
         """
         for index in part:
             if chunks[index]:

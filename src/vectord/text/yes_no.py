@@ -46,15 +46,11 @@ class _BodyPrefix:
 
 
 class YesNoEncoder:
-    """The yes-or-no template of one model."""
-
     def __init__(
         self, plain: PlainTokenizer, template: YesNo, max_tokens: int, path: Path, *, caps_query: bool
     ) -> None:
         """path: the tokenizer's, for messages. caps_query: in a pair that does not fit, the part with the query is cut
         to `most_query_tokens`. From now on `plain` reads special tokens inside texts as ordinary text.
-
-        Raises ModelUnavailable for a template that cannot be filled in, or leaves no room.
         """
         parts = template.body if isinstance(template.body, tuple) else (template.body,)
         at_query, at_document = _part_with(parts, "{query}"), _part_with(parts, "{document}")
