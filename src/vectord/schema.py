@@ -39,9 +39,6 @@ def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
     return np.lexsort((-scores,) if logits is None else (-logits, -scores))
 
 
-# --- requests -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The client of a request. `client` is a key's name or an address, never the key itself."""
@@ -261,9 +258,6 @@ Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiReques
 Operation: TypeAlias = Literal["embed", "documents", "similarity", "rerank", "classify"]
 
 
-# --- results --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TextLength:
     """The length of an input before and after truncation. Tokens include specials and prompt."""
@@ -331,9 +325,7 @@ class EmbedResult:
     colbert: Sequence[Float32] | None = None  # (n_i, C) each, rows of length 1
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # the model that made each kind
-    lengths: Mapping[str, Sequence[TextLength]] = field(
-        default_factory=dict
-    )  # by model, since each has its own tokenizer
+    lengths: Mapping[str, Sequence[TextLength]] = field(default_factory=dict)  # by model: each has its own tokenizer
     limits: Mapping[str, int] = field(default_factory=dict)  # the token limit of each of those models
     failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input; its rows have no meaning
 

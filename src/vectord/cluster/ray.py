@@ -46,8 +46,8 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
     """An application for `serve.run`; every replica is a server with its own engine.
 
     settings: options of `vectord serve` by name, such as {"dtype": "float32"}, and `models` with commas; they are read
-    together with the environment and the files of this process. options: of Ray's deployment, such as num_replicas,
-    autoscaling_config and ray_actor_options. A replica has as many threads as CPUs. Raises StartError.
+    together with the environment and the files of this process. options: of Ray's deployment, such as num_replicas. A
+    replica has as many threads as CPUs. Raises StartError.
     """
     config = load(_command_line(settings), os.environ, Path.cwd(), profiles()).config
     if config.server.batch_dir is not None:
@@ -65,7 +65,6 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
 
 
 def _command_line(settings: Mapping[str, str]) -> CommandLine:
-    """Raises ConfigError."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "models"]
     models = settings.get("models", "").replace(",", " ").split()
     command = Command("vectord.cluster.ray:app", settings=True, profiles=profiles)
@@ -121,20 +120,15 @@ class Embed:
         options: EmbedOptions | None = None,
         **settings: Any,
     ) -> None:
-        """models, settings: of `vectord.Embedder`. options: of its method `embed`. prefix: of the added columns.
-
-        threads: by default the CPUs of the actor. Raises StartError.
-        """
+        """models, settings: of `vectord.Embedder`; threads: by default the CPUs of the actor. options: of its method
+        `embed`. prefix: of the added columns."""
         self._column, self._prefix = column, prefix
         self._options: EmbedOptions = {**(options or {})}
         self._options["outputs"] = self._options.get("outputs", ("dense",))
         self._embedder = Embedder(models, **{**settings, "threads": settings.get("threads") or _cpus()})
 
     def __call__(self, table: Any) -> Any:
-        """The table with the columns dense, sparse and colbert, as the options request them: see docs/bulk.md.
-
-        Raises VectordError with the index of a text that the model does not take, such as null.
-        """
+        """The table with the columns dense, sparse and colbert, as the options request them: see docs/bulk.md."""
         import numpy as np  # noqa: PLC0415
         import pyarrow as pa  # noqa: PLC0415 - an extra
 

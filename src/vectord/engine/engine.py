@@ -23,14 +23,7 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.cache.shared import SharedCache
-from vectord.engine.events import (
-    BatchRan,
-    Event,
-    ModelStateChanged,
-    Observer,
-    RequestEnded,
-    discard,
-)
+from vectord.engine.events import BatchRan, Event, ModelStateChanged, Observer, RequestEnded, discard
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.pulls import Puller, Pulls
 from vectord.engine.models.registry import (
@@ -183,8 +176,6 @@ class Engine:
         self._pulls = Pulls(puller, self._add)
         self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
 
-    # --- start and end ----------------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Returns immediately; models load in the background, one at a time."""
         self._lifecycle.start()
@@ -222,10 +213,8 @@ class Engine:
         await self._rerank_admission.drain()
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Fail waiting requests with Unavailable, end the threads, close the backends.
-
-        timeout_s: how long to wait for running forwards and compiling backends; a thread closes the others later.
-        """
+        """Fail waiting requests with Unavailable, end the threads, close the backends. timeout_s: how long to wait for
+        running forwards and compiling backends; a thread closes the others later."""
         self._admission.refuse()
         self._rerank_admission.refuse()
         await self._pulls.close()
@@ -288,8 +277,6 @@ class Engine:
             queued |= own_queued
             running |= own_running
         return queued, running - queued
-
-    # --- answers ----------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
@@ -375,15 +362,12 @@ class Engine:
             except BaseException as error:
                 self._report_failure("", request, task, error)
                 raise
-            return await self._run_parts(request, task)
-
-    async def _run_parts(self, request: MultiRequest, task: Task) -> MultiResult:
-        tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
-        work = (
-            placed(self._answer_one(part, own), place)
-            for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
-        )
-        results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await in_turns(work))
+            tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
+            work = (
+                placed(self._answer_one(part, own), place)
+                for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
+            )
+            results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await in_turns(work))
         return MultiResult(results=results, usage=usage_together([result.usage for result in results], task.started_s))
 
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
@@ -510,10 +494,7 @@ class Engine:
             required=self._config.required_models,
         )
 
-    # --- checks and reports -----------------------------------------------------------------------------------
-
     def _observe(self, event: Event) -> None:
-        """Every event of the engine passes here."""
         match event:
             case RequestEnded(error=None) if event.operation in EMBEDDING:
                 self._counts["embed_requests"] += 1
@@ -597,7 +578,7 @@ def _require_allowed(name: str, caller: Caller) -> None:
 
 
 async def _open(target: ModelOrComposite, request: ModelRequest, task: Task) -> None:
-    """Read the files of this request's models that could not be read before. Raises ModelFailed."""
+    """Read the files of this request's models that could not be read before."""
     if isinstance(target, Composite) and isinstance(request, EmbedRequest):
         models = [target.members[kind] for kind in sorted(request.outputs & target.kinds)]
     else:

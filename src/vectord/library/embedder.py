@@ -172,10 +172,7 @@ class Embedder:
 
     @classmethod
     def shared(cls, embedder: Embedder | Mapping[str, Any] | str) -> Embedder:
-        """`embedder`; or one with these settings or of this model, shared by all callers and closed after the last.
-
-        Raises what the constructor raises.
-        """
+        """`embedder`; or one with these settings or of this model, shared by all callers and closed after the last."""
         if isinstance(embedder, Embedder):
             return embedder
         settings = {"models": [embedder]} if isinstance(embedder, str) else embedder
@@ -189,8 +186,6 @@ class Embedder:
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens an Embedder with the same settings."""
         return Embedder.shared, (self.settings,)
-
-    # --- calls ------------------------------------------------------------------------------------------------
 
     def embed(
         self, texts: str | Iterable[str], *, show_progress: bool | None = None, **options: Unpack[EmbedOptions]
@@ -221,8 +216,6 @@ class Embedder:
     ) -> list[Ranked]:
         """`rerank` for asyncio, on any event loop."""
         return await self._arun(self._rerank(query, documents, top_k, **options))
-
-    # --- as sentence-transformers -----------------------------------------------------------------------------
 
     def encode(
         self,
@@ -297,8 +290,6 @@ class Embedder:
         """`encode` with the model's prompt for documents, unless another is given."""
         return self.encode(*inputs, **{"task": "document", **options})
 
-    # --- end --------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Unload the models. Calls that run in other threads fail."""
         _close_once(self._finalizer)
@@ -308,8 +299,6 @@ class Embedder:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-    # --- on the engine's loop ---------------------------------------------------------------------------------
 
     async def _embed(self, texts: Sequence[str], request: EmbedRequest, advance: Advance) -> Embeddings:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
@@ -358,8 +347,6 @@ class Embedder:
         best = best_first(result.scores, result.logits)[:top_k].tolist()
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
 
-    # --- between threads --------------------------------------------------------------------------------------
-
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._finalizer.alive or not self._thread.is_alive():
             call.close()
@@ -376,9 +363,6 @@ class Embedder:
 
     async def _arun(self, call: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self._submit(call))
-
-
-# --- start and end --------------------------------------------------------------------------------------------
 
 
 async def _start(engine: Engine) -> None:
@@ -421,9 +405,6 @@ def _normalizes(folder: Path) -> bool:
 
     modules = read_modules(folder)
     return bool(modules) and modules[-1].kind == "Normalize"
-
-
-# --- requests and results -------------------------------------------------------------------------------------
 
 
 def _strings(texts: object, name: str) -> list[str]:
@@ -537,9 +518,6 @@ def _quantized(vectors: Float32, precision: str) -> Array:
 def _tensor(array: Array) -> Any:
     torch: Any = import_module("torch")  # an extra
     return torch.from_numpy(array)
-
-
-# --- progress -------------------------------------------------------------------------------------------------
 
 
 def _nothing(texts: int) -> None:

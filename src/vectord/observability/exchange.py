@@ -30,11 +30,10 @@ class ConnectionsCounted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Exchange(msgspec.Struct, tag=True, kw_only=True):
-    """Filled on the way of a request, and constant once it is reported.
+    """Filled on the way of a request, and constant once it is reported. error: the name of its class.
 
-    route: the path's template without /dialects/NAME, never the path, so that clients cannot create series. error: the
-    name of its class. steps, timings: if the engine answered. began_s, ended_s: headers received and answer sent, by
-    time.perf_counter.
+    route: the path's template without /dialects/NAME, never the path, so that clients cannot create series. began_s,
+    ended_s: headers received and answer sent, by time.perf_counter.
     """
 
     method: str

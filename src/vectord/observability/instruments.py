@@ -49,10 +49,8 @@ class Counter:
         return sum(self.values.values())
 
     def text(self, in_open_metrics: bool) -> str:
-        """The lines of all series, as Prometheus reads them in OpenMetrics or in its text format.
-
-        A counter with a bare name is of unknown type in OpenMetrics, which allows no other counter without `_total`.
-        """
+        """The lines of all series. A counter with a bare name is of unknown type in OpenMetrics, which allows no other
+        counter without `_total`."""
         sample = self.name if self.bare_name or self.kind == "gauge" else f"{self.name}_total"
         kind = "unknown" if self.bare_name and in_open_metrics else self.kind
         head = _head(self.name if in_open_metrics else sample, self.meaning, kind)
@@ -92,7 +90,6 @@ class Histogram:
         return self.children.setdefault(labels, Distribution(self.bounds)) if child is None else child
 
     def text(self, in_open_metrics: bool) -> str:
-        """See Counter. Only OpenMetrics has exemplars."""
         blocks = [_head(self.name, self.meaning, "histogram")]
         for labels, child in self.children.items():
             child.template = child.template or self._template(labels)
@@ -141,22 +138,18 @@ def _head(name: str, meaning: str, kind: str) -> str:
 
 def _label_text(names: Labels, values: Labels) -> str:
     """`{name="value",...}` in the order of the names; "" without labels."""
-    pairs = [f'{name}="{_escaped(value)}"' for name, value in sorted(zip(names, values, strict=True))]
+    pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(zip(names, values, strict=True))]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _cached_label_text = lru_cache(MAX_LABEL_TEXTS)(_label_text)
 
 
 def number(value: float) -> str:
-    """A value as both formats write it."""
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _with_exemplars(block: str, exemplars: Mapping[int, str]) -> str:
@@ -189,7 +182,6 @@ class MetricFamilies:
         """Set the gauges before a scrape."""
 
     def instruments(self) -> Sequence[Counter | Histogram]:
-        """The instruments in the order of their definition, in which they are shown."""
         return [value for value in vars(self).values() if isinstance(value, Counter | Histogram)]
 
 

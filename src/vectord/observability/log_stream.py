@@ -80,7 +80,6 @@ class LogStream(io.TextIOBase):
         """Does nothing: handlers call it after each line."""
 
     def drain(self) -> None:
-        """Returns when all lines are written, at the latest after CLOSE_S."""
         deadline_s = time.monotonic() + CLOSE_S
         while self._unwritten and time.monotonic() < deadline_s:
             time.sleep(POLL_S)

@@ -1,8 +1,7 @@
 """Log lines, for people or for collectors. Configured once per process; used on any thread.
 
 The standard library's logging carries everything, so that other libraries' lines come out in the same shape. One line a
-request names its id, route, status, time, tokens and model: never a
-text, never a key, never a path as sent.
+request names its id, route, status, time, tokens and model: never a text, never a key, never a path as sent.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 def configure(config: TelemetryConfig, output: TextIO | None = None, process: str | None = None) -> None:
     """From now on every logger's lines of `config.log_level` and above go to `output`, by default standard error.
-
-    process: the name of this process among several; part of each line.
-    """
+    process: the name of this process among several; part of each line."""
     # Our lines do not contain these; logging's documentation describes the three switches.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     stream = log_stream(output or sys.stderr)
@@ -78,7 +75,6 @@ def rename_events(names: Mapping[str, str]) -> None:
 
 
 def log_answer(level: int, exchange: Exchange) -> None:
-    """One line for one HTTP answer or gRPC call."""
     if not REQUESTS.isEnabledFor(level):
         return
     fields: dict[str, object] = {
@@ -120,7 +116,6 @@ class RefusalLog:
         self._further: Counter[str] = Counter()
 
     def is_first(self, error: str) -> bool:
-        """False: the request is counted and needs no line."""
         if error in self._further:
             self._further[error] += 1
             return False
@@ -135,7 +130,6 @@ class RefusalLog:
 
 
 def log_failure(cause: BaseException, *, request_id: str, method: str, route: str) -> None:
-    """Logs an unexpected error with its traceback, under the request id that the client received."""
     fields = {"id": request_id, "method": method, "route": route}
     _failures.error("request failed", exc_info=cause, extra={"fields": fields})
 

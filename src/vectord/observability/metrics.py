@@ -66,7 +66,6 @@ class Metrics:
         self._writing = asyncio.Lock()  # one page at a time: it may have a megabyte
 
     def subscribe(self, kind: type, handle: Callable[[Any], None]) -> None:
-        """Also call `handle` with each event of this type."""
         self._handlers.setdefault(kind, []).append(handle)
 
     def watch(self, gauges: Callable[[], Gauges], models: Callable[[], Sequence[ModelInfo]]) -> None:
@@ -91,7 +90,6 @@ class Metrics:
             handle(event)
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type: OpenMetrics with exemplars if `accept` names it, else plain text."""
         in_open_metrics = "application/openmetrics-text" in accept
         async with self._writing:
             self._look()
@@ -118,7 +116,6 @@ class Metrics:
                 return {"requests": self.activity.recent()}
 
     async def keep_history(self) -> None:
-        """Add a step to the console's history every few seconds, until it is cancelled."""
         while True:
             self._housekeeping.run(self._record)
             await asyncio.sleep(STEP_S)
@@ -146,14 +143,10 @@ class Metrics:
         return model if self._numbers is None else self._numbers.setdefault(model, str(len(self._numbers)))
 
 
-# --- the console ----------------------------------------------------------------------------------------------
-
-
 class Activity:
     """An hour of history, sums by model and error, and recent requests, for the console.
 
-    Contains names of models and keys; server/pages/console.py removes those that a request's key may not see. No text
-    of a request is kept.
+    Contains names of models and keys; server/pages/console.py removes those that a request's key may not see.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -164,8 +157,6 @@ class Activity:
         self._recent: deque[tuple[float, Exchange]] = deque(maxlen=RECENT)
         self._steps: deque[Figures] = deque(maxlen=STEPS)
         self._last: Figures | None = None
-
-    # --- events -----------------------------------------------------------------------------------------------
 
     def exchange_ended(self, event: Exchange) -> None:
         """event: of a client, not of a probe or a page."""
@@ -188,8 +179,6 @@ class Activity:
         sums[4] += sum(length.kept < length.seen or length.characters_cut > 0 for length in event.lengths)
         sums[5 + bisect_left(SECONDS, event.timings.total_s)] += 1
 
-    # --- figures ----------------------------------------------------------------------------------------------
-
     def sums(self) -> dict[str, Any]:
         """Since the start: errors by status and class, and the sums of each model."""
         return {
@@ -206,7 +195,6 @@ class Activity:
         self._last = figures
 
     def history(self) -> dict[str, Any]:
-        """Steps of the last hour, the oldest first, and the sums at the end of the last one."""
         return {"step_s": STEP_S, "steps": list(self._steps), "last": self._last}
 
     def recent(self) -> Sequence[dict[str, Any]]:
@@ -255,5 +243,4 @@ def _step(old: Figures, new: Figures) -> dict[str, Any]:
 
 
 def _difference(new: Sequence[int], old: Sequence[int]) -> list[int]:
-    """old: may be empty, for zeros."""
     return [value - before for value, before in zip(new, old or [0] * len(new), strict=True)]

@@ -30,31 +30,24 @@ class LineHandler(logging.StreamHandler[TextIO | LogStream]):
 
 
 class TerminalHandler(LineHandler):
-    """Writes lines, above the bars if there are any."""
-
     def __init__(self, stream: TextIO | LogStream) -> None:
         super().__init__(stream)
         self._bars: Any = None  # rich's Progress while a bar is shown
         self._tasks: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """The handler's lock is held. A terminal that is gone fails nothing, as for other handlers of logging."""
         if not hasattr(record, "progress") and self._bars is None:
             super().emit(record)
             return
         try:
-            self._emit_with_bars(record)
+            if (progress := getattr(record, "progress", None)) is not None:
+                self._draw(record.getMessage(), *progress)
+                return
+            from rich.text import Text  # noqa: PLC0415
+
+            self._bars.console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
         except Exception:
             self.handleError(record)
-
-    def _emit_with_bars(self, record: logging.LogRecord) -> None:
-        progress = getattr(record, "progress", None)
-        if progress is not None:
-            self._draw(record.getMessage(), *progress)
-            return
-        from rich.text import Text  # noqa: PLC0415
-
-        self._bars.console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
 
     def close(self) -> None:
         self._stop()

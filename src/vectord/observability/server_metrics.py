@@ -13,7 +13,6 @@ from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.instruments import (
     BusyShare,
     Counter,
-    Distribution,
     Gauge,
     Histogram,
     MetricFamilies,
@@ -115,8 +114,6 @@ class ServerMetrics(MetricFamilies):
         for lane in LANES:
             self.lane_queue_tokens.expect(lane)
 
-    # --- series shown at zero ---------------------------------------------------------------------------------
-
     def expect_model(self, model: ModelInfo) -> None:
         self._expect_name(model.name)
 
@@ -135,8 +132,6 @@ class ServerMetrics(MetricFamilies):
             counter.expect(model)
         for lane in LANES:
             self.forward_tokens.expect(model, lane)
-
-    # --- events -----------------------------------------------------------------------------------------------
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
         return {
@@ -212,10 +207,7 @@ class ServerMetrics(MetricFamilies):
         self.model_failed.set(1 if event.state == "failed" else 0, event.model)
 
     def rate_limited(self) -> int:
-        """How many requests were refused for their rate."""
         return int(self.rejected.values[REJECTIONS["RateLimited"],])
-
-    # --- scrapes ----------------------------------------------------------------------------------------------
 
     def look(self, snapshot: Snapshot) -> None:
         self.log_lines_dropped.add(take_dropped())
@@ -248,10 +240,8 @@ class ServerMetrics(MetricFamilies):
         return self._busy.share()
 
     def live_figures(self, gauges: Gauges) -> dict[str, Any]:
-        """The server's load for the console: counts and seconds since the start, and present sizes and shares.
-
-        Contains no name of a model or a client. The page polls once a second and draws differences.
-        """
+        """The server's load for the console: counts and seconds since the start, and present sizes and shares. Contains
+        no name of a model or a client."""
         self.look_at_gauges(gauges)
         latency = [child for labels, child in self.request_seconds.children.items() if labels[0] != "server"]
         client_requests = [(labels, n) for labels, n in self.requests.values.items() if labels[0] != "server"]
@@ -266,7 +256,11 @@ class ServerMetrics(MetricFamilies):
             "forwards": sum(fill.counts),
             "forward_fill": fill.total,
             "forward_texts": self.batch_texts.children[()].total,
-            "latency": {"bounds_s": SECONDS, "counts": _summed_counts(latency)},
+            "latency": {
+                "bounds_s": SECONDS,
+                "counts": [sum(column) for column in zip(*(child.counts for child in latency), strict=True)]
+                or [0] * (len(SECONDS) + 1),
+            },
             "queued_tokens": gauges.queued_tokens,
             "under_way": gauges.under_way,
             "places": gauges.places,
@@ -288,10 +282,3 @@ class ServerMetrics(MetricFamilies):
                 for name, memory in gauges.devices.items()
             },
         }
-
-
-def _summed_counts(children: list[Distribution]) -> list[int]:
-    """How many values fell into each bucket of all children."""
-    return [sum(column) for column in zip(*(child.counts for child in children), strict=True)] or [0] * (
-        len(SECONDS) + 1
-    )

@@ -2,9 +2,9 @@
 
     POST /v1/embeddings ── parse ── tokenize ── queue ── forward ── render
 
-The step spans are created after the answer, from times that it carries anyway. A thread of the SDK
-sends spans from a bounded queue, and drops spans when the queue is full or delivery fails. Without a collector,
-opentelemetry is not imported. opentelemetry reads further variables itself, such as OTEL_EXPORTER_OTLP_HEADERS.
+The step spans are created after the answer, from times that it carries anyway. A thread of the SDK sends spans from a
+bounded queue, and drops spans when the queue is full or delivery fails. opentelemetry reads further variables itself,
+such as OTEL_EXPORTER_OTLP_HEADERS.
 
 `sampled_trace_id` reads W3C's traceparent (https://www.w3.org/TR/trace-context/) for the exemplars of /metrics, also
 without traces.
@@ -64,18 +64,13 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-    service = {
-        "service.name": config.otlp_service_name,
-        "service.version": config.otlp_service_version or version,
-    }
+    service = {"service.name": config.otlp_service_name, "service.version": config.otlp_service_version or version}
     provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(_exporter(config.otlp_endpoint, config.otlp_protocol)))
     return Tracing(provider, version)
 
 
 class RequestSpan:
-    """The open server span of a request."""
-
     __slots__ = ("span", "unix_ns_at_zero")
 
     def __init__(self, span: Span, unix_ns_at_zero: int) -> None:
@@ -98,8 +93,6 @@ class RequestSpan:
 
 
 class Tracing:
-    """Creates the spans of requests (server/pipeline.py) and sends them."""
-
     def __init__(self, provider: TracerProvider, version: str) -> None:
         from opentelemetry import trace  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
@@ -133,7 +126,6 @@ class Tracing:
         span.end(begun.unix_ns(exchange.ended_s))
 
     async def close(self, timeout_s: float) -> None:
-        """Sends the remaining spans. Takes at most `timeout_s` and LONGEST_FLUSH_S."""
         loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
         def flush() -> None:

@@ -1,7 +1,6 @@
 """The process that has the models: `python -m vectord.cluster.processes.engine`, started by supervisor.py.
 
-The same as a server in one process, without its HTTP port: front-ends connect to its Unix socket. gRPC has its port
-here. On SIGTERM it refuses new requests and drains. Without a supervisor it ends after the front-ends.
+Front-ends connect to its Unix socket. gRPC has its port here. On SIGTERM it refuses new requests and drains.
 """
 
 from __future__ import annotations

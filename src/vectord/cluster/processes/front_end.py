@@ -30,7 +30,6 @@ from vectord.server.pipeline import Shutdown
 
 
 def main() -> int:
-    """The exit code. Raises StartError."""
     limit_freed_memory()
     start = read_start_message()
     logs.configure(start.config.telemetry, process=start.name)

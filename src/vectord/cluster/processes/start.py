@@ -60,11 +60,8 @@ def on_supervisor_end(callback: Callable[[], None]) -> None:
 
 
 def on_signals(shut_down: Callable[[], object], reload: Callable[[], object]) -> None:
-    """Call `shut_down` at SIGINT and SIGTERM, and `reload` at SIGHUP, on the running loop.
-
-    systemd signals every process of a service, so that a process may get SIGTERM twice; the supervisor ends it with
-    SIGKILL if it must.
-    """
+    """Call `shut_down` at SIGINT and SIGTERM, and `reload` at SIGHUP, on the running loop. systemd signals every
+    process of a service, so that a process may get SIGTERM twice."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, shut_down)

@@ -122,7 +122,6 @@ class Supervisor:
         os.kill(os.getpid(), number)
 
     async def _keep_running(self, name: str, module: str, listener: socket.socket) -> None:
-        """Run this process, and restart it until the shutdown."""
         pause_s = FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():

@@ -70,7 +70,6 @@ class RemoteEngine:
                 self._idle.set()
 
     def _left_s(self, caller: Caller) -> float | None:
-        """How long to wait for the engine's process; None: no limit."""
         limits = [self._request_timeout_s] if self._request_timeout_s else []
         if caller.deadline_s is not None:
             limits.append(max(0.0, caller.deadline_s - time.monotonic()))
@@ -108,7 +107,6 @@ class RemoteEngine:
         return replace(listed, models=found)
 
     async def drain(self) -> None:
-        """Drains the requests of this front-end; the engine continues for others."""
         self._draining = True
         await self._idle.wait()
 
@@ -134,9 +132,7 @@ class RemoteBuckets:
 
 class RemoteMetrics:
     """A MetricsSource (server/http/app.py) that reports to the engine's process, which has those of all front-ends.
-
-    While there is no engine's process, reports are kept for the next one.
-    """
+    While there is no engine's process, reports are kept for the next one."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

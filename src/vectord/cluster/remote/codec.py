@@ -69,7 +69,6 @@ def decode_result(packed: Buffer, arrays: Buffer) -> Result:
 
 
 def encode_value(value: object) -> list[Buffer]:
-    """Any value of the types that msgspec and this module support, such as a VectordError."""
     writer = _ArrayWriter()
     try:
         packed = msgspec.msgpack.encode(value, enc_hook=writer.hook)
@@ -84,8 +83,6 @@ def decode_value(kind: Any, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any
     """kind: a type, or a union of types that msgspec can distinguish."""
     return _decoder(kind).decode(packed, arrays)
 
-
-# --- requests and results with their class names --------------------------------------------------------------
 
 _PARTS = {name: kind for name, kind in REQUESTS.items() if kind is not MultiRequest}  # not nested further
 _PART_RESULTS = {name: kind for name, kind in RESULTS.items() if kind is not MultiResult}
@@ -112,9 +109,6 @@ def _untagged(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, arrays: Bu
         results = [_untagged(_PART_RESULTS, part, raw_part, arrays) for part, raw_part in found]
         return MultiResult(results=results, usage=usage)
     return decode_value(kind, raw, arrays)
-
-
-# --- values that msgpack does not support ---------------------------------------------------------------------
 
 
 class _ArrayWriter:
@@ -148,8 +142,6 @@ class _ArrayWriter:
 
 
 class _Decoder:
-    """Decodes one type. Making a decoder takes longer than using it."""
-
     def __init__(self, kind: Any) -> None:
         self._arrays: Buffer = b""
         self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)

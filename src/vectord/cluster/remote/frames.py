@@ -2,8 +2,7 @@
 
     kind (1 byte)  id (8)  size of packed (4)  size of arrays (8)  |  packed  |  padding to ALIGNMENT  |  arrays
 
-A large frame is read from the kernel directly into the memory of its arrays, and written without copying. pyzmq was
-measured instead and rejected: 5 times the CPU time per request, and its queues are bounded in messages, not in bytes.
+A large frame is read from the kernel directly into the memory of its arrays, and written without copying.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large: bytearray | None = None  # the body of a larger frame while it is read
         self._filled = 0  # bytes in the buffer that is read into
 
-    # --- writing ----------------------------------------------------------------------------------------------
-
     def send(self, kind: FrameKind, number: int, content: Sequence[Buffer]) -> None:
         """Does nothing after the end of the connection. Raises BadFrame for a frame that is too large."""
         pieces = frame(kind, number, content)
@@ -105,8 +102,6 @@ class FrameConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-    # --- reading ----------------------------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
         if (transport := self._open_transport) is not None:
@@ -159,8 +154,6 @@ class FrameConnection(asyncio.BufferedProtocol):
     def _deliver(self, head: FrameHeader, body: memoryview) -> None:
         arrays = body[head.body_bytes - head.arrays_bytes :]
         self._on_frame(head.kind, head.number, body[: head.packed_bytes], arrays)
-
-    # --- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

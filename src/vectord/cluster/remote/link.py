@@ -61,7 +61,6 @@ class Link:
         return self._silent_s >= SILENT_S
 
     def on_connect(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every connection to an engine."""
         self._on_connect.append(callback)
 
     async def open(self) -> None:
@@ -84,14 +83,8 @@ class Link:
             self._connection.close()
         self._disconnected()
 
-    # --- messages ---------------------------------------------------------------------------------------------
-
     async def call(self, reply: Any, method: str, *arguments: Any) -> Any:
-        """Call this method of the engine's process. reply: the type of what it returns. Cancelling this cancels it.
-
-        Raises its error; Unavailable without an engine that answers; PayloadTooLarge for arguments above the frame
-        limit; those of `encode_call`.
-        """
+        """Call this method of the engine's process. reply: the type of what it returns. Cancelling this cancels it."""
         content = encode_call(method, *arguments)
         if self._connection is not None and not self._is_silent:
             await self._connection.drained()
@@ -118,7 +111,6 @@ class Link:
             self._flush_timer = asyncio.get_running_loop().call_later(REPORT_DELAY_S, self.flush_reports)
 
     def flush_reports(self) -> None:
-        """Send all reports now. Without an engine they are kept."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -128,8 +120,6 @@ class Link:
             if content is not None:
                 self._last_number += 1
                 self._connection.send(FrameKind.CALL, self._last_number, content)
-
-    # --- the connection ---------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
         retry_s = FIRST_RETRY_S
@@ -149,7 +139,6 @@ class Link:
             retry_s = FIRST_RETRY_S
 
     async def _connect(self) -> tuple[FrameConnection, asyncio.Event]:
-        """A connection, and the event of its end. Raises OSError."""
         lost = asyncio.Event()
         connection = FrameConnection(lambda *frame: self._received(connection, *frame), lost.set)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))

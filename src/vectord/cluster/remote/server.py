@@ -64,18 +64,15 @@ class EngineServer:
             self.announce()
 
     def announce(self) -> None:
-        """Send the state to all front-ends that read."""
         state = self._state()
         for connection in self._connections:
             if not connection.frames.is_paused:
                 connection.frames.send(FrameKind.STATE, 0, state)
 
     async def wait_until_unused(self) -> None:
-        """Returns when no front-end is connected."""
         await self._no_connection.wait()
 
     async def close(self) -> None:
-        """Write all results and close the connections. The engine has drained."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -84,7 +81,6 @@ class EngineServer:
             self._heartbeats.cancel()
 
     def abort(self) -> None:
-        """Close the connections at once."""
         for connection in list(self._connections):
             connection.frames.abort()
 
@@ -132,8 +128,6 @@ class _FrontEndConnection:
             await asyncio.wait(self._tasks.values())
         self.frames.close()
 
-    # --- received frames --------------------------------------------------------------------------------------
-
     def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
             case FrameKind.CALL:
@@ -172,8 +166,6 @@ class _FrontEndConnection:
 
     async def _figures(self, part: FigurePart) -> dict[str, Any] | None:
         return None if self._server.metrics is None else self._server.metrics.figures(part)
-
-    # --- tasks ------------------------------------------------------------------------------------------------
 
     def _ended(self, number: int, n_bytes: int) -> None:
         del self._tasks[number]

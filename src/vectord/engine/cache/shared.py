@@ -154,7 +154,7 @@ class SharedCache:
 
 
 def shared_secret(config: EngineConfig) -> bytes:
-    """The secret that signs answers: from the setting, or its file without surrounding blanks; b"" if neither is set."""
+    """The secret that signs answers: from the setting, or its file without blanks around it; b"" if neither is set."""
     path = config.shared_cache_secret_file
     if path is None:
         return (config.shared_cache_secret or "").encode()

@@ -240,12 +240,7 @@ def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Floa
 
 
 async def _by_vectors(
-    served: ServedModel,
-    runner: ModelRunner,
-    method: RerankMethod,
-    request: RerankRequest,
-    pieces: Pieces,
-    task: Task,
+    served: ServedModel, runner: ModelRunner, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
 ) -> Scored:
     kinds = NEEDS[method]
 

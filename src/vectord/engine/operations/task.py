@@ -238,12 +238,7 @@ class EncoderPool:
             raise
 
     async def spread(
-        self,
-        inputs: Sequence[TextOrPair],
-        encode: Callable[[range], Sequence[T]],
-        *,
-        once: int = 0,
-        each: int = 0,
+        self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]], *, once: int = 0, each: int = 0
     ) -> list[T]:
         """The results of `encode` for each part of `inputs`, joined in order.
 
