@@ -14,9 +14,8 @@ import pytest
 from tests.server.fakes import MODEL, FakeEngine
 
 from vectord.cluster.processes.start import StartMessage
-from vectord.cluster.remote.codec import encode_value
+from vectord.cluster.remote.codec import EngineState, encode_value
 from vectord.cluster.remote.frames import FrameKind, frame
-from vectord.cluster.remote.messages import EngineState
 from vectord.config import Config
 from vectord.server.http.run import bind
 

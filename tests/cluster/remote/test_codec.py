@@ -30,7 +30,6 @@ from vectord.cluster.remote.codec import (
     encode_result,
     encode_value,
 )
-from vectord.cluster.remote.messages import ARGUMENTS
 from vectord.errors import InvalidField, Untokenizable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, Result, Usage
 
@@ -56,7 +55,7 @@ def result(array: np.ndarray[Any, Any]) -> EmbedResult:
 def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> None:
     """With all fields, and its caller."""
     request, caller = data.draw(st.from_type(kind)), data.draw(st.from_type(Caller))
-    method, (arrived, who) = decode_call(*received(encode_call(ANSWER, request, caller)), ARGUMENTS)
+    method, (arrived, who) = decode_call(*received(encode_call(ANSWER, request, caller)))
     assert method == ANSWER
     assert same(request, arrived)
     assert same(caller, who)
@@ -157,7 +156,7 @@ def test_an_invalid_array_is_refused(wrong: object) -> None:
 @given(packed=st.binary(max_size=200), arrays=st.binary(max_size=64))
 def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> None:
     """Never another exception."""
-    for decode in (partial(decode_call, kinds=ARGUMENTS), decode_result, partial(decode_value, VectordError)):
+    for decode in (decode_call, decode_result, partial(decode_value, VectordError)):
         with pytest.raises(BadFrame):
             decode(packed, arrays)
 
@@ -169,7 +168,7 @@ def test_a_frame_with_a_wrong_byte_is_a_value_or_a_bad_frame(data: st.DataObject
     packed, arrays = received(encode_call(ANSWER, EmbedRequest(inputs=["text", [1, 2]]), ANYONE))
     at, byte = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.integers(0, 255))
     try:
-        decode_call(packed[:at] + bytes([byte]) + packed[at + 1 :], arrays, ARGUMENTS)
+        decode_call(packed[:at] + bytes([byte]) + packed[at + 1 :], arrays)
     except BadFrame:
         return
 
@@ -186,10 +185,10 @@ def test_an_unknown_class_or_method_is_refused() -> None:
     inner = ("MultiRequest", [("ListModels", {})])
     for name, value in (("Engine", {}), ("Caller", {}), ("MultiRequest", [inner])):
         with pytest.raises(BadFrame):
-            decode_call(msgspec.msgpack.encode((ANSWER, (name, value, ANYONE))), b"", ARGUMENTS)
+            decode_call(msgspec.msgpack.encode((ANSWER, (name, value, ANYONE))), b"")
     for method, arguments in (("close", ()), ("spend", ("rate", "bucket", 1))):
         with pytest.raises(BadFrame):
-            decode_call(msgspec.msgpack.encode((method, arguments)), b"", ARGUMENTS)
+            decode_call(msgspec.msgpack.encode((method, arguments)), b"")
     with pytest.raises(BadFrame):
         decode_value(VectordError, msgspec.msgpack.encode(("SystemExit", "words", {})), b"")
 

@@ -2,6 +2,5 @@
 
     front-end: client ── link ──▶ frames ══ socket ══ frames ──▶ server: the engine, the rate limits, the metrics
 
-codec.py encodes requests, results and errors; messages.py declares the other messages. May import server.admission,
-observability, products.common, engine.client, schema and errors.
+codec.py declares and encodes what they send.
 """

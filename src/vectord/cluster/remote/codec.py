@@ -1,9 +1,9 @@
-"""Encodes canonical requests, results and errors: msgpack for plain values, arrays as raw memory.
+"""What a front-end and the engine's process send each other: msgpack for plain values, arrays as raw memory.
 
     packed: msgpack; (dtype, shape, offset) stands for an array
     arrays: the memory of all arrays, each at a multiple of ALIGNMENT
 
-Decodes exactly the dataclasses of schema.py and the classes of errors.py; nothing is imported or executed by name.
+Decodes exactly the classes that are named here, in schema.py and in errors.py; nothing is imported or executed by name.
 Everything else raises BadFrame. Called on the event loops of both sides.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypedDict, cast, get_args, get_origin
 
@@ -19,7 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.errors import InvalidField, Untokenizable, VectordError, restored
-from vectord.schema import Caller, MultiRequest, MultiResult, Request, Result, Usage
+from vectord.observability.exchange import ConnectionsCounted, Exchange
+from vectord.observability.metrics import FigurePart
+from vectord.products.common.dialect import Rate
+from vectord.schema import Caller, ModelList, MultiRequest, MultiResult, Operation, Request, Result, Usage
+from vectord.server.admission.buckets import Draw
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Array: TypeAlias = npt.NDArray[Any]
@@ -36,7 +41,27 @@ class BadFrame(Exception):
     """The other side sent something that this protocol does not have."""
 
 
+HEARTBEAT_S = 0.3  # between two announcements of the engine's state
+Report: TypeAlias = Exchange | ConnectionsCounted
 ANSWER = "answer"  # the method of EngineClient, whose first argument is a request
+# The other methods of the engine's process, with the types of their arguments.
+ARGUMENTS: Mapping[str, Any] = {
+    "check_busy": tuple[Operation, Caller],
+    "draw": tuple[list[Draw]],
+    "spend": tuple[Rate, str, int],
+    "observe": tuple[list[Report]],
+    "exposition": tuple[str],
+    "figures": tuple[FigurePart],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """Announced by the engine every HEARTBEAT_S, for calls that must not wait, and as a sign that it runs."""
+
+    readiness: dict[str, str]
+    models: ModelList
+    names: Mapping[str, str]  # every name that clients may use -> the served name
 
 
 def encode_call(method: str, *arguments: Any) -> list[Buffer]:
@@ -47,15 +72,14 @@ def encode_call(method: str, *arguments: Any) -> list[Buffer]:
     return encode_value((method, arguments))
 
 
-def decode_call(packed: Buffer, arrays: Buffer, kinds: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """The method and its arguments. kinds: the types of the arguments of each method besides ANSWER."""
+def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
     method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
     if method == ANSWER:
         name, raw_request, caller = decode_value(tuple[str, msgspec.Raw, Caller], raw, arrays)
         return method, (_untagged(REQUESTS, name, raw_request, arrays), caller)
-    if method not in kinds:
+    if method not in ARGUMENTS:
         raise BadFrame(f"unknown method {method[:40]!r}")
-    return method, decode_value(kinds[method], raw, arrays)
+    return method, decode_value(ARGUMENTS[method], raw, arrays)
 
 
 def encode_result(result: Result) -> list[Buffer]:

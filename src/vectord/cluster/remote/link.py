@@ -16,9 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from vectord.cluster.remote.codec import BadFrame, decode_result, decode_value, encode_call
+from vectord.cluster.remote.codec import (
+    HEARTBEAT_S,
+    BadFrame,
+    EngineState,
+    Report,
+    decode_result,
+    decode_value,
+    encode_call,
+)
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
-from vectord.cluster.remote.messages import HEARTBEAT_S, EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 from vectord.housekeeping import Housekeeping
 from vectord.schema import Result

@@ -17,9 +17,18 @@ from typing import Any
 import msgspec
 
 from vectord.budget import Budget
-from vectord.cluster.remote.codec import ANSWER, BadFrame, Buffer, decode_call, encode_result, encode_value
+from vectord.cluster.remote.codec import (
+    ANSWER,
+    HEARTBEAT_S,
+    BadFrame,
+    Buffer,
+    EngineState,
+    Report,
+    decode_call,
+    encode_result,
+    encode_value,
+)
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
-from vectord.cluster.remote.messages import ARGUMENTS, HEARTBEAT_S, EngineState, Report
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.housekeeping import Housekeeping
@@ -131,7 +140,7 @@ class _FrontEndConnection:
     def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
             case FrameKind.CALL:
-                method, arguments = decode_call(packed, arrays, ARGUMENTS)
+                method, arguments = decode_call(packed, arrays)
                 if number in self._tasks:
                     raise BadFrame("an id is in use")
                 n_bytes = len(packed) + len(arrays)

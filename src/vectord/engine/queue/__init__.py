@@ -3,5 +3,5 @@
     runner.py ─▶ scheduler.py (which texts next) ─▶ worker.py (threads) ─▶ execution.py (a batch)
 
 batch.py defines what is queued, admission.py limits requests, devices.py chooses the device and keeps retries and hung
-threads. Imports compute's backend interface, text and checkpoints. Read runner.py first.
+threads. Read runner.py first.
 """
