@@ -153,7 +153,6 @@ class Embed:
 
 
 def _cpus() -> int | None:
-    """The CPUs of this actor; None if Ray reserved none."""
     from ray import get_runtime_context  # noqa: PLC0415 - an extra
 
     return int(get_runtime_context().get_assigned_resources().get("CPU", 0)) or None

@@ -91,7 +91,6 @@ def _flags(root: Path) -> list[str] | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The processors of this process's cgroup and each enclosing one, for those with a limit."""
     for folder in cgroup_folders(root, "cpu"):
         quota, _, period = read_small(folder / "cpu.max").partition(" ")  # version 2: "150000 100000" or "max 100000"
         if not period:  # version 1, or -1

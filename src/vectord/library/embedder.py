@@ -408,7 +408,6 @@ def _normalizes(folder: Path) -> bool:
 
 
 def _strings(texts: object, name: str) -> list[str]:
-    """The texts as a list. Raises InvalidField if they are no strings."""
     if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
         raise InvalidField("{field} must be a list of strings, not {kind}.", field=name, kind=type(texts).__name__)
     listed = texts if isinstance(texts, list) else list(texts)
@@ -418,13 +417,11 @@ def _strings(texts: object, name: str) -> list[str]:
 
 
 def _check_string(text: object, name: str, index: int | None = None) -> None:
-    """Raises InvalidField if the text is no string."""
     if not isinstance(text, str):
         raise InvalidField("{field} must be a string, not {kind}.", field=name, index=index, kind=type(text).__name__)
 
 
 def _settings(**options: object) -> dict[str, Any]:
-    """The options in the form of a Config. Raises ConfigError for a bad value."""
     from vectord.config.settings import SETTINGS, BadValue  # noqa: PLC0415 - imported on use
 
     read = dict(options)

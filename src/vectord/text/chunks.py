@@ -169,8 +169,6 @@ def _cut(document: TokenizedDocument, starts: Sequence[int], options: ChunkOptio
 
 
 class _Cuts:
-    """The tokens before which a document may be cut."""
-
     def __init__(self, document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> None:
         self._tokens = len(document.ids)
         self._max_tokens = options.max_tokens

@@ -25,8 +25,6 @@ from vectord.text.truncation import Limit, fit_tokens
 
 @dataclass(frozen=True, slots=True)
 class _TextFormat:
-    """How the model reads queries, or documents."""
-
     prefix: str  # the marker's name
     marker: int | None  # a token inserted after the first
     max_tokens: int

@@ -128,7 +128,6 @@ def _log_contradictions(tokenizer: Tokenizer, path: Path, config: Mapping[str, A
 
 
 def _read(path: Path) -> Tokenizer:
-    """tokenizer.json, or what takes its place: the vocab.txt of an older BERT, or a GGUF file."""
     if path.suffix == ".txt":
         return Tokenizer.from_str(vocab_txt_json(path))
     if is_gguf(path):

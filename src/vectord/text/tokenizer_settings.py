@@ -147,7 +147,6 @@ def steps_of(state: Any) -> Iterator[Values]:
 
 
 def _declared_tokens(values: Values) -> Iterator[str]:
-    """The tokens that transformers adds to those of the file."""
     decoder = values.get("added_tokens_decoder")
     added = list(decoder.values()) if isinstance(decoder, dict) else []
     named = [values.get(key) for key in _NAMED]

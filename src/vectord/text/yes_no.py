@@ -147,7 +147,6 @@ class YesNoEncoder:
         return self._plain.sequence(joined, length, source.index, parts=parts)
 
     def _room(self, limit: Limit) -> int:
-        """The most tokens that a body may have."""
         return limit.max_tokens - self._length(0)
 
     def _length(self, body: int) -> int:
@@ -161,7 +160,6 @@ def _part_with(parts: Sequence[str], placeholder: str) -> int:
 
 
 def _join(plain: PlainTokenizer, *texts: str) -> Int32:
-    """The tokens (n,) of the texts, each tokenized alone."""
     return np.concatenate([np.zeros(0, np.int32), *map(plain.content, texts)])
 
 

@@ -136,8 +136,6 @@ def _untagged(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, arrays: Bu
 
 
 class _ArrayWriter:
-    """Collects the memory of arrays during encoding, without copying contiguous ones."""
-
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
         self._bytes = 0

@@ -81,7 +81,6 @@ class Adapters(Generic[T]):
         return self._constant(layer, added)
 
     def _take(self, layer: str, shapes: _Shapes) -> Sequence[Change]:
-        """The changes of a layer, with the shapes of `down` and `up` checked. Raises ModelUnavailable."""
         changes = self._changes.get(layer, ())
         self._read.add(layer)
         for one in changes:

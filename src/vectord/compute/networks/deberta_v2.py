@@ -113,7 +113,6 @@ def _positive(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _place_kinds(config: Mapping[str, Any]) -> frozenset[str]:
-    """pos_att_type is "p2c|c2p" or a list of these."""
     value = config.get("pos_att_type") or []
     kinds = value.lower().split("|") if isinstance(value, str) else value
     if not isinstance(kinds, list) or any(

@@ -160,7 +160,6 @@ def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:
 
 
 def _dense_projections(modules: Sequence[DenseModule], spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
-    """sentence-transformers' Dense modules, each with a file of its own; or a layer in the body's files."""
     projections = []
     for module in modules:
         file = open_checkpoint((module.weights,))
@@ -175,7 +174,6 @@ def _dense_projections(modules: Sequence[DenseModule], spec: ModelSpec, ops: Ops
 def _bare_layer(
     path: Path, inputs: int, outputs: int, ops: Ops[T], activation: Activation = "identity"
 ) -> Projection[T]:
-    """A layer with a file of its own: its tensors are called weight and bias."""
     file = open_checkpoint((path,))
     reader = WeightReader(file, ops)
     linear = Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs))

@@ -119,7 +119,6 @@ def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
 
 
 def _refuse_unknown_class(spec: ModelSpec, config: Settings, prefixes: str) -> None:
-    """Raise ModelUnavailable if `architectures` names a class of the model's own code that we do not implement."""
     listed = config.get("architectures")
     if not config.get("auto_map") or not isinstance(listed, list) or not listed:
         return

@@ -306,14 +306,12 @@ class Transformer(Generic[T]):
         return self._linear(h, mlp.down, batch)
 
     def _rotated(self, x: T, norm: Norm[T] | None, cos_sin: CosSin[T], head_size: int) -> T:
-        """The rotation of x after `norm`."""
         ops, spec = self._ops, self._spec
         if norm is not None and spec.rms:
             return ops.rotate_normed(x, norm.weight, spec.norm_eps, cos_sin.cos, cos_sin.sin, head_size)
         return ops.rotate(self._norm(x, norm), cos_sin.cos, cos_sin.sin, head_size)
 
     def _linears(self, x: T, linears: Sequence[Linear[T]], batch: LayerInputs[T]) -> list[T]:
-        """Apply linear layers that Ops.join has prepared together."""
         computed = self._ops.linears(x, [(each.weight, each.bias) for each in linears])
         return [self._adapted(y, x, linear, batch) for y, linear in zip(computed, linears, strict=True)]
 
@@ -321,7 +319,6 @@ class Transformer(Generic[T]):
         return self._adapted(self._ops.linear(x, linear.weight, linear.bias), x, linear, batch)
 
     def _adapted(self, y: T, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
-        """The layer's output y for x, with what each row's adapter adds to it."""
         if linear.change is None or not batch.gates:
             return y
         return self._changed(y, self._ops.product(x, linear.change.down), linear.change, batch)
@@ -332,7 +329,6 @@ class Transformer(Generic[T]):
         return ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))
 
     def _add_norm(self, x: T, addend: T | None, norm: Norm[T] | None) -> tuple[T, T]:
-        """The sum, and its norm."""
         ops, eps = self._ops, self._spec.norm_eps
         if addend is None or norm is None:
             total = x if addend is None else ops.add(x, addend)

@@ -280,7 +280,6 @@ class OpenvinoGraph:
         return {name: array for name, array in arrays.items() if name in self.inputs}
 
     def _attending(self, texts: PackedTexts, window: int | None, at: Int32, rows: int) -> dict[str, Array]:
-        """The inputs of attention with this window. at (T,): positions."""
         found = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP)
         arrays: dict[str, Array] = {f"unpack{_ending(window)}": unpack_rows(found, rows)}
         for g, group in enumerate(self._filled(found)):
@@ -314,7 +313,6 @@ def build(
 
 
 def _answered(output: str) -> str:
-    """Name of the parameter with the requested rows of a per-token output."""
     return f"{output}_rows"
 
 
@@ -538,7 +536,6 @@ class OpenvinoOps(Ops[ov.Node]):
         return op.concat([self.max(self.linear(x, *part), tokens) for part in parts], 1)
 
     def _part(self, constant: ov.Node, start: int) -> ov.Node:
-        """The next WORDS_AT_ONCE rows of a constant, over the same memory."""
         weight = self._weights[constant.get_friendly_name()]
         return self.constant(Weight(weight.name, weight.dtype, weight.array[start : start + WORDS_AT_ONCE]))
 
@@ -718,7 +715,6 @@ def _rows(x: ov.Node, index: ov.Node) -> ov.Node:
 
 
 def _size(x: ov.Node, axis: int) -> int:
-    """The size of an axis that is known when the graph is built."""
     size: int = x.get_output_partial_shape(0)[axis].get_length()
     return size
 

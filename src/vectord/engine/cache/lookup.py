@@ -190,12 +190,10 @@ class ModelCache:
             self._shared.keep(name_of(key, self._dtype), answer)
 
     def _shapes(self, sequence: TokenSequence, kinds: frozenset[AnswerKind]) -> Shapes:
-        """The expected shapes of this text's answer."""
         return {kind: None if kind == "sparse" else (sequence.pooled, self._widths[kind] or 0) for kind in kinds}
 
 
 def _layout(sequence: TokenSequence) -> bytes:
-    """The properties other than its tokens that determine an answer."""
     layout = b"" if sequence.spans is None else sequence.spans.tobytes()
     if sequence.keys is not None:
         layout = b"%d:%b" % (sequence.keys, layout)

@@ -49,7 +49,6 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
 
 
 def _check_scores(inputs: int, labels: int, what: str = "inputs") -> None:
-    """Raises TooManyInputs if the scores of all labels would make a response that fills memory."""
     if inputs * labels > MAX_SCORES:
         raise TooManyInputs(
             "{field} may hold at most {limit} {what} for a model of {labels} labels; got {given}.",

@@ -79,7 +79,6 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
 
 
 def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
-    """Raises InvalidField for spans that are not parts of their document, in order and disjoint."""
     if len(spans) != len(documents):
         raise InvalidField(
             "{field} must have a list for each of the {limit} documents; got {given}.",

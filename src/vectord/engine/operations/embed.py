@@ -268,7 +268,6 @@ def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOption
 
 
 def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[TokenSequence | InvalidRequest]:
-    """The sequences of a part of the inputs, or errors in their place."""
     try:
         return list(encoder.read(request, part))
     except InvalidRequest as error:
@@ -288,7 +287,6 @@ def _colbert(ran: RunResult, sequences: Sequence[TokenSequence | None]) -> list[
 
 
 def _no_vectors(spec: ModelSpec) -> Answer:
-    """The answer to a text that failed."""
     colbert = 0 if spec.colbert is None else spec.colbert.dimensions
     return {
         "dense": np.zeros((1, spec.dimensions), np.float32),

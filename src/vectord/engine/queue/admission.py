@@ -156,7 +156,6 @@ class Admission:
             )
 
     def _has_extra_place(self, client: str) -> bool:
-        """Whether the client gets a place although all are taken."""
         surplus = self.under_way - self.max_concurrent_requests - (self._running() if self._running is not None else 0)
         return surplus < 0 or (surplus < self._extra and self._places_of[client] < self._few)
 

@@ -105,7 +105,6 @@ class Devices:
         return self.busy_tokens(device), self._run_tokens[device]
 
     def _free_streams(self, device: Device) -> int:
-        """The number of free streams: not busy, hung or lost."""
         return device.streams - sum(stream.device is device for stream in {*self._running, *self._hung, *self._lost})
 
     def _idle_streams(self, device: Device) -> int:

@@ -87,7 +87,6 @@ class Execution:
         ]
 
     def _recompute(self, item: Item) -> Reply:
-        """The text's answer computed in float32, because the numbers in another precision were not all finite."""
         try:
             packed = pack((item,), self._outputs, alone=False)
             answers = self.backend.forward_exact(packed.batch)

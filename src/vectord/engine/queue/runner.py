@@ -369,5 +369,4 @@ def _names(devices: Sequence[str]) -> list[str]:
 
 
 def _least(*limits: int | None) -> int | None:
-    """The smallest limit that is not None."""
     return min((limit for limit in limits if limit is not None), default=None)

@@ -284,7 +284,6 @@ class Scheduler:
         return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 
     def _light_flow(self, room: int) -> Flow | None:
-        """The light client that has waited longest, if `room` has tokens for its next text."""
         flow = next(iter(self._light), None)
         return flow if flow is not None and flow.head.tokens <= room else None
 

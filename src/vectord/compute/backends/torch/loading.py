@@ -195,7 +195,6 @@ def probe(backend: TorchBackend, spec: ModelSpec, peak_of: Callable[[Callable[[]
 def _find_capacity(
     backend: TorchBackend, spec: ModelSpec, options: BackendOptions, device: torch.device
 ) -> list[Point]:
-    """Set the tokens of a forward, unless they are set. Returns the points that were measured for it."""
     if options.max_batch_tokens is not None or not options.capacity_s:
         return []
 

@@ -154,7 +154,6 @@ class FlatLayout:
 
 
 def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[Int32, int]]:
-    """The parts of the array, each with its padding value."""
     spans, rows = texts.pooled, texts.ids.size
     rank = np.argsort(spans[:, 0], kind="stable")
     edges = np.concatenate(
