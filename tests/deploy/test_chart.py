@@ -135,7 +135,7 @@ def test_values_reach_vectord_unchanged(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "payload_limit": 33_554_432,
         "model_memory_bytes": 1_099_511_627_776,
-        "max_age_s": 0.25,
+        "batch_window_ms": 0.25,
         "models": ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"],
         "auto_truncate": False,
         "default_prompt": "$(HOME) costs $$5: ",

@@ -148,7 +148,8 @@ def pull(
         total_bytes, fetched_bytes = (sum(file.size_bytes for file in part) for part in (files, fetched))
         if limit_bytes is not None and total_bytes > limit_bytes:
             raise ModelUnavailable(
-                f"{hub_id}: the files of the model have {total_bytes:,} bytes, and pull_limit is {limit_bytes:,} bytes"
+                f"{hub_id}: the files of the model have {total_bytes:,} bytes, and a server that runs pulls at most "
+                f"{limit_bytes:,} bytes; use vectord pull"
             )
         if fetched_bytes > (free_bytes := shutil.disk_usage(root).free):
             raise ModelUnavailable(

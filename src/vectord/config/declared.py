@@ -120,9 +120,6 @@ class ModelConfig:
         "Patterns of the hub ids that the admin key may pull while the server runs, such as BAAI/*. With lock_file, "
         "only its models; with offline, none.",
     )
-    pull_limit: int = setting(
-        50 * 2**30, "Most bytes of a model that the admin key pulls while the server runs.", limits=(2**20, 2**50)
-    )
     task: Literal["auto", "embed", "rerank", "classify"] = setting(
         "auto",
         "Task of models whose files do not state one; auto: the task that each was trained for.",
@@ -230,15 +227,6 @@ class DeviceConfig:
         "On CUDA: MiB of device memory for all models together, without the driver's. Default: all of it.",
         limits=(64, 2**24),
     )
-    graph_memory_mib: int = setting(
-        512, "On CUDA: MiB for the CUDA graphs of each model's small batches; 0: no graphs.", limits=(0, 2**20)
-    )
-    capacity_s: float = setting(
-        10.0,
-        "On CUDA: seconds that a load may spend on measuring the best max_batch_tokens, if that is unset; 0: no "
-        "measurement.",
-        limits=(0, 600),
-    )
     batch_sizes: tuple[str, ...] = profile_setting(
         (),
         "On CUDA: most texts in a forward pass, if max_batch_requests is unset, by text length and device memory, as "
@@ -328,14 +316,6 @@ class EngineConfig:
     )
     batch_window_ms: float = setting(
         0.0, "Milliseconds that an idle stream waits for more texts; 0: it starts at once.", limits=(0, 1000)
-    )
-    max_age_s: float = setting(
-        5.0, "Seconds after which a client's queued texts go first, in any lane.", limits=(0.001, 3600)
-    )
-    bulk_tokens: int = setting(
-        16_384,
-        "Tokens above which a request goes to the bulk lane, unless its header x-vectord-lane names a lane.",
-        limits=(1, 2**40),
     )
     model_loading: Literal["start", "first-use", "defaults"] = setting(
         "start",

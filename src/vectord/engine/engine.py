@@ -362,7 +362,7 @@ class Engine:
             except BaseException as error:
                 self._report_failure("", request, task, error)
                 raise
-            tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
+            tasks = task.parts(len(request.requests), lane_of(request))
             work = (
                 placed(self._answer_one(part, own), place)
                 for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))

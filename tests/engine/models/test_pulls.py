@@ -20,6 +20,7 @@ from tests.reference.reference_models import write_bge_m3
 from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
+from vectord.engine.models import puller
 from vectord.engine.models.puller import make_puller
 from vectord.errors import Forbidden, InvalidField, ModelNotFound, Unavailable
 from vectord.schema import (
@@ -100,15 +101,21 @@ async def test_a_running_pull_reports_its_bytes(hub: Hub, tmp_path: Path) -> Non
     [
         ({"offline": True}, "offline"),
         ({"pull_allow": ("BAAI/*", "some/other")}, "pull_allow"),
-        ({"pull_limit": 1000}, "pull_limit is 1,000 bytes"),
     ],
-    ids=["offline", "another pattern", "too large"],
+    ids=["offline", "another pattern"],
 )
 async def test_the_settings_forbid_a_pull(hub: Hub, tmp_path: Path, settings: dict[str, object], reason: str) -> None:
     """Nothing is downloaded."""
     async with serving(tmp_path, **settings) as engine:
         assert reason in await refusal(engine)
         assert not hub.asked
+
+
+async def test_a_model_may_be_too_large(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The admin key of a running server cannot fill the disk with one name."""
+    monkeypatch.setattr(puller, "LIMIT_BYTES", 1000)
+    async with serving(tmp_path) as engine:
+        assert "at most 1,000 bytes" in await refusal(engine)
 
 
 async def test_a_model_outside_the_lock_file_is_refused(hub: Hub, tmp_path: Path) -> None:

@@ -176,16 +176,16 @@ async def test_parts_are_not_rejected_for_their_siblings_in_the_queue():
     ("parts", "lane"),
     [
         ([embed("a" * 100)] * 3, None),
-        ([embed("a" * 100)] * 40, "bulk"),
-        ([RerankRequest(query="q" * 1000, passages=["p"] * 10)], "bulk"),
-        ([ClassifyRequest(inputs=[("a" * 100, "b" * 100)] * 20)], "bulk"),
-        ([EmbedRequest(inputs=[[7] * 1100])], "bulk"),
+        ([embed("a" * 100)] * 700, "bulk"),
+        ([RerankRequest(query="q" * 1000, passages=["p"] * 100)], "bulk"),
+        ([ClassifyRequest(inputs=[("a" * 100, "b" * 100)] * 400)], "bulk"),
+        ([EmbedRequest(inputs=[[7] * 17_000])], "bulk"),
     ],
     ids=["few", "many small parts", "a long query for each passage", "pairs", "ids"],
 )
 def test_many_small_parts_are_a_bulk_job(parts, lane):
     """Otherwise a job in parts would use the interactive lane."""
-    assert lane_of(MultiRequest(requests=parts), bulk_tokens=1000) == lane
+    assert lane_of(MultiRequest(requests=parts)) == lane
 
 
 async def test_each_part_is_reported():

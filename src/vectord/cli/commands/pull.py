@@ -48,7 +48,7 @@ The lock file vectord.lock gets each model's commit, and each file's size and sh
 vectord.lock` serves these commits and refuses files that differ. --lock-file names another file.
 
 With --url, a running server fetches each MODEL and serves it until it ends. It needs an --admin-key, which --token
-passes; its settings pull_allow and pull_limit, lock_file and offline apply. Ctrl-C does not end its download.
+passes; its settings pull_allow, lock_file and offline apply. Ctrl-C does not end its download.
 
 Accepts the options of `vectord serve`. These matter: --revision, --hf-home, --hub-cache, --hf-endpoint, --hf-token
 (HF_TOKEN), --model-catalogue, and --backend onnxruntime with --onnx-file.

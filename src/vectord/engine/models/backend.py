@@ -164,8 +164,6 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
             max_batch_tokens=device.max_batch_tokens,
             tf32=device.tf32,
             device_memory_mib=device.device_memory_mib,
-            graph_memory_mib=device.graph_memory_mib,
-            capacity_s=device.capacity_s,
             text_limits=_text_limits(device.batch_sizes) if device.max_batch_requests is None else (),
         )
         for name in names

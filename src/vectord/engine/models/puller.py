@@ -19,6 +19,8 @@ from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import named, requested_models
 from vectord.errors import Forbidden, InvalidField, ModelUnavailable
 
+LIMIT_BYTES = 50 * 2**30  # of the files of a model that a running server fetches
+
 
 def make_puller(config: Config) -> Puller:
     return Puller(partial(_check, config.model), partial(_fetch, config), partial(_find_cached, config.model))
@@ -52,9 +54,9 @@ def _fetch(config: Config, name: str, progress: Progress) -> ModelSource:
             progress=progress,
             graphs=required_graphs(device),
             held_to=find_lock(requested, model),
-            limit_bytes=model.pull_limit,
+            limit_bytes=LIMIT_BYTES,
         )
-    # The base of an adapter is pulled by its own name, which pull_allow and pull_limit then judge.
+    # The base of an adapter is pulled by its own name, which pull_allow then judges.
     return open_model(requested, replace(config, model=replace(model, offline=True), device=device))
 
 

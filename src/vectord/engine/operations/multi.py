@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from vectord.engine.operations.task import Task, characters
+from vectord.engine.queue.scheduler import BULK_TOKENS
 from vectord.errors import VectordError
 from vectord.schema import (
     ClassifyRequest,
@@ -71,10 +72,10 @@ async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
         raise error.at(part=part) from error.__cause__
 
 
-def lane_of(request: MultiRequest, bulk_tokens: int) -> Lane | None:
+def lane_of(request: MultiRequest) -> Lane | None:
     """Many small parts are a bulk job too; None: the lane of each part depends on its own size."""
     tokens = sum(map(_characters, request.requests)) // CHARACTERS_PER_TOKEN
-    return "bulk" if tokens > bulk_tokens else None
+    return "bulk" if tokens > BULK_TOKENS else None
 
 
 def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:

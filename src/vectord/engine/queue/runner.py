@@ -25,7 +25,7 @@ from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_w
 from vectord.engine.queue.batch import Answer, Item, Job
 from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution
-from vectord.engine.queue.scheduler import BatchLimits, Scheduler
+from vectord.engine.queue.scheduler import BULK_TOKENS, BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.housekeeping import GuardedLogger, Housekeeping
@@ -104,7 +104,6 @@ class ModelRunner:
             forward_timeout_s = config.rerank_timeout_s
         scheduler = Scheduler(
             [_limits(backend.facts, _least(max_batch_texts, pairs)) for backend in backends],
-            max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
         )
         loop = asyncio.get_running_loop()
@@ -190,7 +189,7 @@ class ModelRunner:
             else:
                 misses = await self._cache.look_up(texts, kinds, caller, job.fill_known)
             if misses:
-                is_bulk = sum(len(text.ids) for text in texts) > self._config.bulk_tokens
+                is_bulk = sum(len(text.ids) for text in texts) > BULK_TOKENS
                 lane = caller.lane or ("bulk" if is_bulk else "interactive")
                 self.check_wait(lane, caller, sum(len(miss.sequence.ids) for miss in misses), entered=entered)
                 await self._queue(job, misses, kinds, lane, caller.client, device)

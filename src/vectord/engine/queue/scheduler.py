@@ -113,6 +113,7 @@ class LaneQueue:
 
 RECENT_S = 1.0  # the interactive lane counts as in use for this long after its last text
 BULK_SHARE, FILL_SHARE = 3, 8  # fractions of max_batch_tokens then: a bulk batch, bulk texts in an interactive batch
+BULK_TOKENS = 16_384  # a larger request goes to the bulk lane, unless its key or header names a lane
 INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both lanes wait
 LIGHT_CLIENT, LIGHT_SHARE = 16, 2  # fractions of max_batch_tokens: a light client's queue, all light texts of a batch
 
