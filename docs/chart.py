@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from vectord.config.settings import SETTINGS, Setting
-from vectord.config.sources import read_profile
+from vectord.config.profiles import make_profile
+from vectord.config.settings import Setting
 from vectord.products.common.profiles import profiles
 
 VALUES = Path(__file__).parents[1] / "deploy" / "helm" / "vectord" / "values.yaml"
@@ -55,8 +55,8 @@ def values_schema() -> str:
     """Each value has the type of its default, and no other name is accepted; settings are those of vectord."""
     own = yaml.safe_load(VALUES.read_text("utf-8"))
     # host is the pod's address.
-    of_profiles = (read_profile(name, Path(), profiles()).settings for name in profiles())
-    every = {setting.name: setting for setting in (*SETTINGS, *chain.from_iterable(of_profiles))}
+    of_profiles = (make_profile(name, profiles()).settings for name in profiles())
+    every = {setting.name: setting for setting in chain.from_iterable(of_profiles)}
     settings = {name: _schema_of_setting(setting) for name, setting in every.items() if name != "host"}
     settings["profile"] = {"enum": [*profiles(), None]}
     top = _schema_of(own, "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,14 +22,14 @@ from docs.chart import values_schema
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.compute.networks.network import ARCHITECTURES
-from vectord.config.other_servers import IGNORED
+from vectord.config.profiles import make_profile
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
-from vectord.config.sources import CONFIG_FILE, read_profile
+from vectord.config.sources import CONFIG_FILE
 from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_ENV_EXAMPLE = (  # the settings that most operators set
-    *("models", "reranker_model", "host", "port", "api_key"),
+    *("models", "served_model_name", "host", "port", "api_key"),
     *("device", "dtype", "auto_truncate", "offline", "hf_token"),
 )
 
@@ -62,25 +62,24 @@ def configuration() -> str:
         "A setting comes from the first of these sources that contains it:",
         "",
         "1. the command line;",
-        "2. the environment: `VECTORD_PORT`, else `PORT`, else other names, below and of other products",
-        "   ([migrating](migrating/index.md)); empty counts as unset;",
+        "2. the environment: `VECTORD_PORT`, else `PORT`, else the profile's names, else other names, below; empty",
+        "   counts as unset;",
         "3. `.env` in the working folder, with the same names;",
         f"4. a TOML file: `--config FILE` or `VECTORD_CONFIG`, else `./{CONFIG_FILE}`; keys as below, by section;",
         '5. the profile: `--profile NAME`, `VECTORD_PROFILE`, or `profile = "NAME"` at the top of the TOML file;',
         "6. the default.",
         "",
         "Lists are separated by `,` or `;`. Booleans are true, t, 1, yes, y, on or false, f, 0, no, n, off, in any",
-        "case; as options they need no value, and `--no-NAME` negates them. Every name is also an option: `MODEL_ID`",
-        "is `--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_` variable, and",
-        "a value out of range, stop the start with exit code 2 and one line that names the source. As in Smart",
-        "Embedder, an invalid value in the environment of one of its limits, lengths and timeouts",
-        "([names](migrating/smart-embedder.md#settings)) is ignored, with a warning.",
+        "case; as options they need no value, and `--no-NAME` negates them. An unknown option, key or `VECTORD_`",
+        "variable, and a value out of range, stop the start with exit code 2 and one line that names the source.",
         "",
         "## Profiles",
         "",
         "`vectord serve --profile NAME` replaces another product: its API has priority on shared paths, and all",
-        "others remain available. The name may contain `-` or `_`. [Migrating](migrating/index.md) describes each,",
-        "and `vectord serve --profile NAME --print-config` prints the settings that it changes.",
+        "others remain available. The product's variables and options, which [migrating](migrating/index.md) lists,",
+        "count under its profile only; the log names variables that are set without it, and those without effect",
+        "under it. The name may contain `-` or `_`. `vectord serve --profile NAME --print-config` prints the settings",
+        "that the profile changes.",
         "",
         "| profile | product |",
         "|---|---|",
@@ -97,7 +96,7 @@ def configuration() -> str:
             "|---|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
-    return "\n".join([*lines, *_of_profiles(), *_read_otherwise(), *_without_effect()]) + "\n"
+    return "\n".join([*lines, *_of_profiles(), *_read_otherwise()]) + "\n"
 
 
 def _of_profiles() -> list[str]:
@@ -113,37 +112,23 @@ def _of_profiles() -> list[str]:
     ]
     names: dict[str, list[str]] = {}
     for name in profiles():
-        for setting in read_profile(name, Path(), profiles()).settings:
+        for setting in make_profile(name, profiles()).settings[len(SETTINGS) :]:
             names.setdefault(f"{_row(setting)} `[{setting.section}]` |", []).append(name)
     return [*lines, *(f"{row} {_listed(of_profiles)} |" for row, of_profiles in names.items())]
 
 
 def _read_otherwise() -> list[str]:
     """The section on variables whose values have another format."""
-    names: dict[str, list[str]] = {}
-    of_profiles = (read_profile(name, Path(), profiles()).settings for name in profiles())
-    for setting in (*SETTINGS, *chain.from_iterable(of_profiles)):
+    names: dict[str, dict[str, None]] = {}
+    for setting in chain.from_iterable(make_profile(name, profiles()).settings for name in profiles()):
         for name in setting.env:
             if name in setting.reads and f"`{name}`" not in MIGRATING:
-                names.setdefault(setting.reads[name].__doc__ or "", []).append(name)
+                names.setdefault(setting.reads[name].__doc__ or "", {})[name] = None
     rows = [_cells(_listed(group), how) for how, group in names.items()]
     return ["", "## Variables with other value formats", "", "| names | format |", "|---|---|", *rows]
 
 
-def _without_effect() -> list[str]:
-    """The section on variables of other products that have no effect."""
-    return [
-        "",
-        "## Names without effect",
-        "",
-        "These variables, and those without effect on [the pages on migrating](migrating/index.md), are accepted; a",
-        "warning at start states why. `INFINITY_EMBEDDING_DTYPE` with another value than float32 stops the start.",
-        "",
-        f"{_listed([name for ignored in IGNORED for name in ignored.names if f'`{name}`' not in MIGRATING])}.",
-    ]
-
-
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -201,8 +186,7 @@ def _row(setting: Setting) -> str:
 
 
 def _profile_row(name: str) -> str:
-    tables = tomllib.loads(profiles()[name].read_text("utf-8"))
-    return _cells(f"`{name}`", tables["description"])
+    return _cells(f"`{name}`", make_profile(name, profiles()).description)
 
 
 # --- models ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ NAMES = re.compile(
 
 ALLOWED: Mapping[str, str] = {
     "products": "the products",
-    "config": "names that operators type: the order of dialects, values of settings, variables of other servers",
     "cli/commands": "help texts show profiles and other servers as examples",
     "tools": "these ask other products' servers, each by its own API",
     "server/grpc": "the service's protocol is tei.v1",

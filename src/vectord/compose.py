@@ -33,7 +33,7 @@ from vectord.errors import ConfigError, ExitCode, installing
 from vectord.observability.logs import FACTS, START, rename_events
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
-from vectord.products.common.dialect import Dialect, load_dialects
+from vectord.products.common.dialect import Dialect, find_dialect, load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.batches.store import BatchStore
@@ -270,7 +270,7 @@ def _log_settings(config: Config) -> None:
         "max_batch_tokens": config.device.max_batch_tokens or "auto",
         "max_client_batch_size": config.engine.max_client_batch_size,
         "max_concurrent_requests": config.engine.max_concurrent_requests,
-        "dialects": ",".join(config.server.dialects),
+        "dialects": ",".join(dialect.name for dialect in load_dialects(config.server.dialects)),
     }
     dialect = _imitated(config)
     if dialect is not None and dialect.logged_settings is not None:
@@ -284,8 +284,8 @@ def _imitated(config: Config) -> Dialect | None:
     name = config.server.imitates
     if name is None:
         return None
-    (imitated,) = load_dialects([name])
-    if name not in config.server.dialects:
+    imitated = find_dialect(load_dialects(config.server.dialects), name)
+    if imitated is None:
         raise ConfigError(f"imitates: {name} is not one of the --dialects; add it there, or set another --imitates")
     return imitated
 

@@ -23,8 +23,9 @@ from vectord import __version__
 from vectord.cli import main
 from vectord.cli.main import run
 from vectord.config.command_line import COMMON
-from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.profiles import make_profile
 from vectord.config.settings import SETTINGS
+from vectord.products.common.profiles import profiles
 from vectord.server.admission.keys import read_keys
 
 
@@ -32,8 +33,9 @@ from vectord.server.admission.keys import read_keys
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty folder and environment. Restores the log, which `serve` configures."""
     monkeypatch.chdir(tmp_path)
-    for name in (*(name for setting in SETTINGS for name in setting.env), *IGNORED_NAMES):
-        monkeypatch.delenv(name, raising=False)
+    for profile in (make_profile(name, profiles()) for name in profiles()):
+        for name in (*(name for setting in profile.settings for name in setting.env), *profile.without_effect):
+            monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -160,9 +162,9 @@ def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_print_config_names_options_without_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr, by name only, since a value may be secret."""
-    assert run(["serve", "--print-config", "--hf-model-cache-volume", "/hidden", *form]) == 0
+    assert run(["serve", "--print-config", "--profile", "tei", "--uds-path", "/hidden", *form]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("vectord: set for other servers, without effect here: --hf-model-cache-volume (")
+    assert printed.err.startswith("vectord: set, but without effect here: --uds-path (")
     assert "hidden" not in printed.out + printed.err
 
 
@@ -268,14 +270,14 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
 
 def test_variables_without_effect_are_one_line_of_the_log() -> None:
     """The log has its configured format, also before a failed start."""
-    environ = {"UDS_PATH": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
+    environ = {"INFINITY_ENGINE": "4", "DO_NOT_TRACK": "v", "LOG_FORMAT": "json", "VECTORD_PROFILE": "infinity"}
     ended = vectord("serve", "./nowhere", environ=environ)
     assert ended.returncode == 2
     settings, logged, refusal = ended.stderr.splitlines()
     assert json.loads(settings)["event"] == "settings from the environment: LOG_FORMAT"
     line = json.loads(logged)
     assert (line["level"], line["logger"]) == ("warning", "vectord.config")
-    assert line["event"].startswith("set for other servers, without effect here: UDS_PATH, HF_MODEL_CACHE_VOLUME (")
+    assert line["event"].startswith("set, but without effect here: INFINITY_ENGINE, DO_NOT_TRACK (")
     assert refusal.startswith("vectord: model ./nowhere")
 
 

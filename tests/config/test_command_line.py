@@ -12,17 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.config.start import NOTHING, load, refused
 
-from vectord.config.other_servers import IGNORED_NAMES, OTHER_OPTIONS
-from vectord.config.settings import SETTINGS, option_name
+from vectord.config.profiles import make_profile
+from vectord.config.settings import SETTINGS
 from vectord.config.sources import Origin
 from vectord.errors import ConfigError
+from vectord.products.common.profiles import profiles
+
+PROFILES = [make_profile(name, profiles()) for name in profiles()]
+FLAGS = sorted(
+    {flag for profile in PROFILES for setting in profile.settings for flag in setting.flags}
+    | {flag for profile in PROFILES for flag in profile.ignored_options}
+)
+TEI, INFINITY = (["--profile", name] for name in ("tei", "infinity"))
 
 
 @pytest.mark.parametrize(
     ("argv", "models"),
     [
         (["a", "b"], ("a", "b")),
-        (["a", "--model-id", "b", "--models=c,d"], ("a", "b", "c", "d")),
+        (["a", "--model", "b", "--models=c,d"], ("a", "b", "c", "d")),
         (["--port", "1", "a"], ("a",)),
         (["--auto-truncate", "a"], ("a",)),
         (["--auto-truncate", "false", "a"], ("a",)),
@@ -56,61 +64,39 @@ def test_a_switch_may_have_a_value(tmp_path: Path, argv: list[str], value: bool 
 
 def test_options_of_other_servers_are_accepted(tmp_path: Path) -> None:
     """TEI's --hostname, -p and --json-output. The origin has the given name."""
-    loaded = load(["--hostname", "0.0.0.0", "-p", "80", "--json-output"], NOTHING, tmp_path)
+    loaded = load([*TEI, "--hostname", "0.0.0.0", "-p", "80", "--json-output"], NOTHING, tmp_path)
     assert (loaded.config.server.host, loaded.config.server.port) == ("0.0.0.0", 80)
     assert loaded.config.telemetry.log_format == "json"
     assert loaded.origins["port"] == Origin("command line", "-p")
 
 
-@pytest.mark.parametrize(
-    ("argv", "joins"),
-    [
-        (["--enable-batching", "false"], "never"),
-        (["--no-enable-batching"], "never"),
-        (["--enable-batching"], "window"),
-        (["--enable-batching", "--join-requests", "always"], "always"),
-    ],
-    ids=str,
-)
-def test_an_option_is_read_like_its_variable(tmp_path: Path, argv: list[str], joins: str) -> None:
-    """--no-enable-batching sets a value, and --enable-batching sets none."""
-    words = ["--profile", "simple-inference-server", "--models", "m", *argv]
-    assert load(words, NOTHING, tmp_path).config.engine.join_requests == joins
-
-
 def test_of_several_batch_sizes_the_largest_counts(tmp_path: Path) -> None:
     """infinity's option has one for each model."""
-    assert load(["--batch-size", "8;16"], NOTHING, tmp_path).config.device.max_batch_requests == 16
+    assert load([*INFINITY, "--batch-size", "8;16"], NOTHING, tmp_path).config.device.max_batch_requests == 16
 
 
 def test_a_host_name_on_the_command_line_counts(tmp_path: Path) -> None:
     """Shells set the variable HOSTNAME, but not the option."""
-    assert load(["--hostname", "laptop"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "laptop"
+    assert load([*TEI, "--hostname", "laptop"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "laptop"
 
 
 @pytest.mark.parametrize("source", ["option", "variable"])
 def test_a_number_format_of_all_vectors_is_refused(tmp_path: Path, source: str) -> None:
     """infinity's, unless it is the usual one: without it, vectors would have another format."""
     line = refused(
-        ["--embedding-dtype", "int8"] if source == "option" else [],
+        [*INFINITY, *(["--embedding-dtype", "int8"] if source == "option" else [])],
         {"INFINITY_EMBEDDING_DTYPE": "float32;int8"} if source == "variable" else NOTHING,
         tmp_path,
     )
     assert "expected float32" in line
-    assert load(["--embedding-dtype", "float32"], NOTHING, tmp_path).notes
-
-
-def test_an_option_without_meaning_is_refused(tmp_path: Path) -> None:
-    """In the environment `*` is ignored, since it names no model; as an option it is an error."""
-    line = refused(["--inference-allowed-rerank-models", "*"], NOTHING, tmp_path)
-    assert line.startswith("--inference-allowed-rerank-models (command line): expected one name or more")
+    assert load([*INFINITY, "--embedding-dtype", "float32"], NOTHING, tmp_path).notes
 
 
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--uds-path", "/tmp/socket", "a"],
-        ["--uds-path=/tmp/socket", "a"],
+        ["--engine", "torch", "a"],
+        ["--engine=torch", "a"],
         ["--compile", "a"],
         ["--compile", "true", "a"],
         ["--no-compile", "a"],
@@ -119,7 +105,7 @@ def test_an_option_without_meaning_is_refused(tmp_path: Path) -> None:
 )
 def test_an_option_without_effect_takes_its_value(tmp_path: Path, argv: list[str]) -> None:
     """No word of another server's command line becomes a model."""
-    loaded = load(argv, NOTHING, tmp_path)
+    loaded = load([*INFINITY, *argv], NOTHING, tmp_path)
     assert loaded.config.model.models == ("a",)
     assert argv[0].partition("=")[0] in loaded.notes[0]
 
@@ -127,7 +113,7 @@ def test_an_option_without_effect_takes_its_value(tmp_path: Path, argv: list[str
 def test_an_option_for_each_model_may_be_repeated(tmp_path: Path) -> None:
     """As on infinity's command line: equal values are one, and the largest batch counts."""
     words = "a b --dtype float16 --dtype float16 --revision r --revision r --batch-size 64 --batch-size 32 --device cpu"
-    config = load(words.split(), NOTHING, tmp_path).config
+    config = load([*INFINITY, *words.split()], NOTHING, tmp_path).config
     assert (config.device.dtype, config.model.revision, config.device.device) == ("float16", "r", "cpu")
     assert config.device.max_batch_requests == 64
 
@@ -140,10 +126,10 @@ def test_a_value_may_look_like_another_servers_option(tmp_path: Path) -> None:
 
 def test_an_option_of_another_server_is_no_option_here(tmp_path: Path) -> None:
     """Otherwise its answer would never be given; and the options that the answers name exist."""
-    own = {flag for setting in SETTINGS for flag in setting.flags} | set(map(option_name, IGNORED_NAMES))
-    assert not own & OTHER_OPTIONS.keys()
-    named = {name for instead in OTHER_OPTIONS.values() for name in re.findall(r"--[a-z-]+", instead)}
-    assert named <= own | {"--no-access-log"}
+    instead = {option: text for profile in PROFILES for option, text in profile.instead.items()}
+    assert not instead.keys() & set(FLAGS)
+    named = {name for text in instead.values() for name in re.findall(r"--[a-z-]+", text)}
+    assert named <= {flag for setting in SETTINGS for flag in setting.flags} | {"--no-access-log"}
 
 
 def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Path) -> None:
@@ -171,14 +157,14 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
         (["--port", "--host", "x"], "--port (command line): expected a value"),
         (["--no-offline=yes"], "Option '--no-offline' does not take a value."),
         (
-            ["--dtype", "float16", "--dtype", "float32"],
+            [*INFINITY, "--dtype", "float16", "--dtype", "float32"],
             "--dtype (command line): expected one of auto, float32, bfloat16, "
             "float16, int8, fp8, int8-weights, int4-weights, got 'float16;float32'",
         ),
         (["--port=x"], "--port (command line): expected a whole number from 0 to 65535, got 'x'"),
         (["--offline=perhaps"], "--offline (command line): expected true or false, got 'perhaps'"),
         (["--config", "no.toml"], "config file 'no.toml': no such file"),
-        (["--uds-path"], "--uds-path (command line): expected a value"),
+        (["--engine"], "--engine (command line): expected a value"),
         (["--no-compile=1"], "Option '--no-compile' does not take a value."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -189,12 +175,7 @@ def test_a_bad_option_is_refused(tmp_path: Path, argv: list[str], line: str) -> 
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.text(max_size=12)
-        | st.sampled_from([*(flag for s in SETTINGS for flag in s.flags), *map(option_name, IGNORED_NAMES)])
-    )
-)
+@given(st.lists(st.text(max_size=12) | st.sampled_from(FLAGS)))
 def test_any_words_load_or_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
     """`load` returns, raises ConfigError, or has printed the help."""
     cwd = tmp_path_factory.getbasetemp()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from vectord.config import DEFAULT_MODEL, Config, ModelConfig, ServerConfig
-from vectord.config.other_servers import IGNORED, IGNORED_NAMES
 from vectord.config.settings import SETTINGS, BadValue, Setting, option_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,14 +67,13 @@ def test_every_variable_is_an_option_too() -> None:
 
 # Properties that other code reads in place of some settings.
 READ_AS = {
-    "join_requests": "joins_requests",
-    **dict.fromkeys(("api_key", "api_token"), "accepted_keys"),
-    **dict.fromkeys(("models", "default_embedding_model", "reranker_model", "rerankers"), "in_order"),
+    "api_key": "accepted_keys",
+    "models": "in_order",
 }
 
 
 def test_every_setting_is_used() -> None:
-    """In the source code outside its declaration. Names without effect belong in other_servers.IGNORED."""
+    """In the source code outside its declaration."""
     declared = ROOT / "src" / "vectord" / "config" / "declared.py"
     source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py") if path != declared)
     attributes = set(re.findall(r"\.(\w+)", source))
@@ -136,7 +134,6 @@ def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("max_queue_wait_s", "inf"),
         ("max_queue_wait_s", "0"),
         ("offline", "maybe"),
-        ("dialects", " , ; "),
         ("dtype", "int4"),
         ("device", "cuda:x"),
         ("device", "gpu"),
@@ -212,14 +209,5 @@ def test_embedding_models_precede_rerankers(given: dict[str, Any], models: tuple
     ids=str,
 )
 def test_either_key_opens_the_server(keys: dict[str, str], accepted: dict[str, str]) -> None:
-    """API_KEY is TEI's name and API_TOKEN is Smart Embedder's; both may be set."""
+    """Both may be set."""
     assert ServerConfig(**keys).accepted_keys == accepted
-
-
-def test_a_name_without_effect_has_no_other_meaning() -> None:
-    """It is listed once, and has a reason."""
-    names = [name for ignored in IGNORED for name in ignored.names]
-    assert len(names) == len(IGNORED_NAMES)
-    settings = {name for setting in SETTINGS for name in (*setting.env, *setting.flags)}
-    assert settings.isdisjoint({*names, *map(option_name, names)})
-    assert all(ignored.why.endswith(".") for ignored in IGNORED)

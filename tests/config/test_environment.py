@@ -8,20 +8,18 @@ import pytest
 from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
-from vectord.config.other_servers import LENIENT
-from vectord.config.settings import SETTINGS
-from vectord.config.sources import read_profile
-from vectord.products.common.profiles import profiles
 
 
 def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
-    """VECTORD_HOST, then HOST, then the names of other servers, with HOSTNAME last."""
-    environ = {"HOSTNAME": "127.0.0.9", "API_HOST": "127.0.0.8", "HOST": "127.0.0.7", "VECTORD_HOST": "127.0.0.6"}
-    hosts = []
-    for name in ("VECTORD_HOST", "HOST", "API_HOST", "HOSTNAME"):
-        hosts.append(load((), environ, tmp_path).config.server.host)
+    """VECTORD_DEVICE, then DEVICE, then the profile's names, then those of libraries."""
+    names = ("VECTORD_DEVICE", "DEVICE", "MODEL_DEVICE", "CUDA_VISIBLE_DEVICES")
+    environ = dict(zip(names, ("cuda:1", "cuda:2", "cuda:3", "-1"), strict=True))
+    devices = []
+    for name in names:
+        words = ["--profile", "simple-inference-server", "--models", "m"]
+        devices.append(load(words, environ, tmp_path).config.device.device)
         del environ[name]
-    assert hosts == ["127.0.0.6", "127.0.0.7", "127.0.0.8", "127.0.0.9"]
+    assert devices == ["cuda:1", "cuda:2", "cuda:3", "cpu"]
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
@@ -32,7 +30,8 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
 
 def test_a_machine_name_in_hostname_is_ignored(tmp_path: Path) -> None:
     """Every container sets it."""
-    assert load((), {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "127.0.0.1"
+    server = load(["--profile", "tei"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server
+    assert server.host == "0.0.0.0"
 
 
 def test_service_links_of_kubernetes_are_ignored(tmp_path: Path) -> None:
@@ -75,11 +74,11 @@ def test_a_line_of_dotenv_that_is_no_setting_is_named(tmp_path: Path) -> None:
     [
         ({"PORT": "x"}, "PORT (environment): expected a whole number from 0 to 65535, got 'x'"),
         ({"VECTORD_PRT": "1"}, "unknown name 'VECTORD_PRT' (environment); did you mean VECTORD_PORT?"),
-        ({"RUST_LOG": "loud"}, "RUST_LOG (environment): expected one of debug, info, warning, error, got 'loud'"),
+        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL (environment): expected one of debug, info, warning, error, got 'loud'"),
         ({"VECTORD_UDS_PATH": "/x"}, "unknown name 'VECTORD_UDS_PATH' (environment); did you mean VECTORD_DENSE_PATH?"),
         (
-            {"VECTORD_MAX_QUEUE_SIZE": "1"},
-            "unknown name 'VECTORD_MAX_QUEUE_SIZE' (environment); did you mean VECTORD_M",
+            {"VECTORD_MAX_QUEUE_WAIT": "1"},
+            "unknown name 'VECTORD_MAX_QUEUE_WAIT' (environment); did you mean VECTORD_MAX_QUEUE_WAIT_S?",
         ),
         (
             {"URL_PREFIX": "v1/"},
@@ -134,7 +133,7 @@ def test_a_bad_lenient_variable_yields_to_the_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "environ"),
     [
-        (["--max-input-length", "0"], {}),
+        (["--bge-embed-max-length", "0"], {}),
         (["--qwen-rerank-max-length", "127"], {}),
         ([], {"VECTORD_BGE_EMBED_MAX_LENGTH": "8193"}),
         ([], {"VECTORD_MAX_CONCURRENT_REQUESTS": "0"}),
@@ -145,12 +144,6 @@ def test_only_the_plain_variable_is_lenient(tmp_path: Path, argv: list[str], env
     """Not an option, and not a name with vectord's prefix."""
     words = ["--profile", "smart-embedder", *argv]
     assert "expected a whole number from" in refused(words, environ, tmp_path)
-
-
-def test_a_lenient_variable_belongs_to_a_setting() -> None:
-    """A misspelt one would have no effect."""
-    settings = (*SETTINGS, *read_profile("smart-embedder", Path(), profiles()).settings)
-    assert {name for setting in settings for name in setting.lenient} == LENIENT
 
 
 def test_spaces_around_a_prompt_count(tmp_path: Path) -> None:

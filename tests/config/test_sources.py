@@ -83,7 +83,8 @@ def test_a_dotenv_of_another_program_is_not_obeyed_silently(tmp_path: Path, capl
 def test_an_alias_in_the_environment_beats_the_plain_name_in_dotenv(tmp_path: Path) -> None:
     """The source counts before the name."""
     (tmp_path / ".env").write_text("PORT=2500")
-    assert load((), {"API_PORT": "2000"}, tmp_path).config.server.port == 2000
+    words = ["--profile", "semantic-explorer"]
+    assert load(words, {"API_PORT": "2000"}, tmp_path).config.server.port == 2000
 
 
 def test_only_the_arguments_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +143,14 @@ def test_only_one_default_prompt_may_be_set(tmp_path: Path, argv: list[str], env
 
 def test_names_without_effect_share_one_note(tmp_path: Path) -> None:
     """From all sources, and without values, which may be secret."""
-    (tmp_path / ".env").write_text("UDS_PATH=/somewhere\nHF_MODEL_CACHE_VOLUME=/volume")
-    loaded = load(["--uds-path", "/elsewhere", "--preload-only"], {"UDS_PATH": "/here", "DO_NOT_TRACK": ""}, tmp_path)
-    assert loaded.config == Config()
+    (tmp_path / ".env").write_text("INFINITY_ENGINE=torch\nINFINITY_QUEUE_SIZE=9")
+    words = ["--profile", "infinity"]
+    environ = {"INFINITY_QUEUE_SIZE": "8", "DO_NOT_TRACK": ""}
+    loaded = load([*words, "--engine", "torch", "--no-compile"], environ, tmp_path)
+    assert loaded.config == load(words, NOTHING, tmp_path).config
     assert loaded.notes == (
-        "set for other servers, without effect here: --uds-path, --preload-only, UDS_PATH, HF_MODEL_CACHE_VOLUME "
-        "(see docs/configuration.md)",
+        "set, but without effect here: --engine, --no-compile, INFINITY_QUEUE_SIZE, INFINITY_ENGINE (see "
+        "docs/configuration.md)",
     )
 
 
@@ -158,7 +161,7 @@ def test_settings_of_vectord_cause_no_note(tmp_path: Path) -> None:
 
 def test_the_notes_go_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As warnings, in the log's format."""
-    loaded = load((), {"UDS_PATH": "/here", "MAX_QUEUE_SIZE": "0"}, tmp_path)
+    loaded = load(["--profile", "smart-embedder"], {"OLLAMA_HOST": "::1", "MAX_QUEUE_SIZE": "0"}, tmp_path)
     with caplog.at_level(logging.WARNING, "vectord.config"):
         loaded.log_notes()
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

@@ -20,6 +20,7 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.products import ORDER
 from vectord.products.common.dialect import Dialect, Route, all_dialects, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
@@ -28,7 +29,6 @@ from vectord.server.pipeline import Shutdown
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "apis.md").read_text("utf-8")
 PAGES = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs" / "apis").glob("*.md")}
-ORDER = ServerConfig().dialects
 TABLE = build_table(FakeEngine(), load_dialects(ORDER), Shutdown(), None)
 ADMIN = {"x-api-key": "operator"}
 

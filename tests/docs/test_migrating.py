@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,7 @@ from tests.docs.examples import BLOCK, check_alike, examples
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 
-from vectord.config.other_servers import IGNORED_NAMES, OTHER_OPTIONS
-from vectord.config.settings import SETTINGS, option_name
-from vectord.config.sources import read_profile
+from vectord.config.profiles import make_profile
 from vectord.products.common.profiles import profiles
 
 FOLDER = Path(__file__).parents[2] / "docs" / "migrating"
@@ -139,30 +136,20 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 
 ROWS = list(rows())
-# Also the settings that count under one profile only.
-KNOWN = {
-    setting.name: setting
-    for settings in (SETTINGS, *(read_profile(name, Path(), profiles()).settings for name in profiles()))
-    for setting in settings
-}.values()
-# The settings that a profile reads from its product's variables, with their variables.
-OF_PROFILES = [
-    item for file in profiles().values() for item in tomllib.loads(file.read_text()).get("environment", {}).items()
-]
 
 
 def test_a_name_in_a_table_has_the_stated_effect() -> None:
-    """A name is a setting, has no effect, or is unknown, as the table states; an unknown option is answered."""
+    """Under the profile of the page, a name is a setting, has no effect, or is refused with what replaces it."""
     for page, name, ours in ROWS:
-        settings = [setting.name for setting in KNOWN if name in (*setting.env, *setting.flags)]
-        settings += [setting for setting, source in OF_PROFILES if source.split()[0] == name]
+        profile = make_profile(page, profiles())
+        settings = [one.name for one in profile.settings if name in (*one.env, *one.flags)]
+        ignored = {*profile.without_effect, *profile.ignored_options}
         if ours == "no effect":
-            assert name in IGNORED_NAMES or name in map(option_name, IGNORED_NAMES), (page, name)
+            assert name in ignored, (page, name)
         elif ours == "not accepted" or ours.startswith("only for "):
             assert not settings, (page, name)
-            assert name not in IGNORED_NAMES, (page, name)
-            assert name not in map(option_name, IGNORED_NAMES), (page, name)
-            assert name in OTHER_OPTIONS or not name.startswith("-"), (page, name)
+            assert name not in ignored, (page, name)
+            assert name in profile.instead or not name.startswith("-"), (page, name)
         elif ours == "the setting of this name":
             assert settings == [name.lstrip("-").lower().replace("-", "_")], (page, name)
         else:

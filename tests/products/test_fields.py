@@ -16,7 +16,6 @@ from msgspec import inspect
 from tests.products.results import incoming, keys_of, model_info, rerank_result, route_of
 from tests.server.fakes import FakeEngine
 
-from vectord.config.declared import DIALECTS
 from vectord.errors import InvalidField, VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Route, all_dialects, load_dialects
@@ -185,7 +184,7 @@ def test_null_is_the_same_as_absent(route: Route) -> None:
 
 # --- shared paths ---------------------------------------------------------------------------------------------
 
-TABLE = build_table(FakeEngine(), load_dialects(DIALECTS), Shutdown(), Metrics("0"))
+TABLE = build_table(FakeEngine(), load_dialects(()), Shutdown(), Metrics("0"))
 SHARED = [endpoint for endpoint in TABLE if endpoint.method == "POST" and len(endpoint.choices) > 1]
 
 

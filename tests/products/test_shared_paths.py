@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from tests.products.results import embed_result, incoming, rerank_result
 from tests.server.fakes import FakeEngine
 
-from vectord.config.declared import DIALECTS
-from vectord.config.sources import read_profile
 from vectord.errors import VectordError
 from vectord.observability.metrics import Metrics
+from vectord.products import ORDER as DIALECTS
 from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.schema import EmbedRequest, InputKind, Side
@@ -255,7 +253,7 @@ def own_posts() -> list[tuple[Dialect, Route]]:
 
 
 def order_of(profile: str) -> tuple[str, ...]:
-    order, _ = read_profile(profile, Path(), profiles()).layer.get("dialects", (DIALECTS, None))
+    order = profiles()[profile]["values"].get("server", {}).get("dialects", DIALECTS)
     return tuple(order)
 
 

@@ -29,7 +29,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the profile, with both models. Its rate is low, so that the speed of this machine does not matter."""
     folder = tmp_path_factory.mktemp("smart-embedder")
     embedder, reranker = write_bge_m3(folder / "bge-m3"), write_bge_reranker(folder / "bge-reranker-v2-m3")
-    models = (f"--model-id={embedder}", f"--reranker-model={reranker}", "--api-token", TOKEN)
+    models = (f"--models={embedder}", f"--reranker-model={reranker}", "--api-token", TOKEN)
     models += ("--rate-limit-requests-per-minute", "60", "--rate-limit-burst-size", "300")
     models += ("--max-concurrent-reranks", "4")
     with running(folder / "log", "--profile", "smart-embedder", *models) as (url, _):

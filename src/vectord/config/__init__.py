@@ -1,7 +1,7 @@
 """Every setting, and where its value comes from. Imports nothing of vectord but errors.py.
 
-Read declared.py first: it declares each setting once. settings.py derives names and reads values, other_servers.py
-knows the variables of other servers, command_line.py makes options of the settings, sources.py merges all sources.
+Read declared.py first: it declares each setting once. settings.py derives names and reads values, profiles.py adds
+a product's names, command_line.py makes options of the settings, sources.py merges all sources.
 """
 
 from vectord.config.declared import (

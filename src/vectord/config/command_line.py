@@ -2,23 +2,22 @@
 
 `Command` is the class of every command; some of them, such as `vectord serve` and `bulk`, accept settings.
 Each name of a setting is an option of its own, so that an error and `--print-config` can quote the name that was used.
+The options of all profiles are known here; sources.py decides which of them count.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from vectord.config.other_servers import FALSE, FOR_EACH_MODEL, IGNORED, OTHER_OPTIONS, TRUE, Ignored
-from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
-from vectord.config.sources import CommandLine, Origin, nearest, quoted, read_profile
+from vectord.config.profiles import Profiles, make_profile
+from vectord.config.settings import FALSE, SECTION_TITLES, SETTINGS, TRUE, Setting, option_name
+from vectord.config.sources import CommandLine, nearest, quoted
 from vectord.errors import ConfigError
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
@@ -37,7 +36,6 @@ class Command(click.Command):
 
     settings: accepts every setting and MODELs, read into the context's CommandLine; `pass_command_line` hands it over.
     `--help-all` lists them. list_settings: `--help` describes the common ones and names the others.
-    profiles: the files for `--profile`, by name.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Command(click.Command):
         *args: Any,
         settings: bool = False,
         list_settings: bool = False,
-        profiles: Callable[[], Mapping[str, Path]] = dict,
+        profiles: Callable[[], Profiles] = dict,
         **kwargs: Any,
     ) -> None:
         kwargs["context_settings"] = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH}
@@ -80,13 +78,14 @@ class Command(click.Command):
         Raises ConfigError for an option with another option in the place of its value, and for another server's option.
         """
         options = {flag: param for param in self.get_params(ctx) for flag in param.opts}
+        instead = {option: text for fields in self._profiles().values() for option, text in fields["instead"].items()}
         words, is_value = list(args), False
         for i, (word, following) in enumerate(pairwise([*words, "--"])):
             option, name = options.get(word), word.partition("=")[0]
             if word == "--":
                 break
-            if name in OTHER_OPTIONS and name not in options and not is_value:
-                raise ConfigError(f"{name} is another server's option: {OTHER_OPTIONS[name]}")
+            if name in instead and name not in options and not is_value:
+                raise ConfigError(f"{name} is another server's option: {instead[name]}")
             is_value = False
             if isinstance(option, SettingOption) and option.may_stand_alone:
                 if following.lower() not in TRUE | FALSE:
@@ -154,7 +153,7 @@ class SettingOption(click.Option):
     def __init__(
         self,
         flag: str,
-        read: Callable[[CommandLine, Sequence[str]], None],
+        read: Callable[[CommandLine, Sequence[str]], None] | None = None,
         *,
         group: str,
         record: tuple[str, str] | None = None,
@@ -168,7 +167,10 @@ class SettingOption(click.Option):
                 texts = value if isinstance(value, tuple) else (value,)
                 joint = "=" if flag.startswith("--") else ""
                 line.words += [flag if self.is_flag else f"{flag}{joint}{text}" for text in texts]
-                read(line, texts)
+                if read is None:
+                    line.options[flag] = [*texts]
+                else:
+                    read(line, texts)
 
         super().__init__([flag], expose_value=False, callback=callback, hidden=record is None, **kwargs)
         self.group, self.may_stand_alone = group, may_stand_alone
@@ -187,7 +189,7 @@ def _brief(groups: dict[str, list[tuple[str, str]]]) -> dict[str, list[tuple[str
     """The COMMON options in their order, the command's own options, and the names of all others by group."""
     own = groups.pop("Options")
     records = {_long_name(names): (names, text) for group in groups.values() for names, text in group}
-    # Of the variables only the first: the others are names of other servers.
+    # Of the variables only the first.
     common = [(names, re.sub(r" \[(\w+), [\w, ]+", r" [\1", text)) for names, text in map(records.__getitem__, COMMON)]
     names = [(title, ", ".join(_long_name(names) for names, _ in group)) for title, group in groups.items()]
     names = [(title, text.replace("-", _HYPHEN)) for title, text in names]
@@ -211,15 +213,13 @@ def _help_all() -> click.Option:
 
 
 def _models() -> click.Argument:
-    """The words that are no options, before the models that options name."""
+    """The words that are no options."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
         if value and not ctx.resilient_parsing:
             line = ctx.ensure_object(CommandLine)
             line.words += value
-            named, _ = line.layer.get("models", ([], None))
-            assert isinstance(named, list)
-            line.layer["models"] = ([*value, *named], Origin("command line"))
+            line.models += value
 
     return click.Argument(
         ["positional_models"],
@@ -232,11 +232,11 @@ def _models() -> click.Argument:
     )
 
 
-def _options(profiles: Mapping[str, Path]) -> Iterator[SettingOption]:
+def _options(profiles: Profiles) -> Iterator[SettingOption]:
     def read_config(line: CommandLine, texts: Sequence[str]) -> None:
-        """A YAML file is Simple Inference Server's catalogue of models, which is its --config; ours is TOML."""
+        """A YAML file is a catalogue of models; a file of settings is TOML."""
         if texts[0].lower().endswith((".yaml", ".yml")):
-            line.layer["model_catalogue"] = (texts[0], Origin("command line", "--config"))
+            line.options["--model-catalogue"] = [*texts]
         else:
             line.config = texts[0]
 
@@ -250,61 +250,35 @@ def _options(profiles: Mapping[str, Path]) -> Iterator[SettingOption]:
         "--profile", read_profile_name, group="Sources", record=("--profile NAME", names), choices=[*profiles]
     )
     groups = {setting.name: SECTION_TITLES[setting.section].partition(":")[0] for setting in SETTINGS}
-    of_profiles: dict[str, Setting] = {}
-    for profile in profiles:
-        for setting in read_profile(profile, Path(), profiles).settings:
-            known = setting.name in of_profiles
-            groups[setting.name] = f"{groups[setting.name]}, {profile}" if known else f"--profile {profile}"
-            of_profiles[setting.name] = setting
-    for setting in (*SETTINGS, *of_profiles.values()):
-        for flag in setting.flags:
-            yield from _with_opposite(
-                flag,
-                partial(_set, setting, flag),
-                is_switch=setting.type is bool or flag in setting.switches,
-                group=groups[setting.name],
-                record=_help_record(setting) if flag == setting.flags[0] else None,
-                choices=("true", "false") if setting.type is bool else setting.choices,
-                multiple=setting.type is tuple or setting.reads.get(flag) in FOR_EACH_MODEL,
-            )
-    for flag, ignored in {option_name(name): one for one in IGNORED for name in one.names}.items():
-        yield from _with_opposite(flag, partial(_skip, ignored), ignored.switch, group="")
+    by_flag = {flag: setting for setting in SETTINGS for flag in setting.flags}
+    ignored: dict[str, bool] = {}  # whether an option without effect needs no value
+    for profile in (make_profile(name, profiles) for name in profiles):
+        for setting in profile.settings:
+            for flag in setting.flags:
+                by_flag.setdefault(flag, setting)
+            if setting.of_profiles or setting.section not in SECTION_TITLES:
+                known = groups.get(setting.name)
+                groups[setting.name] = f"{known}, {profile.name}" if known else f"--profile {profile.name}"
+        ignored |= {option: name in profile.switches for option, name in profile.ignored_options.items()}
+    for flag, setting in by_flag.items():
+        yield from _with_opposite(
+            flag,
+            is_switch=setting.type is bool or flag in setting.switches,
+            group=groups[setting.name],
+            record=_help_record(setting) if flag == setting.flags[0] else None,
+            choices=("true", "false") if setting.type is bool else setting.choices,
+        )
+    for flag, is_switch in ignored.items():
+        if flag not in by_flag:
+            yield from _with_opposite(flag, is_switch=is_switch, group="")
 
 
-def _with_opposite(
-    flag: str, read: Callable[[str, CommandLine, Sequence[str]], None], is_switch: bool, *, group: str, **option: Any
-) -> Iterator[SettingOption]:
-    """The option `flag`, and `--no-...` for a switch. read: gets the name that was used, first."""
-    yield SettingOption(flag, partial(read, flag), group=group, may_stand_alone=is_switch, **option)
+def _with_opposite(flag: str, *, is_switch: bool, group: str, **option: Any) -> Iterator[SettingOption]:
+    """The option `flag`, and `--no-...` for a switch."""
+    yield SettingOption(flag, group=group, may_stand_alone=is_switch, multiple=True, **option)
     if is_switch:
         negative = "--no-" + flag.removeprefix("--")
-        yield SettingOption(negative, partial(read, negative), group=group, is_flag=True, flag_value="false", type=str)
-
-
-def _skip(ignored: Ignored, name: str, line: CommandLine, texts: Sequence[str]) -> None:
-    for text in texts:
-        ignored.check(name, text)
-    line.ignored.append(name)
-
-
-def _set(setting: Setting, flag: str, name: str, line: CommandLine, texts: Sequence[str]) -> None:
-    """Put the setting into the layer. A list grows: `vectord serve A --model-id B` serves both."""
-    origin = Origin("command line", name)
-    if flag in setting.reads:
-        if setting.reads[flag] in FOR_EACH_MODEL:
-            texts = [";".join(texts)]
-        meanings = [setting.reads[flag](text) for text in texts]
-        if None in meanings:
-            if flag in setting.switches:  # the position of a switch that sets nothing
-                return
-            raise ConfigError(f"{origin}: expected {setting.expected}, got {quoted(texts[0])}")
-        texts = [meaning for meaning in meanings if meaning is not None]
-    if setting.type is tuple:
-        before, first = line.layer.get(setting.name, ([], origin))
-        assert isinstance(before, list)
-        line.layer[setting.name] = ([*before, *(item for text in texts for item in re.split("[,;]", text))], first)
-    else:
-        line.layer[setting.name] = (texts[-1], origin)
+        yield SettingOption(negative, group=group, is_flag=True, flag_value="false", type=str)
 
 
 def _help_record(setting: Setting) -> tuple[str, str]:

@@ -2,16 +2,22 @@
 
 The command line, the environment, `.env`, the config file, `--print-config`, `.env.example` and docs/configuration.md
 follow from these classes (settings.py derives them, sources.py reads the values). `max_batch_tokens` makes the option
-`--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`; other_servers.py has further
-variables, and each of them is an option too. A field's name is unique over all sections. A product's own settings are
-declared in the `[settings]` of its profile.
+`--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`. A field's name is unique over
+all sections. A product's names of these settings, and settings of its own, are in its profile (profiles.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote
+
+# Turns the value of a variable into the text that the setting accepts, or into None if it sets nothing here. A reader
+# never fails: it passes on a text that it does not understand, and the setting rejects that.
+ValueReader: TypeAlias = Callable[[str], str | None]
+# Variables, the one that wins first, with readers for values in another form.
+Names: TypeAlias = Mapping[str, ValueReader | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,7 @@ class Declaration:
 
     meaning: str
     flags: tuple[str, ...] = ()  # further options
+    variables: Names = field(default_factory=dict)  # of libraries and standards; each is an option too
     limits: tuple[float, float] | None = None  # least and largest value
     choices: tuple[str, ...] = ()
     synonyms: Mapping[str, str | None] = field(default_factory=dict)  # in lower case; None: the default
@@ -43,26 +50,26 @@ def profile_setting(default: Any, meaning: str, **declared: Any) -> Any:
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _REDIS_URL = (r"(redis|rediss|unix)://.+", "a URL such as redis://host:6379/0")
 
-# In the order in which they share paths; a profile puts its own first (sources.py).
-DIALECTS = (
-    "openai",
-    "tei",
-    "cohere",
-    "voyage",
-    "jina",
-    "vllm",
-    "infinity",
-    "llamacpp",
-    "ollama",
-    "weaviate",
-    "nvidia",
-    "mixedbread",
-    "vectord",
-    "semantic_explorer",
-    "smart_embedder",
-    "simple_inference_server",
-    "embedding_server",
-)
+
+def cpu_if_none_visible(text: str) -> str | None:
+    """-1 hides every GPU and means cpu. torch itself reads every other value."""
+    return "cpu" if text == "-1" else None
+
+
+def service_name(text: str) -> str | None:
+    """The attribute `service.name`, as in `service.name=search,host.name=a`. The SDK reads the other attributes."""
+    pairs = (pair.partition("=") for pair in text.split(","))
+    return next((unquote(value.strip()) for name, _, value in pairs if name.strip() == "service.name"), None)
+
+
+def true_without_otlp(text: str) -> str | None:
+    """Names of exporters: without `otlp`, as `none` and `console`, no traces are made."""
+    return None if "otlp" in exporters(text) else "true"
+
+
+def exporters(text: str) -> frozenset[str]:
+    """The names in a list of OpenTelemetry's exporters."""
+    return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +78,19 @@ class ModelConfig:
 
     models: tuple[str, ...] = setting(
         (),
-        "Models to serve: hub ids, folders or packages. Default, unless another setting names an embedding model: "
-        f"{DEFAULT_MODEL}.",
+        f"Models to serve: hub ids, folders or packages. Default: {DEFAULT_MODEL}.",
         flags=("--model",),
     )
-    default_embedding_model: str | None = setting(
+    default_embedding_model: str | None = profile_setting(
         None, "Model served before all others; it embeds when a request names no model."
     )
     dense_embedding_model: str | None = profile_setting(
         None, "Model that makes the dense vectors when another model makes the sparse and ColBERT vectors."
     )
-    reranker_model: str | None = setting(
+    reranker_model: str | None = profile_setting(
         None, "Reranker served after the embedding models; the first reranker is the default."
     )
-    rerankers: tuple[str, ...] = setting((), "Further rerankers.")
+    rerankers: tuple[str, ...] = profile_setting((), "Further rerankers.")
     served_model_name: tuple[str, ...] = setting((), "Names for clients, one for each model. Default: the model's id.")
     model_aliases: tuple[str, ...] = setting((), "Further names for clients: NAME=MODEL, of a served model.")
     lora: tuple[str, ...] = setting(
@@ -111,10 +117,21 @@ class ModelConfig:
         "Hugging Face's folder; models are cached in its hub/. hub_cache takes precedence, unless hf_home comes from a "
         "source of higher priority.",
     )
-    hub_cache: str | None = setting(None, "Folder of the model cache.")
+    hub_cache: str | None = setting(
+        None, "Folder of the model cache.", variables=dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
+    )
     hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.")
-    hf_token: str | None = setting(None, "Token for gated models; sent only with downloads.", secret=True)
-    offline: bool = setting(False, "Never contact the hub; use local files only.")
+    hf_token: str | None = setting(
+        None,
+        "Token for gated models; sent only with downloads.",
+        variables={"HUGGING_FACE_HUB_TOKEN": None},
+        secret=True,
+    )
+    offline: bool = setting(
+        False,
+        "Never contact the hub; use local files only.",
+        variables=dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),
+    )
     pull_allow: tuple[str, ...] = setting(
         ("*",),
         "Patterns of the hub ids that the admin key may pull while the server runs, such as BAAI/*. With lock_file, "
@@ -198,6 +215,7 @@ class DeviceConfig:
         "auto",
         "auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:N, mps, cuda-or-cpu (warns without CUDA), several that "
         "share the work such as cuda:0,cuda:1, or cuda:all for every GPU.",
+        variables={"CUDA_VISIBLE_DEVICES": cpu_if_none_visible},
         pattern=(
             r"auto|cpu(,cpu){0,63}|cuda(:\d{1,3})?(,cuda(:\d{1,3})?){0,63}|cuda:all|mps|cuda-or-cpu",
             "auto, cpu, cuda, cuda:N, cuda:all, mps, cuda-or-cpu, or several such as cuda:0,cuda:1",
@@ -381,7 +399,7 @@ class EngineConfig:
 class ServerConfig:
     """Server: address, keys, and limits of requests and responses."""
 
-    host: str = setting("127.0.0.1", "Address to listen on.", flags=("--hostname",))
+    host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8000, "Port to listen on; 0: any free one.", flags=("-p",), limits=(0, 65_535))
     front_ends: int = setting(
         0,
@@ -390,7 +408,7 @@ class ServerConfig:
         limits=(0, 64),
     )
     grpc_port: int | None = setting(
-        None, "Port of TEI's gRPC services; 0: any free one. Default: no gRPC.", limits=(0, 65_535)
+        None, "Port of the gRPC services; 0: any free one. Default: no gRPC.", limits=(0, 65_535)
     )
     prometheus_port: int | None = setting(
         None,
@@ -405,7 +423,7 @@ class ServerConfig:
     api_key: str | None = setting(
         None, "Key that every request needs, except for health, metrics and docs.", secret=True
     )
-    api_token: str | None = setting(
+    api_token: str | None = profile_setting(
         None,
         "A second key with the rights of api_key. With both, each is one client: in the log, limits and fair shares.",
         secret=True,
@@ -427,7 +445,7 @@ class ServerConfig:
         "Address of the server's board in Grafana; the console links to it.",
         pattern=(r"https?://[^\s<>\"']+", "a URL such as https://grafana.example/d/vectord"),
     )
-    public_model_names: bool | None = setting(
+    public_model_names: bool | None = profile_setting(
         None,
         "Whether pages without a key (/health, /health/ready, / and a /metrics that anyone may read) name the models. "
         "Default: unless the server needs a key.",
@@ -439,8 +457,8 @@ class ServerConfig:
     )
     rate_limit_requests_per_minute: int | None = setting(
         None,
-        "Requests per minute from one address, on every route; 0: no limit. Default: 3600 on smart_embedder's routes, "
-        "80 a second for each key on embedding_server's, and no limit on others.",
+        "Requests per minute from one address, on every route; 0: no limit. Default: on the routes of some products "
+        "their own limits, and no limit on others.",
         limits=(0, 1_000_000),
     )
     rate_limit_burst_size: int | None = setting(
@@ -464,7 +482,7 @@ class ServerConfig:
         "*: all. Without keys, the server refuses all other pages, and host names that are neither local nor listed "
         "here.",
     )
-    tls_enabled: bool | None = setting(None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.")
+    tls_enabled: bool | None = profile_setting(None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.")
     tls_cert_file: str | None = setting(None, "PEM file of the certificate, followed by its chain.")
     tls_key_file: str | None = setting(None, "PEM file of the certificate's private key, without a password.")
     payload_limit: int = setting(
@@ -472,8 +490,7 @@ class ServerConfig:
     )
     batch_dir: str | None = setting(
         None,
-        "Folder for the files and batches of OpenAI's Batch API, whose routes exist only with it. One server may use "
-        "it at a time.",
+        "Folder for files and batches, whose routes exist only with it. One server may use it at a time.",
     )
     batch_disk_limit: int = setting(
         10 * 2**30, "Most bytes in batch_dir; a file has at most payload_limit.", limits=(2**20, 2**50)
@@ -505,17 +522,20 @@ class ServerConfig:
     own_token_ids: bool = profile_setting(
         False,
         "Read every list of token ids on /v1/embeddings as ids of the model. Otherwise only ids between its special "
-        "tokens are, because clients of OpenAI send ids of another vocabulary.",
+        "tokens are, because most clients send ids of another vocabulary.",
     )
     max_text_chars: int | None = profile_setting(
-        None, "Most characters in a text on OpenAI's routes; 400 above.", limits=(1, 2**40)
+        None, "Most characters in a text on /v1/embeddings; 400 above.", limits=(1, 2**40)
     )
     imitates: str | None = setting(
         None,
         "API that this server imitates in /health, GET /, metrics and log lines, in addition to its own. A profile "
         "sets it to its product's.",
     )
-    dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
+    dialects: tuple[str, ...] = setting(
+        (),
+        "APIs to serve; the first one answers on a path that several have. Default: all, those of a profile first.",
+    )
     product: Mapping[str, Any] = field(default_factory=dict)  # the own settings of the profile's product, by name
 
     @property
@@ -559,6 +579,7 @@ class TelemetryConfig:
     otlp_endpoint: str | None = setting(
         None,
         "URL of the OpenTelemetry collector for traces, such as http://host:4317. Default: no traces.",
+        variables=dict.fromkeys(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")),
         pattern=(
             r"(https?://)?([^\s/:@]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[^\s?#]*)?",
             "a URL such as http://host:4317",
@@ -567,13 +588,22 @@ class TelemetryConfig:
     otlp_protocol: Literal["auto", "grpc", "http/protobuf"] = setting(
         "auto",
         "Protocol of the collector; auto: HTTP on port 4318 and for /v1/traces, else gRPC.",
+        variables=dict.fromkeys(("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")),
         synonyms={"http": "http/protobuf", "http/json": "http/protobuf"},
     )
-    otlp_service_name: str = setting("vectord", "Name of this service in traces.")
+    otlp_service_name: str = setting(
+        "vectord",
+        "Name of this service in traces.",
+        variables={"OTEL_SERVICE_NAME": None, "OTEL_RESOURCE_ATTRIBUTES": service_name},
+    )
     otlp_service_version: str | None = profile_setting(
         None, "Version of this service in traces. Default: vectord's version."
     )
-    disable_spans: bool = setting(False, "Make no traces, even with a collector.")
+    disable_spans: bool = setting(
+        False,
+        "Make no traces, even with a collector.",
+        variables={"OTEL_TRACES_EXPORTER": true_without_otlp, "OTEL_SDK_DISABLED": None},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Each declared setting as a `Setting`: all its names, and how a text or a TOML value becomes its value.
 
 sources.py reads values with it. The help text, `.env.example` and docs/configuration.md iterate over SETTINGS too.
-`settings_of_profile` has those that count under one profile only.
+profiles.py adds a product's names, and the settings that count under one profile only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vectord.config.declared import SECTIONS, Declaration
-from vectord.config.other_servers import FALSE, LENIENT, NAMES, READERS, SWITCHES, TRUE, ValueReader
+from vectord.config.declared import SECTIONS, Declaration, ValueReader
 
 PREFIX = "VECTORD_"
+TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
+FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
 _KINDS = {
     bool: "true or false",
     int: "a whole number",
@@ -37,8 +38,8 @@ class Setting(Declaration):
     name: str
     env: tuple[str, ...]  # variables, the one that wins first
     reads: Mapping[str, ValueReader]  # by variable and by option
-    switches: frozenset[str]  # options that need no value although the setting is not a boolean
-    lenient: frozenset[str]  # variables whose bad value is logged and skipped
+    switches: frozenset[str] = frozenset()  # options that need no value although the setting is not a boolean
+    lenient: frozenset[str] = frozenset()  # variables whose bad value is logged and skipped
     type: type | Any  # bool, int, float, str, or tuple for a list of str
     optional: bool  # None is a value
     default: Any
@@ -116,9 +117,9 @@ class Setting(Declaration):
         return value
 
 
-def option_name(env: str) -> str:
-    """The option for a variable: --url-prefix for INFINITY_URL_PREFIX, as infinity calls its own."""
-    return "--" + env.removeprefix(PREFIX).removeprefix("INFINITY_").lower().replace("_", "-")
+def option_name(variable: str, prefix: str = PREFIX) -> str:
+    """The option for a variable: --url-prefix for VECTORD_URL_PREFIX."""
+    return "--" + variable.removeprefix(prefix).lower().replace("_", "-")
 
 
 def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
@@ -134,19 +135,15 @@ def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
     return hint, False, ()
 
 
-def _setting(declared: Declaration, variables: str, **place: Any) -> Setting:
-    """variables: further ones. place: the section, name, type, optional and default."""
+def make_setting(declared: Declaration, **place: Any) -> Setting:
+    """place: the section, name, type, optional and default."""
     name = place["name"].upper()
-    env = (PREFIX + name, name, *variables.split())
-    flags = tuple(dict.fromkeys((*map(option_name, env), *declared.flags)))
-    readers = {name: READERS[name] for name in env if name in READERS}
-    by_option = {option_name(name): reader for name, reader in readers.items()}
+    env = (PREFIX + name, name, *declared.variables)
+    readers = {variable: read for variable, read in declared.variables.items() if read is not None}
     derived = {
         "env": env,
-        "flags": flags,
-        "reads": readers | {name: by_option[name] for name in by_option if name not in declared.flags},
-        "switches": SWITCHES.intersection(flags),
-        "lenient": LENIENT.intersection(env),
+        "flags": tuple(dict.fromkeys((*map(option_name, env), *declared.flags))),
+        "reads": readers | {option_name(variable): read for variable, read in readers.items()},
     }
     own = {known.name: getattr(declared, known.name) for known in fields(Declaration)}
     return Setting(**(own | derived | place))
@@ -160,9 +157,8 @@ def _declared() -> Iterator[Setting]:
             if declared is None:
                 continue
             plain, optional, literals = _read_type(hints[field.name])
-            yield _setting(
+            yield make_setting(
                 replace(declared, choices=declared.choices or literals),
-                NAMES.get(field.name, ""),
                 section=section,
                 name=field.name,
                 type=plain,
@@ -174,29 +170,4 @@ def _declared() -> Iterator[Setting]:
 _ALL = tuple(_declared())
 SETTINGS: tuple[Setting, ...] = tuple(setting for setting in _ALL if not setting.of_profiles)
 OF_PROFILES: Mapping[str, Setting] = {setting.name: setting for setting in _ALL if setting.of_profiles}
-PRODUCT = "product"  # the section of settings that only the product reads
-
-
-def settings_of_profile(table: Mapping[str, Any]) -> tuple[Setting, ...]:
-    """The settings in a profile's `[settings]`.
-
-    NAME = "VARIABLES" offers one of OF_PROFILES, with further variables. NAME = {meaning, limits, default} declares a
-    whole number that the product reads itself; without `default` it may be unset.
-    """
-    found = []
-    for name, given in table.items():
-        if isinstance(given, str):
-            own = OF_PROFILES[name]
-            place = {key: getattr(own, key) for key in ("section", "name", "type", "optional", "default")}
-            found.append(_setting(own, f"{NAMES.get(name, '')} {given}", **place))
-        else:
-            declared = Declaration(meaning=given["meaning"], limits=tuple(given["limits"]))
-            default = given.get("default")
-            optional = default is None
-            found.append(
-                _setting(declared, "", section=PRODUCT, name=name, type=int, optional=optional, default=default)
-            )
-    return tuple(found)
-
-
 SECTION_TITLES: Mapping[str, str] = {section: (owner.__doc__ or "").rstrip(".") for section, owner in SECTIONS.items()}

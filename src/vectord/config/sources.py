@@ -15,11 +15,11 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
-from vectord.config.declared import SECTIONS, Config, ModelConfig
-from vectord.config.other_servers import IGNORED_NAMES, PROFILE_READERS, exporters
-from vectord.config.settings import OF_PROFILES, PREFIX, PRODUCT, SETTINGS, BadValue, Setting, settings_of_profile
+from vectord.config.declared import SECTIONS, Config, ModelConfig, exporters
+from vectord.config.profiles import PRODUCT, Profile, Profiles, make_profile
+from vectord.config.settings import OF_PROFILES, PREFIX, SETTINGS, BadValue, Setting
 from vectord.errors import ConfigError, plain_reason
 
 log = logging.getLogger("vectord.config")
@@ -51,12 +51,12 @@ Layer: TypeAlias = dict[str, tuple[object, Origin]]
 
 @dataclass(slots=True)
 class CommandLine:
-    """Settings and models of a command line, from command_line.py."""
+    """The words of a command line, from command_line.py. The profile decides what an option means."""
 
-    layer: Layer = field(default_factory=dict)
+    models: list[str] = field(default_factory=list)  # the words that are no options
+    options: dict[str, list[str]] = field(default_factory=dict)  # each with its values, in the order of the first use
     config: str | None = None
     profile: str | None = None
-    ignored: list[str] = field(default_factory=list)  # options of other servers without effect here
     words: list[str] = field(default_factory=list)  # the same command line, for another process
 
 
@@ -67,7 +67,7 @@ class Loaded:
     config: Config
     origins: Mapping[str, Origin]
     profile: str
-    settings: tuple[Setting, ...] = SETTINGS  # also those of the profile
+    settings: tuple[Setting, ...]  # that count under the profile
     notes: tuple[str, ...] = ()
 
     def log_notes(self) -> None:
@@ -92,37 +92,31 @@ class Loaded:
         return getattr(getattr(self.config, setting.section), setting.name)
 
 
-def load(
-    command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profiles: Mapping[str, Path] | None = None
-) -> Loaded:
-    """Merge all sources. Reads .env and vectord.toml in `cwd`, the file of --config and the profile's file.
+def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profiles: Profiles | None = None) -> Loaded:
+    """Merge all sources. Reads .env and vectord.toml in `cwd`, and the file of --config.
 
-    profiles: the TOML file of each profile by name, from products/. Raises ConfigError, in one line: the name, its
-    source, and the form that was expected.
+    profiles: from products/. Raises ConfigError, in one line: the name, its source, and the form that was expected.
     """
     notes: list[str] = []
+    unused: list[str] = []
+    profiles = profiles or {}
     dotenv = _read_dotenv(cwd / ".env", notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
     file_title, tables, file_profile = _read_config_file(cwd, named_file)
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
-    profile = read_profile(name or "default", cwd, profiles or {})
-    known = (*SETTINGS, *profile.settings)
-    for setting_name in command_line.layer.keys() - {setting.name for setting in known}:
-        _, origin = command_line.layer[setting_name]
-        raise ConfigError(f"{origin}: not a setting{_elsewhere(origin.name, profiles or {})}")
-    environment = _read_environment(environ, "environment", known, notes, profiles or {})
-    dotted = _read_environment(dotenv, ".env", known, notes, profiles or {})
+    profile = find_profile(name or "default", profiles)
+    known = profile.settings
     layers = (
-        command_line.layer,
-        profile.read_environment(environ, "environment") | environment,
-        profile.read_environment(dotenv, ".env") | dotted,
+        _read_command_line(command_line, profile, profiles, unused),
+        _read_environment(environ, "environment", known, notes, profiles),
+        _read_environment(dotenv, ".env", known, notes, profiles),
         _read_tables(tables, known, "config file", file_title),
-        profile.layer,
+        layer_of(profile, cwd),
     )
     if not any({"hf_home", "hub_cache"} & layer.keys() for layer in layers):
-        notes += profile.notes
+        notes += _unwritable_home(profile)
     config, origins = _merged(_without_outranked(layers), profile)
-    for setting in SETTINGS:
+    for setting in known:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
             raise ConfigError(
                 f"{setting.env[1]} is not set, and the profile {profile.name} requires it (or {setting.flags[0]})"
@@ -130,14 +124,7 @@ def load(
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
-    unused = dict.fromkeys(command_line.ignored)
-    for names in (environ, dotenv):
-        for variable, ignored in IGNORED_NAMES.items():
-            if variable not in profile.variables and (value := names.get(variable, "").strip()):
-                ignored.check(variable, value)
-                unused[variable] = None
-    if unused:
-        notes.append(f"set for other servers, without effect here: {', '.join(unused)} (see docs/configuration.md)")
+    notes += _unused(unused, profile, profiles, (environ, dotenv))
     if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, dotenv)):
         notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
@@ -147,6 +134,29 @@ def load(
             "that are meant for vectord, and set the others elsewhere"
         )
     return Loaded(config=config, origins=origins, profile=profile.name, settings=known, notes=tuple(notes))
+
+
+def _unused(
+    options: Sequence[str], profile: Profile, profiles: Profiles, sources: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    """Notes that name the options and variables without effect under this profile."""
+    unused = [*options]
+    for names in sources:
+        for variable in profile.without_effect:
+            if value := names.get(variable, "").strip():
+                profile.check_ignored(variable, variable, value)
+                unused.append(variable)
+    if unused:
+        yield f"set, but without effect here: {', '.join(dict.fromkeys(unused))} (see docs/configuration.md)"
+    ours = {*profile.without_effect, *(name for setting in profile.settings for name in setting.env)}
+    elsewhere: dict[str, list[str]] = {}
+    for other in (make_profile(name, profiles) for name in profiles):
+        texts = (name for setting in other.settings for names in sources for name, _ in _texts(setting, names))
+        for name in dict.fromkeys(name for name in texts if name not in ours):
+            elsewhere.setdefault(name, []).append(other.name)
+    if elsewhere:
+        listed = ", ".join(f"{name} ({', '.join(names)})" for name, names in elsewhere.items())
+        yield f"set, but read under other profiles only: {listed}"
 
 
 # A setting -> another that wins over it, unless the first comes from a source of higher priority: --hf-home beats
@@ -187,6 +197,41 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
         raise ConfigError(f"{origin}: expected {problem}, got {got}") from None
 
 
+# --- command line ---------------------------------------------------------------------------------------------
+
+
+def _read_command_line(line: CommandLine, profile: Profile, profiles: Profiles, unused: list[str]) -> Layer:
+    """A list grows: `vectord serve A --models B` serves both. Of another setting's options, the last one counts.
+
+    Appends to `unused` the options without effect.
+    """
+    layer: Layer = {"models": (line.models, Origin("command line"))} if line.models else {}
+    by_flag = {flag: setting for setting in profile.settings for flag in setting.flags}
+    for name, given in line.options.items():
+        flag = name if name in by_flag else name.replace("--no-", "--", 1)
+        if flag in profile.ignored_options:
+            for text in given:
+                profile.check_ignored(name, profile.ignored_options[flag], text)
+            unused.append(name)
+            continue
+        if flag not in by_flag:
+            raise ConfigError(f"{name} (command line): not an option here{_elsewhere(name, profiles)}")
+        setting, origin, texts = by_flag[flag], Origin("command line", name), given
+        if flag in setting.reads:
+            text = ";".join(dict.fromkeys(given))  # an option of one value for each model may be repeated
+            read = setting.reads[flag](text)
+            if read is None and flag in setting.switches:  # the position of a switch that sets nothing
+                continue
+            texts = [text if read is None else read]
+        if setting.type is tuple:
+            before, origin = layer.get(setting.name, ([], origin))
+            assert isinstance(before, list)
+            layer[setting.name] = ([*before, *(item for text in texts for item in re.split("[,;]", text))], origin)
+        else:
+            layer[setting.name] = (texts[-1], origin)
+    return layer
+
+
 # --- environment ----------------------------------------------------------------------------------------------
 
 
@@ -195,7 +240,7 @@ def _read_environment(
     source: SettingSource,
     settings: Sequence[Setting],
     warnings: list[str],
-    profiles: Mapping[str, Path],
+    profiles: Profiles,
 ) -> Layer:
     """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
     names = {"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in settings for name in setting.env)}
@@ -232,6 +277,8 @@ def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, 
     for name in setting.env:
         text: str | None = environ.get(name, "")
         if text is None or not text.strip():
+            continue
+        if name.endswith("PORT") and _SERVICE_ADDRESS.fullmatch(text.strip()):  # Kubernetes' address of a service
             continue
         if name in setting.reads:
             text = setting.reads[name](text.strip())
@@ -272,79 +319,34 @@ def export_hub(config: ModelConfig, environ: MutableMapping[str, str]) -> None:
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The settings of one imitated product, from the TOML file in its folder.
-
-    Besides the sections of a config file the file has `name` (if it is not the folder's), `description`, `dialects`
-    (these answer first on a shared path; all others follow in their usual order), `required` (settings that the
-    operator must set, as the product demands), `[settings]` (those that count under this profile only, in the form of
-    `settings_of_profile`) and `[environment]` (the product's variables, which count under this
-    profile only): SETTING = "VARIABLE", or "VARIABLE READER" with a name of PROFILE_READERS, or "VARIABLE +" for
-    values that are added to the profile's own.
-    """
-
-    name: str
-    layer: Layer
-    required: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    settings: tuple[Setting, ...] = ()
-
-    @property
-    def variables(self) -> frozenset[str]:
-        return frozenset(source.partition(" ")[0] for source in self.environment.values())
-
-    def read_environment(self, environ: Mapping[str, str], source: SettingSource) -> Layer:
-        """The settings that the product's variables set."""
-        layer: Layer = {}
-        for setting, variable_and_reader in self.environment.items():
-            variable, _, reader = variable_and_reader.partition(" ")
-            text: str | None = environ.get(variable, "").strip().strip("\"'")  # `docker --env-file` keeps quotes
-            if text and reader == "+":
-                text = ",".join([*cast("Sequence[str]", self.layer.get(setting, ((),))[0]), text])
-            elif text and reader:
-                text = PROFILE_READERS[reader](text)
-            if text:
-                layer[setting] = (text, Origin(source, variable))
-        return layer
-
-
-def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
+def find_profile(name: str, profiles: Profiles) -> Profile:
     """The profile of that name, in any case, with - or _ between words. Raises ConfigError, which lists them all."""
     known = name.lower().replace("_", "-")
-    if known not in profiles:
-        if known == "default":
-            return Profile(known, layer={})
+    if known not in profiles and known != "default":
         hint = nearest(known, profiles) or f"; there are: {', '.join(profiles)}"
         raise ConfigError(f"unknown profile {quoted(name)}{hint}")
-    tables = _read_toml(profiles[known], f"profile {known}")
-    required, first = tuple(tables.pop("required", ())), tables.pop("dialects", None)
-    environment, settings = tables.pop("environment", {}), settings_of_profile(tables.pop("settings", {}))
-    for text in ("name", "description"):  # profiles.py reads the name, docs/configuration.md has the description
-        tables.pop(text, None)
-    layer = _read_tables(tables, (*SETTINGS, *OF_PROFILES.values()), "profile", f"profile {known}")
-    if first is not None:
-        others = [dialect for dialect in Config().server.dialects if dialect not in first]
-        layer["dialects"] = ([*first, *others], Origin("profile", "dialects"))
-        layer["imitates"] = (first[0], Origin("profile", "dialects"))
-    for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
+    return make_profile(known, profiles)
+
+
+def layer_of(profile: Profile, cwd: Path) -> Layer:
+    """The values that the profile sets, except for places that do not exist or cannot be used."""
+    layer = _read_tables(profile.values, (*SETTINGS, *OF_PROFILES.values()), "profile", f"profile {profile.name}")
+    for place in ("model_catalogue", "hub_cache"):  # in the working folder
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]
-    notes = tuple(_without_unwritable_home(layer))
-    return Profile(known, layer, required, notes, environment, settings)
-
-
-def _without_unwritable_home(layer: Layer) -> Iterator[str]:
-    """Drop an hf_home that this user cannot write to, and yield a note about it if it exists."""
-    home = str(layer["hf_home"][0]) if "hf_home" in layer else ""
-    if home and not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+    if "hf_home" in layer and not os.access(str(layer["hf_home"][0]), os.R_OK | os.W_OK | os.X_OK):
         del layer["hf_home"]
-        if os.access(home, os.F_OK):  # Path.exists raises for a folder in another user's home
-            yield (
-                f"{home} is not used: this user cannot write there, so models are stored in the default cache; run the "
-                "container as the folder's owner (--user), or give the volume to this user (chown, or fsGroup)"
-            )
+    return layer
+
+
+def _unwritable_home(profile: Profile) -> Iterator[str]:
+    """A note, if the hf_home of the profile exists and this user cannot write to it."""
+    home = profile.values.get("model", {}).get("hf_home")
+    if home is not None and os.access(home, os.F_OK):  # Path.exists raises for a folder in another user's home
+        yield (
+            f"{home} is not used: this user cannot write there, so models are stored in the default cache; run the "
+            "container as the folder's owner (--user), or give the volume to this user (chown, or fsGroup)"
+        )
 
 
 def _read_config_file(cwd: Path, named: str | None) -> tuple[str, Mapping[str, object], str | None]:
@@ -395,13 +397,18 @@ def _read_tables(tables: Mapping[str, object], settings: Sequence[Setting], sour
 # --- words of error messages ----------------------------------------------------------------------------------
 
 
-def _elsewhere(name: str, profiles: Mapping[str, Path]) -> str:
-    """ "; it counts under the profile ..." for an option or variable of a profile, or nothing."""
-    for profile, path in profiles.items():
-        for setting in settings_of_profile(_read_toml(path, f"profile {profile}").get("settings", {})):
-            if name in setting.env or name.replace("--no-", "--") in setting.flags:
-                return f"; it counts under the profile {profile} only"
-    return ""
+def _elsewhere(name: str, profiles: Profiles) -> str:
+    """ "; it counts under the profile ..." for an option or variable of other profiles, or nothing."""
+    flag = name.replace("--no-", "--", 1)
+    found = [
+        profile.name
+        for profile in (make_profile(name, profiles) for name in profiles)
+        if flag in profile.ignored_options
+        or any(name in setting.env or flag in setting.flags for setting in profile.settings)
+    ]
+    if not found:
+        return ""
+    return f"; it counts under the profile{'s'[: len(found) - 1]} {', '.join(found)} only"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -3,3 +3,24 @@
 No module outside this folder names a product. Products may import schema.py, errors.py, products/common/, the events of
 the engine and, for their metrics, observability/. Read products/common/dialect.py first, then products/openai.
 """
+
+# The order in which they share paths. A profile puts its own product first.
+ORDER = (
+    "openai",
+    "tei",
+    "cohere",
+    "voyage",
+    "jina",
+    "vllm",
+    "infinity",
+    "llamacpp",
+    "ollama",
+    "weaviate",
+    "nvidia",
+    "mixedbread",
+    "vectord",
+    "semantic_explorer",
+    "smart_embedder",
+    "simple_inference_server",
+    "embedding_server",
+)

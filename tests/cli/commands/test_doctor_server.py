@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from vectord.products.common.profiles import profiles
 # Statuses of an example that needs another type of model, or the operator's key.
 NOT_OFFERED = (400, 401, 403, 404, 405, 409, 415, 422, 424, 501)
 # Profiles with settings of their own. The others only order the APIs.
-PROFILES = [name for name, path in profiles().items() if re.search(r"^\[", path.read_text("utf-8"), re.MULTILINE)]
+PROFILES = [name for name, fields in profiles().items() if fields["values"].keys() - {"server"} or fields["names"]]
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 # The settings of the models, in profiles that have several.
 ROLES = {
     "semantic-explorer": ("default-embedding-model", "reranker-model"),
-    "smart-embedder": ("model-id", "reranker-model"),
+    "smart-embedder": ("models", "reranker-model"),
 }
 
 

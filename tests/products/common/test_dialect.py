@@ -11,7 +11,6 @@ import pytest
 from tests.products.results import embed_result, incoming, model_list
 
 from vectord import products
-from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField, MissingField, ModelNotFound
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, all_dialects, load_dialects
 from vectord.products.common.fields import no_effect
@@ -177,7 +176,7 @@ def test_a_dialect_has_the_name_of_its_module() -> None:
     """It is also the name in the configuration and in the URL prefix."""
     modules = [module.name for module in pkgutil.iter_modules(products.__path__) if module.name != "common"]
     assert [dialect.name for dialect in DIALECTS] == modules
-    assert set(modules) == set(ServerConfig().dialects)
+    assert set(modules) == set(products.ORDER)
 
 
 def test_dialects_are_loaded_in_the_given_order() -> None:

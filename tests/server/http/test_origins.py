@@ -11,7 +11,6 @@ from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import FORM_TYPE, Reply
 
 from vectord.config import ServerConfig
-from vectord.config.sources import read_profile
 from vectord.products.common.dialect import load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.server.http.app import build_table, create_app
@@ -265,7 +264,7 @@ ORIGINS = {
 @pytest.mark.parametrize("profile", profiles())
 async def test_a_profile_allows_the_pages_that_its_product_allows(profile: str, tmp_path: Path) -> None:
     """Without keys: an allowed page gets its response, and any other 403."""
-    listed = read_profile(profile, tmp_path, profiles()).layer.get("cors_allow_origin", ([], None))[0]
+    listed = profiles()[profile]["values"].get("server", {}).get("cors_allow_origin", [])
     assert isinstance(listed, list)
     for origin, allowing in ORIGINS.items():
         reply = await ask(headers={"origin": origin}, cors_allow_origin=tuple(listed))

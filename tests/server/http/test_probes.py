@@ -9,7 +9,6 @@ from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.config.declared import DIALECTS
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http.app import create_app
 
@@ -19,7 +18,7 @@ def app(*, starting: bool = False, **states: str) -> Any:
     engine = FakeEngine()
     engine.states = states
     engine.starting = starting
-    return create_app(engine, [EMBED, *load_dialects(DIALECTS)], ServerConfig())
+    return create_app(engine, [EMBED, *load_dialects(())], ServerConfig())
 
 
 # Every route, of the server and of products, whose status reports whether requests will be answered.
@@ -76,7 +75,7 @@ async def test_health_has_the_keys_of_the_imitated_product_only() -> None:
     engine = FakeEngine()
     engine.states = {"a": "failed"}
     for product, keys in (("tei", {"error", "error_type"}), ("simple_inference_server", {"detail"}), ("jina", set())):
-        served = create_app(engine, load_dialects(DIALECTS), ServerConfig(imitates=product))
+        served = create_app(engine, load_dialects(()), ServerConfig(imitates=product))
         assert (await call(served, "GET", "/health")).json.keys() - body.keys() == keys
 
 
@@ -103,7 +102,7 @@ async def test_ping_has_no_body() -> None:
 async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
     """Scripts look for it. A browser still gets the console, and the answer is JSON while no model answers."""
     engine = FakeEngine()
-    served = create_app(engine, load_dialects(DIALECTS), ServerConfig(imitates="ollama"))
+    served = create_app(engine, load_dialects(()), ServerConfig(imitates="ollama"))
     assert (await call(served, "GET", "/")).body == b"Ollama is running"
     assert b"<html" in (await call(served, "GET", "/", headers={"accept": "text/html"})).body
     engine.states = {"a": "failed"}
@@ -114,7 +113,7 @@ async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
 @pytest.mark.parametrize("imitates", [None, "smart_embedder"])
 async def test_health_reports_the_figures_of_one_product(imitates: str | None) -> None:
     """They are the imitated product's version and batch sizes; without one there are no batch sizes."""
-    served = create_app(FakeEngine(), load_dialects(DIALECTS), ServerConfig(imitates=imitates))
+    served = create_app(FakeEngine(), load_dialects(()), ServerConfig(imitates=imitates))
     body = (await call(served, "GET", "/health")).json
     assert (body["version"] == "1.2.0") is (imitates is not None)
     assert ((body.get("batch_size"), body.get("max_requests_in_batch")) == (1, 8)) is (imitates is not None)

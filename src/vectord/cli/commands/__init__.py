@@ -98,10 +98,9 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
             raise ConfigError("--token: belongs to --url")
         require_url()
         return None
-    names, _ = line.layer.pop("models", ([], None))
-    if line.layer:
+    if line.options:
         raise ConfigError("--url: the server has its own settings; leave out the other options")
-    return [str(name).removesuffix(":latest") for name in names] if isinstance(names, Sequence) else []
+    return [name.removesuffix(":latest") for name in line.models]
 
 
 def answers_about(

@@ -33,10 +33,9 @@ HELP = """\
 Serve each MODEL (a hub id, a folder, a GGUF file, ollama:NAME or a package) over HTTP until SIGINT or SIGTERM.
 
 The command line wins over the environment, then .env, then the config file, then the profile. Brackets after an option
-list its environment variables, each also with VECTORD_ in front, which then wins. All but the first are names of other
-servers, and each is an option too: MODEL_ID is --model-id. Names of other servers without effect here are accepted, and
-logged once (docs/configuration.md). A list is separated by , or ;. A switch may stand alone or take true or false;
---no-NAME turns it off."""
+list its environment variables, the first also with VECTORD_ in front, which then wins. The names of another server's
+settings count under its profile (docs/migrating/). A list is separated by , or ;. A switch may stand alone or take true
+or false; --no-NAME turns it off."""
 
 
 @command_with_settings(

@@ -7,7 +7,6 @@ first one that knows every key of the body answers (server/http/routing.py).
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from vectord import products
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
+from vectord.products import ORDER
 from vectord.products.common.batches import BatchRequest, BatchResult, StoredContent
 from vectord.products.common.body import DECODE_ERRORS, Content, fault_of
 from vectord.products.common.fields import fields_without_effect, refusals_of
@@ -335,11 +334,13 @@ class Dialect:
 
 
 def load_dialects(names: Sequence[str]) -> list[Dialect]:
-    """The dialects of these names, in this order. Raises ConfigError, which lists all names, for an unknown name."""
-    known = {dialect.name: dialect for dialect in all_dialects()}
-    if unknown := [name for name in names if name not in known]:
-        raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {', '.join(known)}.", field="dialects")
-    return [known[name] for name in names]
+    """The dialects of these names, in this order; without names, all of them in ORDER.
+
+    Raises ConfigError, which lists all names, for an unknown name.
+    """
+    if unknown := [name for name in names if name not in ORDER]:
+        raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {', '.join(sorted(ORDER))}.", field="dialects")
+    return [import_module(f"vectord.products.{name}").DIALECT for name in names or ORDER]
 
 
 def find_dialect(dialects: Iterable[Dialect], name: str | None) -> Dialect | None:
@@ -349,6 +350,4 @@ def find_dialect(dialects: Iterable[Dialect], name: str | None) -> Dialect | Non
 @cache
 def all_dialects() -> tuple[Dialect, ...]:
     """The dialect of every product, enabled or not, sorted by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(products.__path__))
-    found = (getattr(import_module(f"{products.__name__}.{name}"), "DIALECT", None) for name in names)
-    return tuple(dialect for dialect in found if isinstance(dialect, Dialect))
+    return tuple(load_dialects(sorted(ORDER)))
