@@ -31,7 +31,7 @@ def measure(options: Options, found: Say) -> None:
     model = model_folder(shape, options.models_folder, quick=options.quick)
     port = free_port()
     serve = [sys.executable, "-m", "vectord", "serve", "--host", HOST, "--port", str(port), "--cache-bytes", "0"]
-    about = ["--model-id", str(model.absolute()), "--served-model-name", DEFAULT_MODEL]
+    about = ["--model", str(model.absolute()), "--served-model-name", DEFAULT_MODEL]
     computes = ["--backend", "torch", "--device", options.device, "--max-queue-wait-s", "3600"]  # refuse nothing
     with (
         tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder,

@@ -82,7 +82,7 @@ def measure_first_answers(command: Path, folder: Path, logs: Path, *options: str
     took = []
     for _ in range(STARTS + 1):
         port = free_port()
-        named = ["--model-id", str(folder), "--served-model-name", DEFAULT_MODEL]  # the name in the question
+        named = ["--model", str(folder), "--served-model-name", DEFAULT_MODEL]  # the name in the question
         argv = [str(command.absolute()), "serve", "--port", str(port), *named, "--cache-bytes", "0", *options]
         with Server(argv, port, logs / "server.log") as server:
             took.append(server.wait_until_answering())

@@ -38,8 +38,8 @@ PRODUCTS = {
     "ollama": "Ollama: its embedding routes and its model lists.",
     "openai": "OpenAI's embeddings and models, with fields of NVIDIA's, Mixedbread's and Mistral's clients.",
     "semantic_explorer": "Semantic Explorer's embedding-inference-api; under `/api/`, the routes of its source. "
-    "A `model` that is not served is rejected instead of being downloaded: models are configured at start (`--models`, "
-    "`--rerankers`), and with `--model-loading first-use` each loads on its first request.",
+    "A `model` that is not served is rejected instead of being downloaded: models are configured at start "
+    "(`--models`), and with `--model-loading first-use` each loads on its first request.",
     "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its limits, and its rerank.",
     "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, and warnings for truncated texts.",
     "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's routes with its response format.",

@@ -60,7 +60,7 @@ def test_readers_belong_to_names_of_their_setting() -> None:
 
 
 def test_every_variable_is_an_option_too() -> None:
-    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's --url-prefix."""
+    """VECTORD_PORT is --port, and HF_HUB_CACHE is --hf-hub-cache."""
     for setting in SETTINGS:
         assert {option_name(name) for name in setting.env} <= set(setting.flags), setting.name
 

@@ -339,7 +339,8 @@ def load_dialects(names: Sequence[str]) -> list[Dialect]:
     Raises ConfigError, which lists all names, for an unknown name.
     """
     if unknown := [name for name in names if name not in ORDER]:
-        raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {', '.join(sorted(ORDER))}.", field="dialects")
+        known = ", ".join(sorted(ORDER))
+        raise ConfigError(f"There is no dialect {unknown[0]!r}; there are: {known}.", field="dialects")
     return [import_module(f"vectord.products.{name}").DIALECT for name in names or ORDER]
 
 
