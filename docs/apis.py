@@ -27,7 +27,6 @@ PLAIN = re.compile(
     r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
 )  # a type without words and limits
 IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md describes
-LEAST_REPEATED = 3  # fields of an earlier route that are only named
 
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
@@ -89,13 +88,11 @@ def _head() -> list[str]:
         "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
         "several products share, their order and the keys of the body decide ([below](#shared-paths)). The prefix",
         "`/dialects/NAME/` selects a product explicitly: `/dialects/tei/embed`. The setting `dialects` and the",
-        "profiles ([configuration.md](configuration.md#profiles)) change the served products and their order.",
+        "profiles ([migrating](migrating/index.md)) change the served products and their order.",
         "[api.md](api.md#headers) describes the headers of all responses, and vectors as bytes.",
         "",
-        "LiteLLM's provider `infinity/` and infinity_client send `/embeddings`, `/rerank`, `/classify` and `/models`",
-        "to their base URL, without `/v1`. Embeddings work at the root of every profile. For infinity's form of the",
-        "other responses, start the server with `--profile infinity`, or set the base URL to",
-        "`http://HOST:PORT/dialects/infinity`.",
+        "LiteLLM's provider `infinity/` and infinity_client send paths without `/v1`. Their embeddings work under any",
+        "profile; for other routes, use `--profile infinity` or the base URL `http://HOST:PORT/dialects/infinity`.",
         "",
         "In bodies, null equals an absent field, and keys that are not listed are ignored. Fields that contradict each",
         "other, such as two names of one option with different values, are refused. Without `model`, the first",
@@ -105,8 +102,9 @@ def _head() -> list[str]:
         "serve one model: their routes accept any name while one model is served, and those of the first four also",
         "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
-        "The pages describe the fields whose values have limits or whose meaning is not obvious, and name the others.",
-        "`[integer]` is a list of integers, and `{string: number}` an object with any keys.",
+        "The pages describe fields whose values have limits or whose meaning is not obvious. They name the others",
+        'after "also": these have the meaning of the product, or of the next section. Fields of objects are named only',
+        "if they have an effect; those for images, audio and video are refused. `[integer]` is a list of integers.",
     ]
 
 
@@ -128,28 +126,24 @@ def _common() -> frozenset[Row]:
 
 def _common_fields() -> list[str]:
     """The section on fields that several products share; their pages only name them."""
-    ordered = sorted(_common(), key=lambda row: (_about_field(row), row.name))
-    return [
-        "",
-        "## Fields of several products",
-        "",
-        "| field | |",
-        "|---|---|",
-        *_field_rows(ordered),
-    ]
+    ordered = sorted(filter(_has_effect, _common()), key=lambda row: (_about_field(row), row.name))
+    return ["", "## Fields of several products", "", *_field_items(ordered)]
 
 
 def _products(dialects: Iterable[Dialect]) -> list[str]:
     ranked = sorted(dialects, key=lambda each: (each.rank is None, each.rank or 0, each.title.lower()))
     lines = [
-        _cells(
-            f"[{each.title}]({'api.md' if each.name == OWN else f'apis/{each.name}.md'})",
-            f"`{each.name}`",
-            PRODUCTS[each.name].partition(";")[0].rstrip(".") + ".",
-        )
+        f"- [{each.title}]({'api.md' if each.name == OWN else f'apis/{each.name}.md'}): `{each.name}`"
         for each in ranked
     ]
-    return ["", "## Products", "", "| routes and bodies | name | |", "|---|---|---|", *lines]
+    return [
+        "",
+        "## Products",
+        "",
+        "Each page describes routes and bodies; the second name is that for `dialects`.",
+        "",
+        *lines,
+    ]
 
 
 # --- who answers ----------------------------------------------------------------------------------------------
@@ -220,16 +214,15 @@ def _clients() -> list[str]:
     tried: dict[str, list[str]] = {}
     for each in tomllib.loads(CLIENTS.read_text("utf-8"))["client"]:
         tried.setdefault(each["client"], []).append(each["version"])
+    packages = [f"{client} {' and '.join(versions)}" for client, versions in tried.items() if any(versions)]
+    replayed = [client for client, versions in tried.items() if not any(versions)]
     return [
         "",
         "## Tested clients",
         "",
-        "Packages that ran against a real server. Where the column is empty, a test sends the same requests as the",
-        "client and reads the same fields of the responses.",
+        f"These packages ran against a real server: {'; '.join(packages)}.",
         "",
-        "| client | package version |",
-        "|---|---|",
-        *(_cells(client, ", ".join(versions)) for client, versions in tried.items()),
+        f"A test sends the requests of these clients and reads their fields of the responses: {', '.join(replayed)}.",
     ]
 
 
@@ -237,7 +230,7 @@ def _clients() -> list[str]:
 
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
-    lines = [f"# {dialect.title}", "", f"{PRODUCTS[dialect.name]} [The APIs](../apis.md) explains shared paths."]
+    lines = [f"# {dialect.title}", "", f"{PRODUCTS[dialect.name]}"]
     groups = list(_alike(dialect.routes))
     described: dict[Row, str] = {}  # a field, and the route that describes it
     for routes in (group for group in groups if group[0].body is not None):
@@ -247,10 +240,10 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
         lines += _body(first, described)
     rest = [group for group in groups if group[0].body is None]
     if rest:
-        lines += ["", "## Routes without a body", "", "| route | |", "|---|---|"]
+        lines += ["", "## Routes without a body", ""]
     for routes in rest:
         paths = _listed(f"{route.method} {_plain(route.path)}" for route in routes)
-        lines.append(_cells(paths, " ".join(_about(routes, table))))
+        lines.append(f"- {paths}: {' '.join(_about(routes, table))}")
     return lines
 
 
@@ -293,32 +286,31 @@ def _body(route: Route, described: dict[Row, str]) -> list[str]:
     assert route.body is not None
     fields = list(_by_field(_required_first(rows(route.body))))
     new = [field for field in fields if not all(row in described for row in field)]
-    if len(fields) - len(new) < LEAST_REPEATED:
-        new = fields
     repeated: dict[str, list[str]] = {}
     for row, *_ in (field for field in fields if field not in new):
         repeated.setdefault(described[row], []).append(row.name)
     shown = [row for field in new for row in field]
     described.update((row, f"{route.method} {_plain(route.path)}") for row in shown)
-    common = [row for row in shown if row in _common() and "." not in row.name]
-    plain = [row for row in shown if not _about_field(row) and "." not in row.name]
-    table = [row for row in shown if _about_field(row) and row not in _common()]
+    plain = [row for row in shown if "." not in row.name and (row in _common() or not _about_field(row))]
+    listed = [row for row in shown if _about_field(row) and row not in _common() and _has_effect(row)]
     named = [f"As for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()]
-    named += [f"As in several products: {_listed(row.name for row in common)}."] if common else []
-    named += [f"As in the product: {_listed(row.name for row in plain)}."] if plain else []
-    notes = " ".join((route.body.__doc__ or "").split())
+    named += [f"Also {_listed(row.name for row in plain)}."] if plain else []
+    notes = " ".join((route.body.__doc__ or "").split()) if new else ""
     return [
-        *(["", " ".join(named)] if named else ()),
-        *(["", "| field | |", "|---|---|"] if table else ()),
-        *_field_rows(table),
-        *(["", notes] if notes else ()),
+        *(["", *_field_items(listed)] if listed else ()),
+        *(["", " ".join([*named, notes]).strip()] if named or notes else ()),
     ]
 
 
-def _field_rows(fields: Iterable[Row]) -> Iterator[str]:
-    """A row for each field, or for neighbours with one meaning."""
+def _has_effect(row: Row) -> bool:
+    """Whether the page describes the row: a field of an object that is refused or has no effect is left out."""
+    return "." not in row.name or not row.meaning.startswith(("no effect", "refused:"))
+
+
+def _field_items(fields: Iterable[Row]) -> Iterator[str]:
+    """An item for each field, or for neighbours with one meaning."""
     for about, group in groupby(fields, _about_field):
-        yield _cells(_listed(row.name for row in group), about)
+        yield f"- {_listed(row.name for row in group)}: {' '.join(about.split())}"
 
 
 def _named(names: Sequence[str], earlier: str, described: Mapping[Row, str]) -> str:
@@ -353,16 +345,17 @@ def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
 
 
 def _own(table: Table) -> list[str]:
-    pages = [endpoint for endpoint in table if endpoint.page is not None and endpoint.page.summary]
+    paths: dict[str, list[str]] = {}
+    for endpoint in table:
+        if endpoint.page is not None and endpoint.page.summary:
+            paths.setdefault(endpoint.page.summary, []).append(endpoint.path)
     return [
         "",
         "## Pages of the server",
         "",
         "These pages use GET and require no key, except `/metrics` with the setting `metrics_key`.",
         "",
-        "| path | content |",
-        "|---|---|",
-        *(_cells(f"`{endpoint.path}`", endpoint.page.summary) for endpoint in pages if endpoint.page),
+        *(f"- {_listed(alike)}: {summary}" for summary, alike in paths.items()),
     ]
 
 

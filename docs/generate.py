@@ -75,15 +75,9 @@ def configuration() -> str:
         "",
         "## Profiles",
         "",
-        "`vectord serve --profile NAME` replaces another product: its API has priority on shared paths, and all",
-        "others remain available. The product's variables and options, which [migrating](migrating/index.md) lists,",
-        "count under its profile only; the log names variables that are set without it, and those without effect",
-        "under it. The name may contain `-` or `_`. `vectord serve --profile NAME --print-config` prints the settings",
-        "that the profile changes.",
-        "",
-        "| profile | product |",
-        "|---|---|",
-        *map(_profile_row, profiles()),
+        f"The profiles are {_listed(sorted(profiles()))}. [Migrating](migrating/index.md) describes each. A product's",
+        "variables and options count under its profile only; the log names those that are set without it. `vectord",
+        "serve --profile NAME --print-config` prints the settings that the profile changes.",
     ]
     for section, title in SECTION_TITLES.items():
         lines += [
@@ -185,10 +179,6 @@ def _row(setting: Setting) -> str:
     )
 
 
-def _profile_row(name: str) -> str:
-    return _cells(f"`{name}`", make_profile(name, profiles()).description)
-
-
 # --- models ---------------------------------------------------------------------------------------------------
 
 
@@ -197,17 +187,14 @@ def models() -> str:
     lines = [
         "# Models",
         "",
-        "`make format` generates this page from the catalogue. vectord also serves other models of these",
-        "architectures, by their hub ids or folders, and many as [GGUF files](own-models.md#gguf-files);",
-        "[own-models.md](own-models.md#what-is-not-served) lists the refused ones. A model's own files take",
-        "precedence over this page. An empty cell means that the value is read from the files.",
+        "`make format` generates this page. vectord also serves other models of these architectures, by their hub ids",
+        "or folders, and many as [GGUF files](own-models.md#gguf-files).",
         "",
         "## Architectures",
         "",
-        "vectord implements these architectures natively; others use the backend `transformers`",
-        "([own-models.md](own-models.md)). The tests compare each architecture with transformers, or with the",
-        "reference in the second column, on small random weights in float32, and again with each setting of",
-        "config.json changed. The second column also names real weights that were compared.",
+        "Other architectures use the backend `transformers` ([own-models.md](own-models.md)). The tests compare each",
+        "one with transformers, or with the reference in the second column, on small random weights in float32, and",
+        "again with each setting of config.json changed. The second column also names real weights that were compared.",
         "",
         "| `model_type` | compared with | speed of | tokens/s per core | cosine |",
         "|---|---|---|---|---|",
@@ -220,13 +207,17 @@ def models() -> str:
         "",
         "## All models",
         "",
-        "The last part of a name, such as `bge-m3`, is an alias too. `vectord models NAME` shows the pooling and the",
-        "prompts of a model on this machine.",
+        "Models with the same facts share a row, with their aliases in parentheses; the last part of a name, such as",
+        "`bge-m3`, is an alias too. A model's own files take precedence, and have the facts of empty cells. `vectord",
+        "show NAME` prints the architecture, pooling and prompts of a model on this machine.",
         "",
-        "| model | further aliases | architecture | outputs | width | tokens | shorter widths |",
-        "|---|---|---|---|---|---|---|",
+        "| outputs | width | tokens | shorter widths | models |",
+        "|---|---|---|---|---|",
     ]
-    return "\n".join([*lines, *map(_model_row, CATALOGUE)]) + "\n"
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for entry in sorted(CATALOGUE, key=lambda each: (_gives(each), each.dimensions or 0, each.max_tokens or 0)):
+        alike.setdefault(_facts(entry), []).append(_with_aliases(entry))
+    return "\n".join([*lines, *(_cells(*facts, ", ".join(names)) for facts, names in alike.items())]) + "\n"
 
 
 def _architecture_row(name: str) -> str:
@@ -264,19 +255,16 @@ def _gives(entry: Entry) -> str:
     return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.kinds)
 
 
-def _model_row(entry: Entry) -> str:
+def _facts(entry: Entry) -> tuple[str, ...]:
     width = [] if entry.matryoshka is None else list(entry.matryoshka)
     cut = "" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
-    shown = entry.hub_id.rpartition("/")[2]
-    return _cells(
-        f"`{entry.hub_id}`",
-        ", ".join(f"`{name}`" for name in entry.names[1:] if name != shown),
-        entry.model_type,
-        _gives(entry),
-        str(entry.dimensions or ""),
-        str(entry.max_tokens or ""),
-        "no" if entry.matryoshka == () else cut,
-    )
+    shorter = "no" if entry.matryoshka == () else cut
+    return _gives(entry), str(entry.dimensions or ""), str(entry.max_tokens or ""), shorter
+
+
+def _with_aliases(entry: Entry) -> str:
+    aliases = [name for name in entry.names[1:] if name != entry.hub_id.rpartition("/")[2]]
+    return f"`{entry.hub_id}`" + (f" ({_listed(aliases)})" if aliases else "")
 
 
 FILES: Mapping[str, Callable[[], str]] = {
