@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, groupby
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 from docs.shapes import Row, rows
 
@@ -27,6 +27,9 @@ PLAIN = re.compile(
     r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
 )  # a type without words and limits
 IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md describes
+LEAST_SHARED = 3  # fields for a reference to an earlier route
+
+Field: TypeAlias = tuple[Row, ...]  # a field with those of its object
 
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
@@ -102,9 +105,9 @@ def _head() -> list[str]:
         "serve one model: their routes accept any name while one model is served, and those of the first four also",
         "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
-        "The pages describe fields whose values have limits or whose meaning is not obvious. They name the others",
-        'after "also": these have the meaning of the product, or of the next section. Fields of objects are named only',
-        "if they have an effect; those for images, audio and video are refused. `[integer]` is a list of integers.",
+        "The pages describe fields whose values have limits or whose meaning is not obvious, and name the others.",
+        "Those have the meaning of the product, or of the next section. Of the fields of objects, the pages have",
+        "those with an effect; fields for images, audio and video are refused. `[integer]` is a list of integers.",
     ]
 
 
@@ -150,16 +153,11 @@ def _products(dialects: Iterable[Dialect]) -> list[str]:
 
 
 def _shared(table: Table) -> list[str]:
-    """The section on shared paths: the required keys on each path, then the keys by which later products are chosen."""
+    """The section on shared paths: the required keys on each path."""
     shared = [endpoint for endpoint in table if len({choice.dialect.name for choice in endpoint.choices}) > 1]
     rules: dict[tuple[str, ...], list[str]] = {}
-    own: dict[str, set[str]] = {}
     for endpoint in shared:
         rules.setdefault(tuple(_rules(endpoint)), []).append(endpoint.path)
-        for index, choice in enumerate(endpoint.choices):
-            earlier = [one.route for one in endpoint.choices[:index]]
-            own.setdefault(choice.dialect.name, set()).update(_distinctive(choice.route, earlier))
-    dialects, _ = _served()
     return [
         "",
         "## Shared paths",
@@ -178,22 +176,7 @@ def _shared(table: Table) -> list[str]:
         "| path | required keys and products |",
         "|---|---|",
         *(_cells(_listed(paths), "; ".join(rule)) for rule, paths in rules.items()),
-        "",
-        "These further keys select a product, since those before it on a path do not have them:",
-        "",
-        "| product | keys |",
-        "|---|---|",
-        *(_cells(each.title, _listed(sorted(own[name]))) for name, each in dialects.items() if own.get(name)),
     ]
-
-
-def _distinctive(route: Route, earlier: Sequence[Route]) -> Iterator[str]:
-    """The keys that select the route although earlier ones accept the body without them."""
-    for key in route.one_of or {""}:
-        needed = {*route.required, key} - {""}
-        rivals = [rival for rival in earlier if rival.accepts(needed)]
-        if rivals:
-            yield from route.effective.difference(needed, *(rival.known for rival in rivals))
 
 
 def _rules(endpoint: Endpoint) -> Iterator[str]:
@@ -232,7 +215,7 @@ def _clients() -> list[str]:
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
     lines = [f"# {dialect.title}", "", f"{PRODUCTS[dialect.name]}"]
     groups = list(_alike(dialect.routes))
-    described: dict[Row, str] = {}  # a field, and the route that describes it
+    described: dict[str, Sequence[Field]] = {}  # a route, and its fields
     for routes in (group for group in groups if group[0].body is not None):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
@@ -281,25 +264,39 @@ def _other(route: Route, table: Table) -> str | None:
     return None if chosen.route is route else chosen.dialect.title
 
 
-def _body(route: Route, described: dict[Row, str]) -> list[str]:
-    """The fields of a body. A field with its inner fields that an earlier route describes is only named."""
+def _body(route: Route, described: dict[str, Sequence[Field]]) -> list[str]:
+    """The fields of a body. One that an earlier route describes is only named, or part of a reference to that route."""
     assert route.body is not None
     fields = list(_by_field(_required_first(rows(route.body))))
-    new = [field for field in fields if not all(row in described for row in field)]
-    repeated: dict[str, list[str]] = {}
-    for row, *_ in (field for field in fields if field not in new):
-        repeated.setdefault(described[row], []).append(row.name)
-    shown = [row for field in new for row in field]
-    described.update((row, f"{route.method} {_plain(route.path)}") for row in shown)
-    plain = [row for row in shown if "." not in row.name and (row in _common() or not _about_field(row))]
-    listed = [row for row in shown if _about_field(row) and row not in _common() and _has_effect(row)]
-    named = [f"As for {earlier}: {_named(names, earlier, described)}." for earlier, names in repeated.items()]
-    named += [f"Also {_listed(row.name for row in plain)}."] if plain else []
+    earlier = max(described, key=lambda one: len(set(fields).intersection(described[one])), default="")
+    shared = [field for field in described.get(earlier, ()) if field in fields]
+    missing = [field for field in described.get(earlier, ()) if field not in fields]
+    known = set(chain.from_iterable(described.values()))
+    described[f"{route.method} {_plain(route.path)}"] = fields
+    named = []
+    if len(shared) < LEAST_SHARED:
+        shared = []
+    elif len(missing) < len(shared):
+        named = [f"As for {earlier}: all fields{f' but {_listed(_names(missing))}' if missing else ''}."]
+    else:
+        named = [f"As for {earlier}: {_listed(_names(shared))}."]
+    new = [row for field in fields if field not in known for row in field]
+    listed = [row for row in new if _about_field(row) and row not in _common() and _has_effect(row)]
+    others = [
+        name
+        for name in _names(field for field in fields if field not in shared)
+        if name not in {row.name for row in listed}
+    ]
+    named += [f"{'Also' if named or listed else 'Has'} {_listed(others)}."] if others else []
     notes = " ".join((route.body.__doc__ or "").split()) if new else ""
     return [
         *(["", *_field_items(listed)] if listed else ()),
         *(["", " ".join([*named, notes]).strip()] if named or notes else ()),
     ]
+
+
+def _names(fields: Iterable[Field]) -> Sequence[str]:
+    return [field[0].name for field in fields]
 
 
 def _has_effect(row: Row) -> bool:
@@ -313,19 +310,10 @@ def _field_items(fields: Iterable[Row]) -> Iterator[str]:
         yield f"- {_listed(row.name for row in group)}: {' '.join(about.split())}"
 
 
-def _named(names: Sequence[str], earlier: str, described: Mapping[Row, str]) -> str:
-    """The fields of an earlier route that another one has too: all of them, all but some, or some."""
-    of_earlier = [row.name for row, title in described.items() if title == earlier and "." not in row.name]
-    missing = [name for name in of_earlier if name not in names]
-    if not missing:
-        return "all fields"
-    return f"all fields but {_listed(missing)}" if len(missing) < len(names) else _listed(names)
-
-
-def _by_field(fields: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _by_field(fields: Sequence[Row]) -> Iterator[Field]:
     """Each field with the fields of its object."""
     for _, group in groupby(fields, lambda row: re.split(r"[.\[]", row.name)[0]):
-        yield list(group)
+        yield tuple(group)
 
 
 def _about_field(row: Row) -> str:
