@@ -34,7 +34,6 @@ IN_ENV_EXAMPLE = (  # the settings that most operators set
 )
 
 MIGRATING = "".join(path.read_text("utf-8") for path in sorted((ROOT / "docs/migrating").glob("*.md")))
-UNREACHED = 10**7  # an upper limit above this one is not shown
 
 
 def env_example() -> str:
@@ -86,8 +85,8 @@ def configuration() -> str:
             "",
             f"{title}.",
             "",
-            "| key | default | values | meaning |",
-            "|---|---|---|---|",
+            "| key | default | meaning |",
+            "|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
     return "\n".join([*lines, *_of_profiles(), *_read_otherwise()]) + "\n"
@@ -101,8 +100,8 @@ def _of_profiles() -> list[str]:
         "",
         "These settings count under the profiles in the last column only, which may have other defaults.",
         "",
-        "| key | default | values | meaning | section | profiles |",
-        "|---|---|---|---|---|---|",
+        "| key | default | meaning | section | profiles |",
+        "|---|---|---|---|---|",
     ]
     names: dict[str, list[str]] = {}
     for name in profiles():
@@ -144,20 +143,6 @@ def _values(setting: Setting) -> str:
     return "" if setting.type is str and not setting.choices else setting.expected
 
 
-def _brief_values(setting: Setting) -> str:
-    if setting.choices:
-        return ", ".join(setting.choices)
-    if setting.type is tuple:
-        return "list"
-    if setting.type is bool:
-        return "boolean"
-    if setting.limits is None:
-        return _values(setting)
-    least, most = setting.limits
-    low, high = (f"{int(limit):,}" if limit == int(limit) else f"{limit}" for limit in (least, most))
-    return f"from {low}" if most > UNREACHED else f"{low} to {high}"
-
-
 def _default(setting: Setting) -> str:
     value = setting.default
     if value is None:
@@ -171,12 +156,11 @@ def _row(setting: Setting) -> str:
     default = _default(setting).replace(",", ", ")
     flags = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)]
     also = [name for name in (*flags, *setting.env[2:]) if f"`{name}`" not in MIGRATING]
-    return _cells(
-        f"`{setting.name}`",
-        f"`{default}`" if default else "",
-        _brief_values(setting),
-        f"{setting.meaning} Also: {_listed(also)}." if also else setting.meaning,
-    )
+    meaning = [setting.meaning]
+    meaning += [f"One of {', '.join(setting.choices)}."] if setting.choices else []
+    meaning += ["A list."] if setting.type is tuple else []
+    meaning += [f"Also: {_listed(also)}."] if also else []
+    return _cells(f"`{setting.name}`", f"`{default}`" if default else "", " ".join(meaning))
 
 
 # --- models ---------------------------------------------------------------------------------------------------
