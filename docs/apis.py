@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
 
 from docs.shapes import Row, rows
 
@@ -27,9 +27,6 @@ PLAIN = re.compile(
     r"(?:any|object|string|boolean|number|integer|or|>= [01]|[^\w>])+"
 )  # a type without words and limits
 IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md describes
-LEAST_SHARED = 3  # fields for a reference to an earlier route
-
-Field: TypeAlias = tuple[Row, ...]  # a field with those of its object
 
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
@@ -54,6 +51,7 @@ PRODUCTS = {
 }
 
 
+COMMON_FIELDS = "../apis.md#fields-of-several-products"
 OWN = "vectord"  # docs/api.md describes it, written by hand
 
 
@@ -197,7 +195,7 @@ def _clients() -> list[str]:
     tried: dict[str, list[str]] = {}
     for each in tomllib.loads(CLIENTS.read_text("utf-8"))["client"]:
         tried.setdefault(each["client"], []).append(each["version"])
-    packages = [f"{client} {' and '.join(versions)}" for client, versions in tried.items() if any(versions)]
+    packages = [f"{client.rpartition(': ')[2]} {' and '.join(of)}" for client, of in tried.items() if any(of)]
     replayed = [client for client, versions in tried.items() if not any(versions)]
     return [
         "",
@@ -213,21 +211,24 @@ def _clients() -> list[str]:
 
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
-    lines = [f"# {dialect.title}", "", f"{PRODUCTS[dialect.name]}"]
-    groups = list(_alike(dialect.routes))
-    described: dict[str, Sequence[Field]] = {}  # a route, and its fields
-    for routes in (group for group in groups if group[0].body is not None):
-        first = routes[0]
-        title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
-        lines += ["", f"## {title}", "", " ".join(_about(routes, table))]
-        lines += _body(first, described)
-    rest = [group for group in groups if group[0].body is None]
-    if rest:
-        lines += ["", "## Routes without a body", ""]
-    for routes in rest:
-        paths = _listed(f"{route.method} {_plain(route.path)}" for route in routes)
-        lines.append(f"- {paths}: {' '.join(_about(routes, table))}")
-    return lines
+    bodies = [rows(route.body) for route in dialect.routes if route.body is not None]
+    others = dict.fromkeys(row.name for row in chain(*bodies) if "." not in row.name and not _is_described(row))
+    lines = [f"# {dialect.title}", "", PRODUCTS[dialect.name]]
+    if others:
+        lines += ["", f"Other fields, [as in the product]({COMMON_FIELDS}): {_listed(others)}."]
+    described: set[Row | str] = set()
+    rest = []
+    for routes in _alike(dialect.routes):
+        paths, about = _paths(routes), " ".join(_about(routes, table))
+        if body := _body(routes[0], described):
+            lines += ["", f"## {paths}", "", about, *body]
+        else:
+            rest.append(f"- {paths}: {about}")
+    return [*lines, *(["", "## Further routes", "", *rest] if rest else ())]
+
+
+def _paths(routes: Sequence[Route]) -> str:
+    return f"{routes[0].method} {', '.join(_plain(route.path) for route in routes)}"
 
 
 def _alike(routes: Iterable[Route]) -> Iterable[Sequence[Route]]:
@@ -264,39 +265,19 @@ def _other(route: Route, table: Table) -> str | None:
     return None if chosen.route is route else chosen.dialect.title
 
 
-def _body(route: Route, described: dict[str, Sequence[Field]]) -> list[str]:
-    """The fields of a body. One that an earlier route describes is only named, or part of a reference to that route."""
-    assert route.body is not None
-    fields = list(_by_field(_required_first(rows(route.body))))
-    earlier = max(described, key=lambda one: len(set(fields).intersection(described[one])), default="")
-    shared = [field for field in described.get(earlier, ()) if field in fields]
-    missing = [field for field in described.get(earlier, ()) if field not in fields]
-    known = set(chain.from_iterable(described.values()))
-    described[f"{route.method} {_plain(route.path)}"] = fields
-    named = []
-    if len(shared) < LEAST_SHARED:
-        shared = []
-    elif len(missing) < len(shared):
-        named = [f"As for {earlier}: all fields{f' but {_listed(_names(missing))}' if missing else ''}."]
-    else:
-        named = [f"As for {earlier}: {_listed(_names(shared))}."]
-    new = [row for field in fields if field not in known for row in field]
-    listed = [row for row in new if _about_field(row) and row not in _common() and _has_effect(row)]
-    others = [
-        name
-        for name in _names(field for field in fields if field not in shared)
-        if name not in {row.name for row in listed}
-    ]
-    named += [f"{'Also' if named or listed else 'Has'} {_listed(others)}."] if others else []
-    notes = " ".join((route.body.__doc__ or "").split()) if new else ""
-    return [
-        *(["", *_field_items(listed)] if listed else ()),
-        *(["", " ".join([*named, notes]).strip()] if named or notes else ()),
-    ]
+def _body(route: Route, described: set[Row | str]) -> list[str]:
+    """The fields of a body that have more to say than their names, and its notes, unless an earlier route has them."""
+    if route.body is None:
+        return []
+    new = [row for row in _required_first(rows(route.body)) if row not in described and _is_described(row)]
+    notes = " ".join((route.body.__doc__ or "").split())
+    note = [notes] if notes and notes not in described else []
+    described.update(new, note)
+    return [*(["", *_field_items(new)] if new else ()), *(["", *note] if note else ())]
 
 
-def _names(fields: Iterable[Field]) -> Sequence[str]:
-    return [field[0].name for field in fields]
+def _is_described(row: Row) -> bool:
+    return bool(_about_field(row)) and row not in _common() and _has_effect(row)
 
 
 def _has_effect(row: Row) -> bool:
@@ -308,12 +289,6 @@ def _field_items(fields: Iterable[Row]) -> Iterator[str]:
     """An item for each field, or for neighbours with one meaning."""
     for about, group in groupby(fields, _about_field):
         yield f"- {_listed(row.name for row in group)}: {' '.join(about.split())}"
-
-
-def _by_field(fields: Sequence[Row]) -> Iterator[Field]:
-    """Each field with the fields of its object."""
-    for _, group in groupby(fields, lambda row: re.split(r"[.\[]", row.name)[0]):
-        yield tuple(group)
 
 
 def _about_field(row: Row) -> str:
