@@ -171,7 +171,7 @@ def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dty
         ("OLLAMA_MAX_QUEUE", "64", {"max_concurrent_requests": 64}),
         ("OLLAMA_NUM_PARALLEL", "4", {"max_running_requests": 4}),
         ("OLLAMA_NUM_PARALLEL", "0", {}),
-        ("OLLAMA_CONTEXT_LENGTH", "16384", {"bge_embed_max_length": 8192, "qwen_embed_max_length": 16384}),
+        ("OLLAMA_CONTEXT_LENGTH", "16384", {"max_length": 16384}),
     ],
 )
 def test_the_variables_of_ollama_count_under_its_profile(

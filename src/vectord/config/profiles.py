@@ -22,7 +22,6 @@ Profiles: TypeAlias = Mapping[str, Mapping[str, Any]]  # the fields of each prof
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     name: str
-    description: str = ""
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of settings, by section
     required: Sequence[str] = ()  # settings that the operator must set
     # A setting to the product's variables. Those of OF_PROFILES count under the profiles that list them here.

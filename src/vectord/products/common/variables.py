@@ -111,12 +111,6 @@ def unless_zero(text: str) -> str | None:
     return None if unquoted(text) == "0" else unquoted(text)
 
 
-def at_most_8192(text: str) -> str | None:
-    """A number of tokens; 0 is ignored, and a larger number means 8192."""
-    text = unquoted(text)
-    return unless_zero(str(min(int(text), 8192)) if re.fullmatch("[0-9]{1,9}", text) else text)
-
-
 def milliseconds(text: str) -> str:
     """A whole number of milliseconds."""
     return str(int(text) / 1000) if re.fullmatch("[0-9]{1,12}", text) else text
