@@ -86,6 +86,19 @@ _STEPS: Mapping[str, str] = {
     "T5Tokenizer": _SENTENCEPIECE,
     "XLMRobertaTokenizer": _SENTENCEPIECE,
 }
+# The class of a model_type, where the settings name none.
+_CLASSES: Mapping[str, str] = {
+    "albert": "AlbertTokenizer",
+    **dict.fromkeys(("bert", "convbert", "distilbert", "electra", "ernie", "nomic_bert"), "BertTokenizer"),
+    "camembert": "CamembertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), "GemmaTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
+    **dict.fromkeys(("data2vec-text", "roberta"), "RobertaTokenizer"),
+    **dict.fromkeys(("mt5", "t5"), "T5Tokenizer"),
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
 _FRAMED = _STEPS.keys() - {"AlbertTokenizer", "GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer", "T5Tokenizer"}
 _WITHOUT_TYPES = _STEPS.keys() - {"BertTokenizer", "DebertaV2Tokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 
@@ -94,7 +107,8 @@ def find_contradictions(tokenizer: Tokenizer, path: Path, config: Values) -> Ite
     """Yield a clause for each way in which transformers 5 would make other tokens of a text than tokenizer.json.
     tokenizer: of the file at `path`, unchanged; config: config.json's entries."""
     values = read_token_settings(path)
-    name = str(values.get("tokenizer_class") or "").removesuffix("Fast")
+    name = values.get("tokenizer_class") or config.get("tokenizer_class") or _CLASSES.get(str(config.get("model_type")))
+    name = str(name or "").removesuffix("Fast")
     if name in _STEPS:
         yield from _other_steps(tokenizer, name, values)
     if name in _FRAMED:
