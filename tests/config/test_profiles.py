@@ -249,7 +249,7 @@ def test_a_variable_has_its_products_meaning(tmp_path: Path, profile: str) -> No
         assert loaded.notes == (), name
 
 
-@pytest.mark.parametrize("profile", MEANT.keys() & PREFIXES.keys())
+@pytest.mark.parametrize("profile", sorted(MEANT.keys() & PREFIXES.keys()))
 def test_its_option_means_the_same(tmp_path: Path, profile: str) -> None:
     """The command lines of servers that have options work here."""
     for name, text, effect in MEANT[profile]:
