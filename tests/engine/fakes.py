@@ -16,7 +16,7 @@ from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch
 from vectord.compute.ops.base import PackedTexts
 from vectord.config import EngineConfig
-from vectord.engine.cache.redis_store import RedisStore
+from vectord.engine.cache.shared import Store
 from vectord.engine.engine import Engine
 from vectord.engine.events import (
     BatchRan,
@@ -398,7 +398,7 @@ async def serving(
     composites: Sequence[CompositeSource] = (),
     encoder: ByteEncoder | None = None,
     observer: Observer = discard,
-    store: RedisStore | None = None,
+    store: Store | None = None,
     store_secret: bytes = b"",
     **settings: object,
 ) -> AsyncIterator[Engine]:

@@ -57,13 +57,27 @@ def test_a_request_is_for_the_model_that_it_names(dialect: Dialect, route: Route
 @pytest.mark.parametrize(("dialect", "route"), list(routes()))
 def test_products_of_one_model_accept_any_name(dialect: Dialect, route: Route) -> None:
     """With one model, or under their own profile. A served name selects its model even there."""
-    alone = Guards(alone=True)
+    alone = Guards(alone=dialect.name)
     one = models_of(route, "no/such", models=MODELS[:1])
     several = models_of(route, "no/such", models=MODELS, guards=alone)
     chosen = {None} if dialect.name != "smart_embedder" or "rerank" in route.path else {"first"}
     assert one == (chosen if dialect.name in ANY_NAME else {"no/such"})
     assert several == (chosen if dialect.name in ANY_NAME_ALONE else {"no/such"})
     assert models_of(route, "second", models=MODELS, guards=alone) == {"second"}
+
+
+async def test_a_product_accepts_any_name_under_its_profile() -> None:
+    """With several models, too; on the routes of other products the name must be served."""
+    engine = Engine([source(FakeBackend(), "first"), source(FakeBackend(), "second")])
+    await engine.start()
+    await engine.loaded.wait()
+    app = create_app(engine, all_dialects(), ServerConfig(imitates="tei"))
+    statuses = {}
+    for path, field in (("/dialects/tei/embed", "inputs"), ("/dialects/openai/v1/embeddings", "input")):
+        reply = await call(app, "POST", path, orjson.dumps({field: "Why?", "model": "no/such"}))
+        statuses[path] = reply.status
+    await engine.close()
+    assert list(statuses.values()) == [200, 404]
 
 
 @pytest.mark.parametrize(

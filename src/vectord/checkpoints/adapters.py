@@ -73,10 +73,10 @@ class Change:
 def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
     """Return the tasks of an xlm-roberta-flash, `lora_adaptations` of config.json, in order; () without any."""
     config = folder.config
-    names: list[str] = config.value("lora_adaptations", _Names, [])
-    prompts: dict[str, str] = config.value("task_instructions", dict[str, PromptText], {})
-    if not names:
+    if not config.get("lora_adaptations"):
         return ()
+    names: list[str] = config.value("lora_adaptations", _Names)
+    prompts: dict[str, str] = config.value("task_instructions", dict[str, PromptText], {})
     if len(set(names)) < len(names) or not set(prompts) <= set(names):
         raise ModelUnavailable(
             f"{config.path}: lora_adaptations must be different names, and those of task_instructions among them"

@@ -60,9 +60,7 @@ def _facts(spec: ModelSpec) -> bytes:
         if spec.query is not None:
             facts["query"] = spec.query.fingerprint
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
-        return json.dumps(
-            facts, sort_keys=True, default=lambda value: sorted(value) if isinstance(value, frozenset) else None
-        ).encode()
+        return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
 

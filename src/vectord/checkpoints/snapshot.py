@@ -49,7 +49,10 @@ TORCH_FILES = (
     *("pytorch_model*.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
     *("[0-9]*_*/pytorch_model*.bin", "[0-9]*_*/pytorch_model.bin.index.json"),
 )
-_NETWORKS = ("model.safetensors*", "pytorch_model*", "adapter_model.*", "0_*/model.safetensors*", "0_*/pytorch_model*")
+_NETWORKS = (
+    *("model.safetensors*", "pytorch_model*", "adapter_model.*"),
+    *("0_*/model.safetensors*", "0_*/pytorch_model*", "document_0_*/model.safetensors*"),
+)
 GRAPH_FILES = ("onnx/model.onnx", "onnx/model.onnx_data*", "onnx/model.onnx.data", "model.onnx", "model.onnx_data*")
 
 

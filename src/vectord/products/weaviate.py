@@ -121,7 +121,7 @@ def _embed(texts: list[str], body: TextBody | TextsBody, incoming: Incoming) -> 
     config = body.config or Vectorizing()
     return EmbedRequest(
         inputs=texts,
-        model=requested_model(body.model, incoming, ignored=True),
+        model=requested_model(body.model, incoming, ignored_by="weaviate"),
         text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type, "config.task_type")),
         dimensions=config.dimensions,
     )
@@ -171,7 +171,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     request = RerankRequest(
         query=body.query,
         passages=passages,
-        model=requested_model(body.model, incoming, ignored=True),
+        model=requested_model(body.model, incoming, ignored_by="weaviate"),
         text=TextOptions(truncate_by_default=True),
         raw=False,
     )

@@ -64,15 +64,17 @@ class Settings(Mapping[str, Any]):
         return bool(self.value(key, bool, default))
 
     def one_of(self, key: str, supported: Collection[Any], default: Any = None) -> Any:
-        """Return the value at `key`, or `default` without the key, which must be `supported` unless it is allowed."""
+        """Return the value at `key`, which must be `supported`, or `default` without the key or if it is allowed."""
         value = self.get(key, default)
-        if value not in supported and key not in self.allowed:
+        if value in supported:
+            return value
+        if key not in self.allowed:
             names = " or ".join(str(each) for each in supported if each is not None)
             raise ModelUnavailable(
                 f"{self.path}: {key} {repr(value)[:80]} is not supported; supported is {names}; {OPTION} {key} "
                 "ignores it"
             )
-        return value
+        return default
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int) -> int:
         """Return the whole number at `key`, or `default` without one."""

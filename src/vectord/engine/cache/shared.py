@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 from vectord.budget import Budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
-from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError, plain_reason
 from vectord.housekeeping import Breaker
@@ -40,6 +40,20 @@ MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 
 logger = logging.getLogger("vectord.cache")
+
+
+class Store(Protocol):
+    """Bytes by name, outside this process. Its methods may raise anything, take any time, and return anything."""
+
+    async def open(self) -> None:
+        """Called once, first. Need not connect."""
+
+    async def read(self, names: Sequence[bytes]) -> Sequence[object]:
+        """The bytes under each name, None for an unknown name."""
+
+    async def write(self, values: Mapping[bytes, bytes]) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ def name_of(key: CacheKey, dtype: str) -> bytes:
 class SharedCache:
     """Its methods raise nothing but the caller's CancelledError, and wait no longer than the timeouts above."""
 
-    def __init__(self, store: RedisStore, secret: bytes = b"") -> None:
+    def __init__(self, store: Store, secret: bytes = b"") -> None:
         """secret: shared by all replicas; values signed with another one are rejected. Empty: values are not signed."""
         self._store = store
         self._key = key_of(secret) if secret else b""

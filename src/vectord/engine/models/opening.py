@@ -76,12 +76,12 @@ def open_models(config: Config) -> list[ModelSource]:
     return models
 
 
-def open_model(requested: RequestedModel, config: Config) -> ModelSource:
-    """The model, as the settings change it. config: with a settled device.
+def open_model(requested: RequestedModel, config: Config, located: Located | None = None) -> ModelSource:
+    """The model, as the settings change it. config: with a settled device. located: where the model is, if known.
 
     Blocks while it downloads. Raises UnreadableModel, or StartError for a backend, a dtype or settings that do not fit.
     """
-    spec = read_facts(requested, config.model, required_graphs(config.device))
+    spec = read_facts(requested, config.model, required_graphs(config.device), located)
     return _source(spec, requested, config.device)
 
 
@@ -175,7 +175,9 @@ _OTHER_DECODERS = frozenset(
 )
 
 
-def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
+def read_facts(
+    requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = (), located: Located | None = None
+) -> ModelSpec:
     """The facts of the model's files, as the settings change them. graphs: patterns of ONNX files to download, too.
 
     Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
@@ -189,7 +191,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         template = read_operators_file("chat_template", template, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
     find = partial(resolve, offline=config.offline, hf_home=config.hf_home, token=config.hf_token, graphs=graphs)
     try:
-        located = find(requested.model, revision=config.revision if lock is None or is_folder else lock.commit)
+        revision = config.revision if lock is None or is_folder else lock.commit
+        located = located or find(requested.model, revision=revision)
         located = _with_base(located, config, find)
         spec = read_spec(
             located,

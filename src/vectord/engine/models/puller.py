@@ -11,6 +11,7 @@ from pathlib import Path
 from vectord.checkpoints.catalogue import hub_id_of
 from vectord.checkpoints.hub import cache_folder
 from vectord.checkpoints.pulling import Cached, Progress, check_names, find_cached, pull
+from vectord.checkpoints.spec import Located
 from vectord.config import Config, ModelConfig
 from vectord.engine.models.backend import required_graphs, settle_device
 from vectord.engine.models.opening import find_lock, open_model
@@ -45,8 +46,9 @@ def _fetch(config: Config, name: str, progress: Progress) -> ModelSource:
     """Blocks while it downloads. Raises StartError."""
     model, device = config.model, settle_device(config.device)
     (requested,) = named(requested_models(model, [name]), ModelConfig())
+    located = None
     if not Path(requested.model).is_absolute():  # the operator's catalogue or model_path may name a folder
-        pull(
+        folder = pull(
             hub_id_of(requested.model),
             revision=model.revision,
             cache=cache_folder(model.hf_home, os.environ),
@@ -55,9 +57,10 @@ def _fetch(config: Config, name: str, progress: Progress) -> ModelSource:
             graphs=required_graphs(device),
             held_to=find_lock(requested, model),
             limit_bytes=LIMIT_BYTES,
-        )
+        ).folder
+        located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
     # The base of an adapter is pulled by its own name, which pull_allow then judges.
-    return open_model(requested, replace(config, model=replace(model, offline=True), device=device))
+    return open_model(requested, replace(config, model=replace(model, offline=True), device=device), located)
 
 
 def _find_cached(config: ModelConfig, name: str) -> Cached:

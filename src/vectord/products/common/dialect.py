@@ -36,7 +36,7 @@ class Guards:
 
     max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
-    alone: bool = False  # the server has the API of one product only, as under its profile
+    alone: str | None = None  # the product that has its profile, or the server's only API
     own_ids: bool = False  # lists of token ids are the model's own, also where OpenAI's clients send theirs
     product: Mapping[str, Any] = field(default_factory=dict)  # settings of the profile's product
 

@@ -183,12 +183,12 @@ def _model_type(model: ModelInfo) -> dict[str, Any]:
 # --- the model of a request -----------------------------------------------------------------------------------
 
 
-def requested_model(name: str | None, incoming: Incoming, *, ignored: bool = False) -> str | None:
+def requested_model(name: str | None, incoming: Incoming, *, ignored_by: str | None = None) -> str | None:
     """The name that selects the model, or None for the first suitable one, in APIs that accept any name with one model.
 
-    ignored: the product ignores the field, so that without other products' APIs any name is accepted here too.
+    ignored_by: the product, if it ignores the field: under its profile, any name is accepted here too.
     """
-    accepts_any = len(incoming.models) == 1 or (ignored and incoming.guards.alone)
+    accepts_any = len(incoming.models) == 1 or (ignored_by is not None and ignored_by == incoming.guards.alone)
     return None if not name or (accepts_any and not named_models(name, incoming.models)) else name
 
 

@@ -78,7 +78,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     """A batch waits for a place in the engine, and a single input is refused at once, as in the product."""
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
-        model=requested_model(body.model, incoming, ignored=True),
+        model=requested_model(body.model, incoming, ignored_by="embedding_server"),
         text=TextOptions(
             truncate=body.truncate,
             truncate_by_default=TRUNCATES,

@@ -231,7 +231,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
     as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
     normalize = read_flag(body.normalize_dense, "normalize_dense") is True
-    name = requested_model(body.model, incoming, ignored=True)
+    name = requested_model(body.model, incoming, ignored_by="smart_embedder")
     models = named_models(name, incoming.models)
     model = _model(models, outputs)
     missing: Sequence[VectorKind] = ()
@@ -401,7 +401,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     _check_total(texts, limits.get("max_rerank_total_chars"), "passages", "query and passages")
     normalize = read_flag(body.normalize, "normalize")
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
-    name = requested_model(body.model, incoming, ignored=True)
+    name = requested_model(body.model, incoming, ignored_by="smart_embedder")
     reranker = next((model for model in named_models(name, incoming.models) if model.reranks), None)
     raw = normalize is not True if reranker is None or reranker.labels else None
 

@@ -123,7 +123,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 
 def _model(name: str | None, incoming: Incoming) -> str | None:
-    return requested_model(name, incoming, ignored=True)
+    return requested_model(name, incoming, ignored_by="tei")
 
 
 def _makes_dense(info: ModelInfo) -> bool:
