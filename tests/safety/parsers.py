@@ -237,7 +237,7 @@ def _feed_message(given: tuple[Method, bytes], folder: Path) -> None:
 def _feed_rank_stream(contents: list[bytes], folder: Path) -> None:
     stream = RankStream(limit_bytes=4096)
     for content in contents:
-        stream.read(content)
+        stream.begin(content)()
 
 
 # --- what operators write -------------------------------------------------------------------------------------

@@ -341,7 +341,7 @@ async def until(running, code):
 @pytest.mark.parametrize("path", [EMBED_ALL, f"{EMBED_ALL}Stream"])
 async def test_a_response_that_is_not_read_leaves_no_room_for_further_large_ones(path, monkeypatch):
     """They are refused until its client is gone. Small ones are answered."""
-    monkeypatch.setattr(services, "UNREAD_BYTES", 3_000_000)
+    monkeypatch.setattr(services, "UNREAD_BYTES", 1_000_000)
     async with live(Verbose()) as running:
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)
         no_window = frames.PREFACE + frame(frames.SETTINGS, payload=struct.pack(">HI", 4, 0))

@@ -177,19 +177,32 @@ def message(text: str, **options) -> bytes:
 def test_each_text_is_a_separate_request():
     """With its own query and truncation; the first message decides on raw scores."""
     stream = RankStream(10_000)
-    first = stream.read(message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT))
+    first = stream.begin(
+        message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT)
+    )()
     assert first.request == RerankRequest(
         query="q", passages=["a"], text=TextOptions(truncate=True, truncate_side="left"), raw=True
     )
-    second = stream.read(message("", query="r", raw_scores=False))
+    second = stream.begin(message("", query="r", raw_scores=False))()
     assert second.request == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
+
+
+def test_a_text_keeps_its_score_if_a_later_one_is_read_first():
+    """Large messages are read in threads, small ones at once."""
+    stream = RankStream(10_000)
+    large, small = stream.begin(message("large", return_text=True)), stream.begin(message("small"))
+    assert [read().request.passages for read in (small, large)] == [["small"], ["large"]]
+    for score in (0.2, 0.8):
+        stream.add(rerank_result(score))
+    response = pb.RerankResponse.FromString(stream.response())
+    assert [rank.text for rank in response.ranks] == ["small", "large"]
 
 
 def test_texts_of_equal_scores_are_ranked_by_their_logits():
     """A sigmoid rounds them all to 1."""
     stream = RankStream(10_000)
     for logit in (29, 41, 33, 36):
-        stream.read(message("a"))
+        stream.begin(message("a"))()
         stream.add(rerank_result(1.0, logits=np.array([logit], np.float32)))
     response = pb.RerankResponse.FromString(stream.response())
     assert [rank.index for rank in response.ranks] == [1, 3, 2, 0]
@@ -200,7 +213,7 @@ def test_the_response_is_one_ranking(return_text):
     """Best first; tokens are summed, and times are means except for the total."""
     stream = RankStream(10_000)
     for text, score, seconds in (("a", 0.5, 1.0), ("bb", 0.5, 2.0), ("c", 1.0, 6.0)):
-        stream.read(message(text, return_text=return_text if text == "a" else not return_text))
+        stream.begin(message(text, return_text=return_text if text == "a" else not return_text))()
         timings = Timings(tokenizing_s=seconds, waiting_s=seconds / 2, computing_s=seconds / 4, total_s=99)
         stream.add(rerank_result(score, usage=replace(usage([(9, 9)]), timings=timings)))
     response = pb.RerankResponse.FromString(stream.response())
@@ -223,16 +236,16 @@ def test_the_response_is_one_ranking(return_text):
 def test_an_invalid_text_is_refused(content, error):
     """As in a single request."""
     with pytest.raises(error):
-        RankStream(10_000).read(content)
+        RankStream(10_000).begin(content)
 
 
 def test_the_bytes_of_a_stream_are_bounded():
     """A stream may be endless."""
     stream = RankStream(3 * (TEXT_OVERHEAD_BYTES + len(message("a"))))
     for _ in range(3):
-        stream.read(message("a"))
+        stream.begin(message("a"))()
     with pytest.raises(PayloadTooLarge):
-        stream.read(message("a"))
+        stream.begin(message("a"))()
 
 
 def test_a_stream_without_texts_is_an_error():

@@ -192,8 +192,9 @@ class Services:
         async def write(message: ParsedMessage, result: Any) -> bytes:
             unread_bytes = _large_bytes(result)
             if unread_bytes:
-                if not self._unread.hold(unread_bytes):
+                if not self._unread.hold(1):  # the response that fills the room may exceed it
                     raise Overloaded(TOO_MUCH_UNREAD, retry_after_s=5.0)
+                self._unread.add(unread_bytes - 1)
                 call.context.add_done_callback(lambda _: self._unread.release(unread_bytes))
             await call.context.send_initial_metadata(_initial_metadata(result, call.record))
             return await self._rendered(message, result)
@@ -206,14 +207,15 @@ class Services:
             message, result = answered
             unread_bytes = _large_bytes(result)
             if unread_bytes:
-                await self._unread.wait(unread_bytes)
+                await self._unread.wait(1)
+                self._unread.add(unread_bytes - 1)
             try:
                 await call.context.write(await self._rendered(message, result))
             finally:
                 self._unread.release(unread_bytes)
 
         is_large = method.kind in (pb.EmbedAllRequest, pb.EncodeRequest)
-        await self._each(method.read, call, deliver, MAX_ACTIVE_LARGE if is_large else MAX_ACTIVE)
+        await self._each(partial(partial, method.read), call, deliver, MAX_ACTIVE_LARGE if is_large else MAX_ACTIVE)
 
     async def _rank(self, call: GrpcCall) -> bytes:
         stream = RankStream(self._limit_bytes)
@@ -222,17 +224,20 @@ class Services:
             message, result = answered
             message.render(result)
 
-        await self._each(stream.read, call, add, MAX_ACTIVE)
+        await self._each(stream.begin, call, add, MAX_ACTIVE)
         return await asyncio.to_thread(stream.response)
 
     async def _each(
         self,
-        read: Callable[[bytes], ParsedMessage],
+        begin: Callable[[bytes], Callable[[], ParsedMessage]],
         call: GrpcCall,
         deliver: Callable[[tuple[ParsedMessage, Any]], Awaitable[None]],
         max_active: int,
     ) -> None:
-        """Deliver the result of each message. A message waits where a single one would be refused, as in TEI."""
+        """Deliver the result of each message. A message waits where a single one would be refused, as in TEI.
+
+        begin: called for each message in order, on the event loop; what it returns reads the message on any thread.
+        """
 
         async def ask(n_bytes: int, request: Any, caller: Caller) -> Result:
             while True:
@@ -246,9 +251,8 @@ class Services:
 
         async def answer(content: bytes) -> tuple[ParsedMessage, Any]:
             n_bytes = len(content)
-            parse = partial(read, content)
             answered = await self._pipeline.answer(
-                call.record, call.caller, parse, n_bytes, partial(ask, n_bytes), both
+                call.record, call.caller, begin(content), n_bytes, partial(ask, n_bytes), both
             )
             call.record.exchange.steps = None  # each message has its own
             return answered

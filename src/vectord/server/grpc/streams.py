@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -90,8 +91,11 @@ class RankStream:
         self._tokens = 0
         self._timings: list[Timings] = []
 
-    def read(self, content: bytes) -> ParsedMessage:
-        """The request of the next message. Raises PayloadTooLarge."""
+    def begin(self, content: bytes) -> Callable[[], ParsedMessage]:
+        """What makes the request of the next message, on any thread. Called in the order of the messages.
+
+        Raises MalformedBody, EmptyInput, PayloadTooLarge.
+        """
         message = decode_message(pb.RerankStreamRequest, content)
         if not (message.query or message.text):
             raise EmptyInput(NO_TEXT, field="text", index=len(self._texts))
@@ -101,9 +105,10 @@ class RankStream:
             self._first = message
         self._texts.append(message.text)
         self._characters += len(message.query) + len(message.text)
-        request = RerankRequest(
-            query=message.query, passages=[message.text], text=truncation(message), raw=self._first.raw_scores
-        )
+        return partial(self._read, message, self._first.raw_scores)
+
+    def _read(self, message: pb.RerankStreamRequest, raw: bool) -> ParsedMessage:
+        request = RerankRequest(query=message.query, passages=[message.text], text=truncation(message), raw=raw)
         return ParsedMessage(request, self.add, {**NAMES, "passages": "text"})
 
     def add(self, result: RerankResult) -> None:

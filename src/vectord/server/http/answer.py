@@ -26,6 +26,7 @@ from vectord.schema import Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.http.hardening.body import Body, Receive
 from vectord.server.http.hardening.decompression import GZIP
+from vectord.server.http.hardening.http_protocol import WRITE_BUFFER_BYTES
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.negotiation import Coding, coding_for
 from vectord.server.http.routing import Found
@@ -93,7 +94,11 @@ class Responder:
         numbers = count_numbers(result)
         if numbers <= SMALL_NUMBERS:
             rendered = call.answered(result)
-            return rendered if rendered.file is None else await self._with_first_piece(rendered, rendered.file)
+            if rendered.file is not None:
+                return await self._with_first_piece(rendered, rendered.file)
+            if len(rendered.body) > WRITE_BUFFER_BYTES:  # such as the texts that a rerank returns
+                self._backpressure.budget.add(len(rendered.body))
+            return rendered
         async with self._backpressure.room(numbers * BYTES_PER_NUMBER):
             if numbers <= RENDER_ON_LOOP_NUMBERS:
                 rendered = call.answered(result)
@@ -106,7 +111,11 @@ class Responder:
 
     async def send(self, call: HttpCall, rendered: Rendered, send: Send) -> None:
         """A client that disconnects is not an error."""
-        is_large = call.result is not None and count_numbers(call.result) > SMALL_NUMBERS
+        is_large = (
+            call.result is not None
+            and rendered.file is None
+            and (len(rendered.body) > WRITE_BUFFER_BYTES or count_numbers(call.result) > SMALL_NUMBERS)
+        )
         try:
             with suppress(OSError):
                 await self._send(call, rendered, send, waits=is_large)
@@ -185,7 +194,7 @@ class Responder:
         is_draining = self._shutdown.begun
         client_closes = version == "1.0" or call.record.headers.get("connection", "").lower() == "close"
         lingers = not body.finished and (client_closes or is_draining or body.may_exceed(self._body_limit_bytes))
-        # uvicorn with httptools would read the body of a request that offers an upgrade as the next request.
+        # Under uvicorn, httptools would read the body of a request that offers an upgrade as the next request.
         is_ambiguous = "upgrade" in call.record.headers or call.record.exchange.error == MalformedHead.__name__
         if lingers or is_draining or is_ambiguous:
             headers["connection"] = "close"

@@ -32,6 +32,7 @@ BACKLOG = 2048  # connections that the kernel queues until they are accepted
 HANDSHAKE_S = 10.0
 ACCEPTS_PER_ITERATION = 32  # before other callbacks of the event loop run; as many as RESERVED
 OPENED_PER_ITERATION = 8  # each leads to a request, which takes the event loop 0.5 ms
+ATTEMPTS = 5  # iterations in which a connection may find a reserved slot free, before it is closed
 PAUSE_S = 0.05  # after an accept without a free file descriptor
 IDLE_DRAIN_S = 0.5  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
 CANCELLED_S = 1.0  # time to send the responses of cancelled requests
@@ -84,7 +85,7 @@ class HttpPort:
         """Called in each iteration of the event loop while the kernel has queued connections."""
         is_first = not self._queued
         for _ in range(ACCEPTS_PER_ITERATION):
-            if not self.limits.has_room() or not self._accept_one():
+            if not self._accept_one():
                 break
         if is_first:  # an iteration earlier: under load, a probe waits for each one
             self._open_some()
@@ -103,8 +104,23 @@ class HttpPort:
             self._loop.call_later(PAUSE_S, self._listen)
             return False
         sock.setblocking(False)  # before ConnectionLimits looks for input
-        self._queued.setdefault(client_address(peer), deque()).append(self.limits.admit(peer, sock))
+        self._admit(peer, sock, ATTEMPTS)
         return True
+
+    def _admit(self, peer: str, sock: socket.socket, attempts: int) -> None:
+        slot = self.limits.admit(peer, sock)
+        if slot is not None:
+            self._queued.setdefault(client_address(peer), deque()).append(slot)
+        elif attempts > 1:
+            self._loop.call_soon(self._admit_again, peer, sock, attempts - 1)
+        else:
+            sock.close()
+
+    def _admit_again(self, peer: str, sock: socket.socket, attempts: int) -> None:
+        is_first = not self._queued
+        self._admit(peer, sock, attempts)
+        if is_first:
+            self._open_some()
 
     def _open_some(self) -> None:
         """Open some connections: of each address in turn, the oldest first."""

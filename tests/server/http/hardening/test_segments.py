@@ -191,7 +191,9 @@ async def answers(segments: Iterable[bytes], app: Any = echo) -> tuple[bytes, bo
     limits, transport = ConnectionLimits(1, 1), FakeTransport()
     service = HttpService(app, HEADER_LIMIT_BYTES, limits)
     with socket.socket() as sock:
-        protocol = HttpConnection(service, limits.admit("192.0.2.1", sock))
+        slot = limits.admit("192.0.2.1", sock)
+        assert slot is not None
+        protocol = HttpConnection(service, slot)
     protocol.connection_made(cast(asyncio.Transport, transport))
     for segment in segments:
         await _settled(service, transport)

@@ -78,12 +78,8 @@ class ConnectionLimits:
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def has_room(self) -> bool:
-        """Whether a connection may be accepted, if need be in the place of another one."""
-        return len(self._reserved) < RESERVED or self._evictable() is not None
-
-    def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot:
-        """The slot of a new connection; above a limit a reserved one. Called if there is room, or at the shutdown."""
+    def admit(self, peer: str, sock: socket.socket) -> ConnectionSlot | None:
+        """The slot of a new connection; above a limit a reserved one, or None if all of these are in use."""
         slot = ConnectionSlot(peer, sock, sock.close, proxied=self._gate is not None and self._gate.is_proxy(peer))
         address = None if slot.proxied else client_address(peer)
         if len(self._ordinary) >= self.max_connections:
@@ -95,7 +91,10 @@ class ConnectionLimits:
             self._ordinary.add(slot)
             self.count_address(slot, address)
             return slot
-        if len(self._reserved) >= RESERVED and (oldest := self._evictable()) is not None:
+        if len(self._reserved) >= RESERVED:
+            oldest = self._evictable()
+            if oldest is None:
+                return None
             self.release(oldest)
             oldest.close()
         self._reserved[slot] = None

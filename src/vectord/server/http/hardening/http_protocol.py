@@ -422,13 +422,13 @@ class Request:
             elif not self.keep_alive:
                 headers.append((b"connection", b"close"))
             self._head = response_head(message["status"], headers)
+            self._expects_continue = False
             return
         connection.transport.writelines([self._head, message["body"]])
         self._head = b""
         self.started = connection.slot.answered = True
         if not message.get("more_body", False):
             self.complete = self.ended = True
-            self._expects_continue = False
             self._parts.clear()
             self.unread_bytes = 0
             self._news.set()

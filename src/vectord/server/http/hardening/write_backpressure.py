@@ -37,17 +37,21 @@ class WriteBackpressure:
 
     @asynccontextmanager
     async def room(self, n_bytes: int) -> AsyncIterator[None]:
-        """Reserves room for a response of about `n_bytes` while it is rendered. Raises Overloaded if there is none."""
-        if not self.budget.hold(n_bytes):
+        """Reserves room for a response of about `n_bytes` while it is rendered. Raises Overloaded if there is none.
+
+        The response that fills the room may exceed it: one that needs half of it would otherwise wait for ever.
+        """
+        if not self.budget.hold(1):
             await self._wait(n_bytes)
+        self.budget.add(n_bytes - 1)
         try:
             yield
         finally:
             self.budget.release(n_bytes)
 
     def take_shortage(self) -> bool:
-        """Whether a response has lacked room since the last call."""
-        lacked, self._lacked = self._lacked, False
+        """Whether responses exceed the room, or one has lacked it since the last call."""
+        lacked, self._lacked = self._lacked or self.budget.held > self.budget.limit, False
         return lacked
 
     async def _wait(self, n_bytes: int) -> None:
@@ -56,7 +60,7 @@ class WriteBackpressure:
             raise Overloaded(NO_ROOM, retry_after_s=RETRY_S)
         try:
             async with asyncio.timeout(WAIT_S):
-                await self.budget.wait(n_bytes)
+                await self.budget.wait(1)
         except TimeoutError:
             raise Overloaded(NO_ROOM, retry_after_s=RETRY_S) from None
         finally:
