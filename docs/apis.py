@@ -51,7 +51,7 @@ PRODUCTS = {
 }
 
 
-COMMON_FIELDS = "../apis.md#fields-of-several-products"
+COMMON_FIELDS = "../apis.md#common-fields"
 OWN = "vectord"  # docs/api.md describes it, written by hand
 
 
@@ -100,7 +100,7 @@ def _head() -> list[str]:
         "served model that supports the operation answers; one that failed to load does not count. `model` selects the",
         "model on every route, also where the product has no such field. A name that is not served gets 404, or the",
         "product's status for it. TEI, Embedding Server, Smart Embedder, Weaviate's containers, llama.cpp and infinity",
-        "serve one model: their routes accept any name while one model is served, and those of the first four also",
+        "serve one model: their routes accept any name while one model is served, and those of the first three also",
         "under the product's profile. TEI's gRPC API has no such field: the first suitable model answers.",
         "",
         "The pages describe fields whose values have limits or whose meaning is not obvious, and name the others.",
@@ -128,7 +128,7 @@ def _common() -> frozenset[Row]:
 def _common_fields() -> list[str]:
     """The section on fields that several products share; their pages only name them."""
     ordered = sorted(filter(_has_effect, _common()), key=lambda row: (_about_field(row), row.name))
-    return ["", "## Fields of several products", "", *_field_items(ordered)]
+    return ["", "## Common fields", "", *_field_items(ordered)]
 
 
 def _products(dialects: Iterable[Dialect]) -> list[str]:

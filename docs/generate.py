@@ -75,8 +75,7 @@ def configuration() -> str:
         "## Profiles",
         "",
         f"The profiles are {_listed(sorted(profiles()))}. [Migrating](migrating/index.md) describes each. A product's",
-        "variables and options count under its profile only; the log names those that are set without it. `vectord",
-        "serve --profile NAME --print-config` prints the settings that the profile changes.",
+        "variables and options count under its profile only; the log names those that are set without it.",
     ]
     for section, title in SECTION_TITLES.items():
         lines += [
@@ -106,16 +105,17 @@ def _of_profiles() -> list[str]:
     names: dict[str, list[str]] = {}
     for name in profiles():
         for setting in make_profile(name, profiles()).settings[len(SETTINGS) :]:
-            names.setdefault(f"{_row(setting)} `[{setting.section}]` |", []).append(name)
+            names.setdefault(f"{_row(setting, MIGRATING)} `[{setting.section}]` |", []).append(name)
     return [*lines, *(f"{row} {_listed(of_profiles)} |" for row, of_profiles in names.items())]
 
 
 def _read_otherwise() -> list[str]:
     """The section on variables whose values have another format."""
     names: dict[str, dict[str, None]] = {}
+    of_core = {name for setting in SETTINGS for name in setting.reads}
     for setting in chain.from_iterable(make_profile(name, profiles()).settings for name in profiles()):
         for name in setting.env:
-            if name in setting.reads and f"`{name}`" not in MIGRATING:
+            if name in setting.reads and (name in of_core or f"`{name}`" not in MIGRATING):
                 names.setdefault(setting.reads[name].__doc__ or "", {})[name] = None
     rows = [_cells(_listed(group), how) for how, group in names.items()]
     return ["", "## Variables with other value formats", "", "| names | format |", "|---|---|", *rows]
@@ -126,7 +126,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _cells(*cells: str) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+    texts = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return "|" + "|".join(f" {text} " if text else " " for text in texts) + "|"
 
 
 def _of(section: str) -> list[Setting]:
@@ -152,10 +153,11 @@ def _default(setting: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _row(setting: Setting) -> str:
+def _row(setting: Setting, elsewhere: str = "") -> str:
+    """elsewhere: pages whose names of the setting the row leaves out."""
     default = _default(setting).replace(",", ", ")
     flags = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)]
-    also = [name for name in (*flags, *setting.env[2:]) if f"`{name}`" not in MIGRATING]
+    also = [name for name in (*flags, *setting.env[2:]) if f"`{name}`" not in elsewhere]
     meaning = [setting.meaning]
     meaning += [f"One of {', '.join(setting.choices)}."] if setting.choices else []
     meaning += ["A list."] if setting.type is tuple else []

@@ -229,8 +229,8 @@ class DeviceConfig:
     dtype: str = setting(
         "auto",
         "Number format; auto: the fastest accurate one on the device; int8, fp8: linear layers only; int8-weights and "
-        "int4-weights: the matrices of linear layers are held in 8 or 4 bits, on the CPU. A format that the device "
-        "lacks is replaced, with a warning.",
+        "int4-weights: their matrices have 8 or 4 bits, on the CPU. On a device that lacks them, bfloat16, float16 and "
+        "int8 are replaced, which is logged; fp8, int8-weights and int4-weights are refused.",
         choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8", "int8-weights", "int4-weights"),
         synonyms={"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"},
     )
@@ -269,9 +269,9 @@ class EngineConfig:
     max_client_batch_size: int = setting(2048, "Most inputs in a request.", limits=(1, 200_000))
     max_concurrent_requests: int = setting(
         4096,
-        "Most requests in the server at once, queued ones included; further ones are refused. If it is at least 4, "
-        "max_running_requests is unset and count_running_requests is on, clients with fewer than a sixteenth of the "
-        "requests may exceed it, by a quarter in all.",
+        "Most requests in the server at once, queued ones included; further ones are refused. From 4 on, and without "
+        "max_running_requests, clients with fewer than a sixteenth of them may exceed it, by a quarter in all; some "
+        "profiles count exactly.",
         limits=(1, 1_000_000),
     )
     max_running_requests: int | None = profile_setting(
@@ -367,7 +367,8 @@ class EngineConfig:
     warmup_batch_size: int = profile_setting(1, "Texts in such a batch.", limits=(1, 65_536))
     shared_cache: str | None = setting(
         None,
-        "Redis in which replicas share cached vectors, such as redis://host:6379/0. Trust it as you trust them.",
+        "Redis in which replicas share cached vectors, such as redis://host:6379/0. Trust it as you trust them. "
+        "Requires the extra redis.",
         pattern=_REDIS_URL,
         secret=True,
     )
@@ -408,11 +409,13 @@ class ServerConfig:
         limits=(0, 64),
     )
     grpc_port: int | None = setting(
-        None, "Port of the gRPC services; 0: any free one. Default: no gRPC.", limits=(0, 65_535)
+        None,
+        "Port of the gRPC services; 0: any free one. Default: no gRPC. Requires the extra grpc.",
+        limits=(0, 65_535),
     )
     prometheus_port: int | None = setting(
         None,
-        "Separate port for /metrics, which --port then does not have; 0: any free one. Default: /metrics is on --port.",
+        "Separate port for /metrics, which --port then does not have; 0: any free one.",
         limits=(0, 65_535),
     )
     url_prefix: str | None = setting(
@@ -452,13 +455,13 @@ class ServerConfig:
     )
     api_keys_file: str | None = setting(
         None,
-        "TOML file of named keys, each with its models, quotas and lane. `vectord key NAME` makes one. The server "
-        "reloads the file when it changes.",
+        "TOML file of named keys, each with its models, requests_per_minute, tokens_per_minute, lane and admin. "
+        "`vectord key NAME` makes an entry. The server reloads the file when it changes.",
     )
     rate_limit_requests_per_minute: int | None = setting(
         None,
-        "Requests per minute from one address, on every route; 0: no limit. Default: on the routes of some products "
-        "their own limits, and no limit on others.",
+        "Requests per minute from one address, on every route; 0: no limit. Default: some products' own limits, on "
+        "their routes.",
         limits=(0, 1_000_000),
     )
     rate_limit_burst_size: int | None = setting(
@@ -469,7 +472,7 @@ class ServerConfig:
     redis_url: str | None = setting(
         None,
         "Redis in which replicas share the counters of limits, such as redis://host:6379/0. Default: each replica "
-        "counts by itself.",
+        "counts by itself. Requires the extra redis.",
         pattern=_REDIS_URL,
         secret=True,
     )
@@ -578,7 +581,8 @@ class TelemetryConfig:
     enable_metrics: bool = setting(True, "Serve /metrics.")
     otlp_endpoint: str | None = setting(
         None,
-        "URL of the OpenTelemetry collector for traces, such as http://host:4317. Default: no traces.",
+        "URL of the OpenTelemetry collector for traces, such as http://host:4317. Default: no traces. Requires the "
+        "extra otlp.",
         variables=dict.fromkeys(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")),
         pattern=(
             r"(https?://)?([^\s/:@]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[^\s?#]*)?",
