@@ -326,6 +326,13 @@ def test_other_exporters_are_logged(tmp_path: Path, text: str, disabled: bool) -
     assert loaded.notes == ("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces",)
 
 
+def test_a_bad_address_of_ollama_is_refused_under_its_profile(tmp_path: Path) -> None:
+    """No other server fails because of it."""
+    environ = {"OLLAMA_HOST": "http://[::1"}
+    assert load((), environ, tmp_path).config == Config()
+    assert refused(["--profile", "ollama"], environ, tmp_path).startswith("OLLAMA_HOST (environment): expected")
+
+
 def test_the_default_of_llama_cpp_sets_no_threads(tmp_path: Path) -> None:
     """It means that the server chooses, as without the variable."""
     assert load((), {"LLAMA_ARG_THREADS": "-1"}, tmp_path).config == Config()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vectord.products.common import variables
 
@@ -40,6 +42,11 @@ READ: dict[str, tuple[Callable[[str], str | None], str, str | None]] = {
     "warm-up off": (variables.none_if_off, "0", "0"),
     "warm-up on": (variables.none_if_off, "1", None),
     "milliseconds": (variables.milliseconds, "1500", "1.5"),
+    "a host that is no address": (variables.host_of, "http://[::1", "http://[::1"),
+    "a port that is no address": (variables.port_of, "http://[::1", "http://[::1"),
+    "no duration": (variables.idle_seconds, "1.2.3", "1.2.3"),
+    "no duration with a unit": (variables.idle_seconds, "..s", "..s"),
+    "a fraction of an hour": (variables.idle_seconds, ".5h1.m", "1860"),
     "no milliseconds": (variables.milliseconds, "1.5", "1.5"),
 }
 
@@ -49,3 +56,10 @@ def test_a_value_is_translated_or_passed_on(case: str) -> None:
     """The setting refuses a value that a reader passes on. None is ignored."""
     reader, text, read = READ[case]
     assert reader(text) == read
+
+
+@given(st.text("[]:/@%0123456789\u00b2\u0663\u2100.-+,;='\" msht", max_size=12) | st.text(max_size=12))
+def test_no_text_makes_a_reader_fail(text: str) -> None:
+    """Every server reads the variables of all products."""
+    for reader in {reader for reader, _, _ in READ.values()}:
+        reader(text)

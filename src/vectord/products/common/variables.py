@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 ON = frozenset({"true", "t", "1", "yes", "y", "on"})
 OFF = frozenset({"false", "f", "0", "no", "n", "off"})
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"[0-9]+\.?[0-9]*|\.[0-9]+"
 
 
 # --- addresses ------------------------------------------------------------------------------------------------
@@ -30,20 +31,29 @@ def address_only(text: str) -> str | None:
 def host_of(text: str) -> str | None:
     """The host of `host`, `host:port` or `http://host:port`; of `:port` every address, as in Go."""
     text = unquoted(text)
-    return "0.0.0.0" if text.startswith(":") and not text.startswith("::") else _authority(text).hostname  # noqa: S104
+    if text.startswith(":") and not text.startswith("::"):
+        return "0.0.0.0"  # noqa: S104
+    parts = _authority(text)
+    return text if parts is None else parts.hostname
 
 
 def port_of(text: str) -> str | None:
     """The port of `host:port`, `:port` or `http://host:port`; of a URL without one, 80 or 443."""
     parts = _authority(unquoted(text))
+    if parts is None:
+        return text
     digits = parts.netloc.rpartition("]")[2].partition(":")[2]  # after an IPv6 address
     return digits or {"http": "80", "https": "443"}.get(parts.scheme)
 
 
-def _authority(text: str) -> SplitResult:
+def _authority(text: str) -> SplitResult | None:
+    """None for a text that is no address."""
     if text.count(":") > 1 and "[" not in text and "://" not in text:  # an IPv6 address alone
         text = f"[{text}]"
-    return urlsplit(text if "://" in text else f"//{text}")
+    try:
+        return urlsplit(text if "://" in text else f"//{text}")
+    except ValueError:
+        return None
 
 
 def all_if_on(text: str) -> str | None:
@@ -119,11 +129,11 @@ def milliseconds(text: str) -> str:
 def idle_seconds(text: str) -> str:
     """Seconds, or a duration such as `5m` or `1h30m`. Negative: never. 0: after one second."""
     text = unquoted(text)
-    match = re.fullmatch(r"(-?)(?:([0-9.]+)|((?:[0-9.]+(?:ms|s|m|h))+))", text)
+    match = re.fullmatch(rf"(-?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:ms|s|m|h))+))", text)
     if match is None:
         return text
     sign, plain, units = match.groups()
-    pieces = re.findall(r"([0-9.]+)(ms|s|m|h)", units or f"{plain}s")
+    pieces = re.findall(rf"({_NUMBER})(ms|s|m|h)", units or f"{plain}s")
     seconds = sum(float(number) * _UNIT_S[unit] for number, unit in pieces)
     return "0" if sign else f"{max(seconds, 1.0):g}"
 
