@@ -118,6 +118,16 @@ def test_an_option_for_each_model_may_be_repeated(tmp_path: Path) -> None:
     assert config.device.max_batch_requests == 64
 
 
+def test_of_any_other_repeated_option_the_last_one_counts(tmp_path: Path) -> None:
+    """Also if the option has a reader."""
+    argv = "--hostname ::1 --hostname 0.0.0.0 --json-output true --json-output false --rust-log info --rust-log debug"
+    config = load([*TEI, *argv.split()], NOTHING, tmp_path).config
+    assert (config.server.host, config.telemetry.log_format, config.telemetry.log_level) == ("0.0.0.0", "text", "debug")
+    argv = "--permissive-cors false --permissive-cors true --device-id 0 --device-id 1"
+    config = load([*INFINITY, *argv.split()], NOTHING, tmp_path).config
+    assert (config.server.cors_allow_origin, config.device.device) == (("*",), "cuda:1")
+
+
 def test_a_value_may_look_like_another_servers_option(tmp_path: Path) -> None:
     """Also after a switch that stands alone."""
     loaded = load(["--auto-truncate", "--default-prompt", "-c", "a"], NOTHING, tmp_path)
@@ -163,6 +173,10 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
         ),
         (["--port=x"], "--port (command line): expected a whole number from 0 to 65535, got 'x'"),
         (["--offline=perhaps"], "--offline (command line): expected true or false, got 'perhaps'"),
+        (
+            ["--otel-resource-attributes", "host.name=a"],
+            "--otel-resource-attributes (command line): expected a text, got 'host.name=a'",
+        ),
         (["--config", "no.toml"], "config file 'no.toml': no such file"),
         (["--engine"], "--engine (command line): expected a value"),
         (["--no-compile=1"], "Option '--no-compile' does not take a value."),

@@ -137,11 +137,14 @@ def test_a_bad_lenient_variable_yields_to_the_next(tmp_path: Path) -> None:
         (["--qwen-rerank-max-length", "127"], {}),
         ([], {"VECTORD_BGE_EMBED_MAX_LENGTH": "8193"}),
         ([], {"VECTORD_MAX_CONCURRENT_REQUESTS": "0"}),
+        ([], {"MAX_CONCURRENT_REQUESTS": "abc"}),
     ],
     ids=str,
 )
-def test_only_the_plain_variable_is_lenient(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
-    """Not an option, and not a name with vectord's prefix."""
+def test_only_a_plain_variable_of_the_product_is_lenient(
+    tmp_path: Path, argv: list[str], environ: dict[str, str]
+) -> None:
+    """Not an option, not a name with vectord's prefix, not vectord's own name if the product has another one."""
     words = ["--profile", "smart-embedder", *argv]
     assert "expected a whole number from" in refused(words, environ, tmp_path)
 

@@ -306,7 +306,7 @@ def test_a_products_name_has_one_meaning(profile: str) -> None:
     assert len(flags) == len(set(flags))
     assert not product.without_effect.keys() & {name for setting in product.settings for name in setting.env}
     known = {*product.without_effect, *(name for names in product.names.values() for name in names)}
-    assert set(product.switches) <= known
+    assert {*product.switches, *product.repeated, *product.as_written} <= known
 
 
 @pytest.mark.parametrize(

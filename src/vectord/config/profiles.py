@@ -30,6 +30,8 @@ class Profile:
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: str | None = None  # variables without this prefix are options too; None: they are not
     switches: Sequence[str] = ()  # variables whose options need no value
+    repeated: Sequence[str] = ()  # variables with a value for each model; their options may be repeated
+    as_written: Sequence[str] = ()  # variables whose options have no reader
     lenient: bool = False  # a bad number in a variable is logged and skipped
     without_effect: Mapping[str, str] = field(default_factory=dict)  # variables, with the only permitted value or ""
     instead: Mapping[str, str] = field(default_factory=dict)  # the product's other options, with what replaces them
@@ -60,15 +62,18 @@ class Profile:
         env = tuple(dict.fromkeys((*setting.env[:2], *names, *setting.env[2:])))
         options = {} if self.options is None else {option_name(name, self.options): name for name in names}
         readers = {variable: read for variable, read in names.items() if read is not None}
-        of_options = {option: readers[variable] for option, variable in options.items() if variable in readers}
+        read = readers.keys() - self.as_written
+        of_options = {option: readers[variable] for option, variable in options.items() if variable in read}
         is_lenient = self.lenient and setting.type in (int, float)
+        own = () if names and not setting.of_profiles else env[1:2]  # the product has that name too
         return replace(
             setting,
             env=env,
             flags=tuple(dict.fromkeys((*setting.flags, *options))),
             reads={**setting.reads, **readers, **of_options},
             switches=frozenset(option for option, variable in options.items() if variable in self.switches),
-            lenient=frozenset(env[1:] if is_lenient else ()),
+            repeated=frozenset(option for option, variable in options.items() if variable in self.repeated),
+            lenient=frozenset((*own, *names) if is_lenient else ()),
         )
 
 

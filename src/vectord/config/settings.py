@@ -39,6 +39,7 @@ class Setting(Declaration):
     env: tuple[str, ...]  # variables, the one that wins first
     reads: Mapping[str, ValueReader]  # by variable and by option
     switches: frozenset[str] = frozenset()  # options that need no value although the setting is not a boolean
+    repeated: frozenset[str] = frozenset()  # options with a value for each model
     lenient: frozenset[str] = frozenset()  # variables whose bad value is logged and skipped
     type: type | Any  # bool, int, float, str, or tuple for a list of str
     optional: bool  # None is a value

@@ -218,11 +218,13 @@ def _read_command_line(line: CommandLine, profile: Profile, profiles: Profiles, 
             raise ConfigError(f"{name} (command line): not an option here{_elsewhere(name, profiles)}")
         setting, origin, texts = by_flag[flag], Origin("command line", name), given
         if flag in setting.reads:
-            text = ";".join(dict.fromkeys(given))  # an option of one value for each model may be repeated
+            text = ";".join(given) if flag in setting.repeated else given[-1]
             read = setting.reads[flag](text)
             if read is None and flag in setting.switches:  # the position of a switch that sets nothing
                 continue
-            texts = [text if read is None else read]
+            if read is None:
+                raise ConfigError(f"{origin}: expected {setting.expected}, got {quoted(text)}")
+            texts = [read]
         if setting.type is tuple:
             before, origin = layer.get(setting.name, ([], origin))
             assert isinstance(before, list)
