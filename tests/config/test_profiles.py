@@ -261,9 +261,10 @@ def test_its_option_means_the_same(tmp_path: Path, profile: str) -> None:
 @pytest.mark.parametrize("profile", [profile for profile in MEANT if profile != "default"])
 def test_a_products_name_counts_under_its_profile_only(tmp_path: Path, profile: str) -> None:
     """Elsewhere it is another program's: a variable is logged with the profiles, an option is refused with them."""
+    key = {"API_KEY": "hush"}  # without a key of its own, the server refuses that of a product
     for name, text, effect in MEANT[profile]:
-        loaded = load((), {name: text}, tmp_path)
-        assert loaded.config == Config(), name
+        loaded = load((), {name: text, **key}, tmp_path)
+        assert loaded.config == load((), key, tmp_path).config, name
         if any(value is not None for value in effect.values()):
             (note,) = loaded.notes
             assert f"{name} (" in note, name
@@ -279,6 +280,23 @@ def test_a_prefixed_name_of_a_profile_is_refused_elsewhere(tmp_path: Path) -> No
     """With the profile."""
     line = refused((), {"VECTORD_MAX_RERANK_PASSAGES": "8"}, tmp_path)
     assert line.endswith("it counts under the profile smart-embedder only")
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"), [("API_TOKEN", "smart-embedder"), ("VLLM_API_KEY", "vllm"), ("INFINITY_API_KEY", "infinity")]
+)
+def test_a_key_of_another_profile_is_refused(tmp_path: Path, name: str, profile: str) -> None:
+    """Unless clients need another key: the server would be open to everyone."""
+    assert refused((), {name: "hush", "ADMIN_KEY": "other"}, tmp_path) == (
+        f"{name} does not protect this server; it counts under the profile {profile} only; set VECTORD_API_KEY "
+        f"(or --api-key) or --profile, or unset {name}"
+    )
+    (tmp_path / ".env").write_text(f"{name}=hush")
+    assert name in refused((), NOTHING, tmp_path)
+    assert load(["--api-keys-file", "keys.toml"], NOTHING, tmp_path).notes == (
+        f"set, but read under other profiles only: {name} ({profile})",
+    )
+    assert load(["--profile", profile], NOTHING, tmp_path).config.server.demands_key
 
 
 def test_a_machine_name_is_no_note(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
-    notes += _unused(unused, profile, profiles, (environ, dotenv))
+    notes += _unused(unused, profile, profiles, (environ, dotenv), is_open=not config.server.demands_key)
     if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, dotenv)):
         notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
@@ -136,10 +136,21 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     return Loaded(config=config, origins=origins, profile=profile.name, settings=known, notes=tuple(notes))
 
 
+_CLIENT_KEYS = ("api_key", "api_token")  # as in ServerConfig.accepted_keys
+
+
 def _unused(
-    options: Sequence[str], profile: Profile, profiles: Profiles, sources: Sequence[Mapping[str, str]]
+    options: Sequence[str],
+    profile: Profile,
+    profiles: Profiles,
+    sources: Sequence[Mapping[str, str]],
+    *,
+    is_open: bool,
 ) -> Iterator[str]:
-    """Notes that name the options and variables without effect under this profile."""
+    """Notes that name the options and variables without effect under this profile.
+
+    is_open: clients need no key. Raises ConfigError if a variable would demand one under another profile.
+    """
     unused = [*options]
     for names in sources:
         for variable in profile.without_effect:
@@ -151,8 +162,15 @@ def _unused(
     ours = {*profile.without_effect, *(name for setting in profile.settings for name in setting.env)}
     elsewhere: dict[str, list[str]] = {}
     for other in (make_profile(name, profiles) for name in profiles):
-        texts = (name for setting in other.settings for names in sources for name, _ in _texts(setting, names))
-        for name in dict.fromkeys(name for name in texts if name not in ours):
+        found = {name: one for one in other.settings for names in sources for name, _ in _texts(one, names)}
+        for name, setting in found.items():
+            if name in ours:
+                continue
+            if is_open and setting.name in _CLIENT_KEYS:
+                raise ConfigError(
+                    f"{name} does not protect this server{_elsewhere(name, profiles)}; set VECTORD_API_KEY "
+                    f"(or --api-key) or --profile, or unset {name}"
+                )
             elsewhere.setdefault(name, []).append(other.name)
     if elsewhere:
         listed = ", ".join(f"{name} ({', '.join(names)})" for name, names in elsewhere.items())
