@@ -158,6 +158,7 @@ class SettingOption(click.Option):
         group: str,
         record: tuple[str, str] | None = None,
         may_stand_alone: bool = False,
+        names_models: bool = False,
         choices: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
@@ -167,6 +168,8 @@ class SettingOption(click.Option):
                 texts = value if isinstance(value, tuple) else (value,)
                 joint = "=" if flag.startswith("--") else ""
                 line.words += [flag if self.is_flag else f"{flag}{joint}{text}" for text in texts]
+                if names_models:
+                    line.model_options.append(flag)
                 if read is None:
                     line.options[flag] = [*texts]
                 else:
@@ -265,6 +268,7 @@ def _options(profiles: Profiles) -> Iterator[SettingOption]:
             flag,
             is_switch=setting.type is bool or flag in setting.switches,
             group=groups[setting.name],
+            names_models=setting.name == "models",
             record=_help_record(setting) if flag == setting.flags[0] else None,
             choices=("true", "false") if setting.type is bool else setting.choices,
         )

@@ -55,9 +55,16 @@ class CommandLine:
 
     models: list[str] = field(default_factory=list)  # the words that are no options
     options: dict[str, list[str]] = field(default_factory=dict)  # each with its values, in the order of the first use
+    model_options: list[str] = field(default_factory=list)  # those of the options that name models, as --models
     config: str | None = None
     profile: str | None = None
     words: list[str] = field(default_factory=list)  # the same command line, for another process
+
+    @property
+    def named_models(self) -> list[str]:
+        """The models of the words and of the options."""
+        texts = [text for flag in self.model_options for text in self.options[flag]]
+        return [*self.models, *filter(None, (item.strip() for text in texts for item in re.split("[,;]", text)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[s
             "set another address",
         ),
         (["ps", "bge-m3"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
+        (["ps", "--models", "a,b"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
         (["stop"], "name the models to unload; vectord ps lists them"),
         (["stop", "a", "--url", "nonsense"], "--url: expected http://HOST:PORT or https://HOST:PORT"),
     ],

@@ -43,9 +43,13 @@ def test_anything_but_a_model_in_the_cache_is_refused(
 
 
 def test_show_prints_the_facts_of_a_model(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word or an option names it."""
     assert run(["show", "some/model"]) == 0
     facts = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert facts["folder"].strip() == str(cache / "models--some--model" / "snapshots" / ("a" * 40))
+    for words in (["--model", "some/model"], ["--profile", "tei", "--model-id", "some/model"]):
+        assert run(["show", *words]) == 0
+        assert dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()) == facts
     assert run(["show", "bge-m3"]) == 1
     assert "is not on this machine" in capsys.readouterr().out
 

@@ -98,9 +98,9 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
             raise ConfigError("--token: belongs to --url")
         require_url()
         return None
-    if line.options:
+    if line.options.keys() - line.model_options:
         raise ConfigError("--url: the server has its own settings; leave out the other options")
-    return [name.removesuffix(":latest") for name in line.models]
+    return [name.removesuffix(":latest") for name in line.named_models]
 
 
 def answers_about(

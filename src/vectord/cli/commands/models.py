@@ -91,7 +91,7 @@ list_command = command_with_settings(help=HELP, short_help="The same as models, 
 )
 @pass_command_line
 def show_command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
-    if not line.models:
+    if not line.named_models:
         raise ConfigError("name a model; vectord list has them")
     names = names_for_server(line, url, token)
     if names is not None:
@@ -126,7 +126,7 @@ def _list_here(line: CommandLine, *, show_all: bool, as_json: bool) -> int:
     export_hub(config, os.environ)
     served = {one.name or one.model: one for one in requested_models(config)}
     rows = [_row(name, one, config, is_served=True) for name, one in served.items()]
-    if line.models:
+    if line.named_models:
         if as_json:
             print_json(rows)
         elif len(rows) == 1 and rows[0]["problem"]:

@@ -64,7 +64,7 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, show_all: bool, url: str | None, token: str | None, as_json: bool) -> int:
-    if line.models:
+    if line.named_models:
         raise ConfigError("vectord ps takes no MODEL; vectord show prints the facts of one")
     with running_server(line, url, token) as server:
         models = served_models(server)
@@ -75,14 +75,14 @@ def command(line: CommandLine, show_all: bool, url: str | None, token: str | Non
 @command_with_settings(help=STOP_HELP, short_help="Unload models of a running server.", params=[URL, TOKEN, CACERT])
 @pass_command_line
 def stop_command(line: CommandLine, url: str | None, token: str | None) -> int:
-    if not line.models:
+    if not line.named_models:
         raise ConfigError("name the models to unload; vectord ps lists them")
     unloaded = 0
     with running_server(line, url, token) as server:
-        for name, _ in answers_about(server, line.models, "POST", "/unload"):
+        for name, _ in answers_about(server, line.named_models, "POST", "/unload"):
             print_text(f"{name} is unloaded")
             unloaded += 1
-    return 0 if unloaded == len(line.models) else ExitCode.FAILED
+    return 0 if unloaded == len(line.named_models) else ExitCode.FAILED
 
 
 def served_models(server: ProbedServer) -> list[dict[str, Any]]:

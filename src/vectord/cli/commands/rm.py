@@ -45,7 +45,7 @@ Examples:
 @command_with_settings(help=HELP, short_help="Remove models from the cache.", params=[INSTEAD_URL, TOKEN, CACERT, JSON])
 @pass_command_line
 def command(line: CommandLine, url: str | None, token: str | None, as_json: bool) -> int:
-    if not line.models:
+    if not line.named_models:
         raise ConfigError("name a model; vectord list has them")
     names = names_for_server(line, url, token)
     if names is not None:
