@@ -66,6 +66,7 @@ def _build() -> Any:
     loaded = load(CommandLine(), os.environ, Path.cwd(), profiles())
     logs.configure(loaded.config.telemetry)
     loaded.log_notes()
+    loaded.check_keys()
     return compose.build(loaded.config).app
 
 

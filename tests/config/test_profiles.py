@@ -13,6 +13,7 @@ from tests.config.start import NOTHING, load, refused
 from vectord.config import Config
 from vectord.config.profiles import make_profile
 from vectord.config.settings import SETTINGS
+from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
 # From the documentation of the servers, and from sources. `default` has the names of vectord, libraries and standards.
@@ -286,16 +287,19 @@ def test_a_prefixed_name_of_a_profile_is_refused_elsewhere(tmp_path: Path) -> No
     ("name", "profile"), [("API_TOKEN", "smart-embedder"), ("VLLM_API_KEY", "vllm"), ("INFINITY_API_KEY", "infinity")]
 )
 def test_a_key_of_another_profile_is_refused(tmp_path: Path, name: str, profile: str) -> None:
-    """Unless clients need another key: the server would be open to everyone."""
-    assert refused((), {name: "hush", "ADMIN_KEY": "other"}, tmp_path) == (
-        f"{name} does not protect this server; it counts under the profile {profile} only; set VECTORD_API_KEY "
-        f"(or --api-key) or --profile, or unset {name}"
-    )
-    (tmp_path / ".env").write_text(f"{name}=hush")
-    assert name in refused((), NOTHING, tmp_path)
-    assert load(["--api-keys-file", "keys.toml"], NOTHING, tmp_path).notes == (
-        f"set, but read under other profiles only: {name} ({profile})",
-    )
+    """By a server to which clients need no other key: it would be open to everyone. Commands and clients ignore it."""
+    for environ in ({name: "hush", "ADMIN_KEY": "other"}, NOTHING):
+        loaded = load((), environ, tmp_path)
+        with pytest.raises(ConfigError) as refusal:
+            loaded.check_keys()
+        assert refusal.value.message == (
+            f"{name} does not protect this server; it counts under the profile {profile} only; set VECTORD_API_KEY "
+            f"(or --api-key) or --profile, or unset {name}"
+        )
+        (tmp_path / ".env").write_text(f"{name}=hush")
+    keyed = load(["--api-keys-file", "keys.toml"], NOTHING, tmp_path)
+    keyed.check_keys()
+    assert keyed.notes == (f"set, but read under other profiles only: {name} ({profile})",)
     assert load(["--profile", profile], NOTHING, tmp_path).config.server.demands_key
 
 

@@ -76,6 +76,12 @@ class Loaded:
     profile: str
     settings: tuple[Setting, ...]  # that count under the profile
     notes: tuple[str, ...] = ()
+    unused_keys: tuple[str, ...] = ()  # why the variables of keys that no client needs do not protect the server
+
+    def check_keys(self) -> None:
+        """Raise ConfigError if clients need no key although a variable of another profile demands one."""
+        if self.unused_keys and not self.config.server.demands_key:
+            raise ConfigError(self.unused_keys[0])
 
     def log_notes(self) -> None:
         """Also the names that .env sets, and the variables that other programs use too, without the values."""
@@ -131,7 +137,8 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
-    notes += _unused(unused, profile, profiles, (environ, dotenv), is_open=not config.server.demands_key)
+    unused_keys: list[str] = []
+    notes += _unused(unused, profile, profiles, (environ, dotenv), unused_keys)
     if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, dotenv)):
         notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
     shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
@@ -140,7 +147,14 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
             f"other programs use {', '.join(shared)} in .env too, and they apply here; put {PREFIX} in front of those "
             "that are meant for vectord, and set the others elsewhere"
         )
-    return Loaded(config=config, origins=origins, profile=profile.name, settings=known, notes=tuple(notes))
+    return Loaded(
+        config=config,
+        origins=origins,
+        profile=profile.name,
+        settings=known,
+        notes=tuple(notes),
+        unused_keys=tuple(unused_keys),
+    )
 
 
 _CLIENT_KEYS = ("api_key", "api_token")  # as in ServerConfig.accepted_keys
@@ -151,13 +165,9 @@ def _unused(
     profile: Profile,
     profiles: Profiles,
     sources: Sequence[Mapping[str, str]],
-    *,
-    is_open: bool,
+    unused_keys: list[str],
 ) -> Iterator[str]:
-    """Notes that name the options and variables without effect under this profile.
-
-    is_open: clients need no key. Raises ConfigError if a variable would demand one under another profile.
-    """
+    """Notes that name the options and variables without effect under this profile. Appends to `unused_keys`."""
     unused = [*options]
     for names in sources:
         for variable in profile.without_effect:
@@ -173,8 +183,8 @@ def _unused(
         for name, setting in found.items():
             if name in ours:
                 continue
-            if is_open and setting.name in _CLIENT_KEYS:
-                raise ConfigError(
+            if setting.name in _CLIENT_KEYS:
+                unused_keys.append(
                     f"{name} does not protect this server{_elsewhere(name, profiles)}; set VECTORD_API_KEY "
                     f"(or --api-key) or --profile, or unset {name}"
                 )

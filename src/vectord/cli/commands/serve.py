@@ -58,6 +58,7 @@ def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
 
     logs.configure(loaded.config.telemetry)
     loaded.log_notes()
+    loaded.check_keys()
     config = with_front_ends(loaded.config)
     check_threads(config.server.front_ends)
     if config.server.front_ends > 1:
