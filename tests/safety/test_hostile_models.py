@@ -170,10 +170,10 @@ def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_would_run_code_has_no_effect(tmp_path: Path) -> None:
-    """--trust-remote-code, an option of other servers, is logged and has no effect."""
+    """--trust-remote-code, an option of vLLM, is logged under its profile and has no effect."""
     folder = minilm_folder(tmp_path / "model")
     (folder / "modeling_own.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / MARK)!r}).touch()\n")
     change(folder, "config.json", auto_map={"AutoModel": "modeling_own.Model"})
-    with running(tmp_path / "log", str(folder), "--offline", "--trust-remote-code"):
+    with running(tmp_path / "log", str(folder), "--offline", "--profile", "vllm", "--trust-remote-code"):
         pass
     assert not (tmp_path / MARK).exists()
