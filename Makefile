@@ -63,17 +63,17 @@ REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster
 test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS)))
 
-test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) test-clients ## Run the other tests: numbers, clients, browser, Helm, attacks
+test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
 
-test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
+test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart & apart=$$!; \
 	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$apart && exit $$clients
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
 
-test-all: test test-rest test-ray ## Run all tests, also those on Ray clusters
+test-all: test test-rest test-clients test-ray ## Run all tests
 
 test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes minutes; installs Ray once)
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
