@@ -122,8 +122,9 @@ async def test_without_redis_each_process_limits_separately(port: int, caplog: p
         for each in (one, other):
             waits = [await wait_s(each, "a") for _ in range(5)]
             assert [wait > 0 for wait in waits] == [False, False, False, True, True]
-    assert [one.levelno for one in caplog.records if one.name == "vectord.limits"] == [logging.WARNING] * 2  # one each
-    assert "127.0.0.1" not in caplog.text  # a URL may hold a password
+    logged = [one for one in caplog.records if one.name == "vectord.limits"]
+    assert [one.levelno for one in logged] == [logging.WARNING] * 2  # one each
+    assert not any("127.0.0.1" in one.getMessage() for one in logged)  # a URL may hold a password
 
 
 async def test_redis_is_used_again_after_an_outage(
@@ -137,7 +138,7 @@ async def test_redis_is_used_again_after_an_outage(
             for each in (one, other, one):
                 assert await wait_s(each, "a") == 0
             assert await wait_s(other, "a") > 0
-    assert len(caplog.records) == 2
+    assert len([one for one in caplog.records if one.name.startswith("vectord")]) == 2
 
 
 async def test_a_hanging_redis_delays_one_request(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
