@@ -30,6 +30,14 @@ def test_an_amount_above_the_limit_is_held_alone() -> None:
     assert not budget.hold(0)
 
 
+def test_the_amount_that_reaches_the_limit_may_exceed_it() -> None:
+    """Where that is permitted; nothing fits after it."""
+    budget = Budget(LIMIT, overshoots=True)
+    assert budget.hold(LIMIT - 1)
+    assert budget.hold(LIMIT)
+    assert not budget.hold(1)
+
+
 def test_what_exists_already_is_held_beyond_the_limit() -> None:
     """Nothing else fits until it is released."""
     budget = Budget(LIMIT)

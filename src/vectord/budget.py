@@ -12,18 +12,20 @@ import threading
 class Budget:
     """Amounts held together, at most `limit`. A larger amount fits if nothing else is held.
 
-    `hold` may be called on any thread, everything else on the event loop.
+    overshoots: the amount that reaches the limit may exceed it, so a large one waits no longer than others.
+    `wait` needs the event loop, as does `release` while something waits; all else may be called on any thread.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, overshoots: bool = False) -> None:
         self.limit = limit
         self.held = 0
+        self._overshoots = overshoots
         self._lock = threading.Lock()
         self._released = asyncio.Event()
         self._turns = asyncio.Lock()  # of those that wait
 
     def fits(self, amount: int) -> bool:
-        return not self.held or self.held + amount <= self.limit
+        return not self.held or (self.held < self.limit if self._overshoots else self.held + amount <= self.limit)
 
     def hold(self, amount: int) -> bool:
         """Whether the amount fits; if so, it is held until `release`."""

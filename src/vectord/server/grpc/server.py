@@ -23,7 +23,7 @@ from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
 from vectord.products.common.models import ready_models
-from vectord.server.grpc.services import MAX_MESSAGE_BYTES, Services
+from vectord.server.grpc.services import MAX_MESSAGE_BYTES, MESSAGE_TOO_SLOW, Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.connection_limits import grpc_limit
 from vectord.server.http.listener import Certificate, certificate_of
@@ -168,7 +168,7 @@ class HealthService(grpc.GenericRpcHandler):  # type: ignore[misc] # without typ
             async with asyncio.timeout(HEALTH_MESSAGE_S):
                 request = await anext(messages, health_pb2.HealthCheckRequest())
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The message took too long to arrive.")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, MESSAGE_TOO_SLOW)
         if not watches and request.service not in ("", *SERVICES):
             await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
         reported = None

@@ -118,7 +118,7 @@ class Services:
         self._pipeline = pipeline
         self._limit_bytes = config.payload_limit
         self._in_progress = Budget(MAX_MESSAGES * min(config.payload_limit, MAX_MESSAGE_BYTES))
-        self._unread = Budget(UNREAD_BYTES)
+        self._unread = Budget(UNREAD_BYTES, overshoots=True)
         self._handlers = {method.path: self._handler(method) for method in METHODS}
         self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(self._answering(RERANK_STREAM, self._rank))
 
@@ -192,9 +192,8 @@ class Services:
         async def write(message: ParsedMessage, result: Any) -> bytes:
             unread_bytes = _large_bytes(result)
             if unread_bytes:
-                if not self._unread.hold(1):  # the response that fills the room may exceed it
+                if not self._unread.hold(unread_bytes):
                     raise Overloaded(TOO_MUCH_UNREAD, retry_after_s=5.0)
-                self._unread.add(unread_bytes - 1)
                 call.context.add_done_callback(lambda _: self._unread.release(unread_bytes))
             await call.context.send_initial_metadata(_initial_metadata(result, call.record))
             return await self._rendered(message, result)
@@ -207,8 +206,7 @@ class Services:
             message, result = answered
             unread_bytes = _large_bytes(result)
             if unread_bytes:
-                await self._unread.wait(1)
-                self._unread.add(unread_bytes - 1)
+                await self._unread.wait(unread_bytes)
             try:
                 await call.context.write(await self._rendered(message, result))
             finally:

@@ -29,7 +29,7 @@ class WriteBackpressure:
     """budget: bytes of the responses that are rendered or unread."""
 
     def __init__(self, body_limit_bytes: int) -> None:
-        self.budget = Budget(max(MAX_BODIES * body_limit_bytes, MIN_ROOM_BYTES))
+        self.budget = Budget(max(MAX_BODIES * body_limit_bytes, MIN_ROOM_BYTES), overshoots=True)
         self._waiting = Budget(
             self.budget.limit // 2
         )  # of text; the arrays that it is rendered from are a third of that
@@ -37,13 +37,9 @@ class WriteBackpressure:
 
     @asynccontextmanager
     async def room(self, n_bytes: int) -> AsyncIterator[None]:
-        """Reserves room for a response of about `n_bytes` while it is rendered. Raises Overloaded if there is none.
-
-        The response that fills the room may exceed it: one that needs half of it would otherwise wait for ever.
-        """
-        if not self.budget.hold(1):
+        """Reserves room for a response of about `n_bytes` while it is rendered. Raises Overloaded if there is none."""
+        if not self.budget.hold(n_bytes):
             await self._wait(n_bytes)
-        self.budget.add(n_bytes - 1)
         try:
             yield
         finally:
@@ -60,7 +56,7 @@ class WriteBackpressure:
             raise Overloaded(NO_ROOM, retry_after_s=RETRY_S)
         try:
             async with asyncio.timeout(WAIT_S):
-                await self.budget.wait(1)
+                await self.budget.wait(n_bytes)
         except TimeoutError:
             raise Overloaded(NO_ROOM, retry_after_s=RETRY_S) from None
         finally:
