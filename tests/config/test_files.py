@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tests.config.start import NOTHING, load, refused
 
-from vectord.config import DEFAULT_MODEL, Config, sources
+from vectord.config import DEFAULT_MODEL, sources
 from vectord.config.sources import Loaded
 from vectord.products import ORDER
 from vectord.products.common.profiles import profiles
@@ -153,57 +152,9 @@ def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dty
     assert load(["--profile", name], NOTHING, tmp_path).config.device.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "effect"),
-    [
-        ("OLLAMA_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
-        ("OLLAMA_HOST", "0.0.0.0:9000", {"host": "0.0.0.0", "port": 9000}),
-        ("OLLAMA_HOST", ":9000", {"host": "0.0.0.0", "port": 9000}),
-        ("OLLAMA_HOST", "::1", {"host": "::1"}),
-        ("OLLAMA_HOST", ' "0.0.0.0:9000" \n', {"host": "0.0.0.0", "port": 9000}),
-        ("OLLAMA_NUM_PARALLEL", "'4'", {"max_running_requests": 4}),
-        ("OLLAMA_HOST", "[::1]:9000", {"host": "::1", "port": 9000}),
-        ("OLLAMA_HOST", "http://127.0.0.1", {"host": "127.0.0.1", "port": 80}),
-        ("OLLAMA_KEEP_ALIVE", "1h30m", {"model_idle_s": 5400.0}),
-        ("OLLAMA_KEEP_ALIVE", "300", {"model_idle_s": 300.0}),
-        ("OLLAMA_KEEP_ALIVE", "-1", {"model_idle_s": 0.0}),
-        ("OLLAMA_KEEP_ALIVE", "0", {"model_idle_s": 1.0}),
-        ("OLLAMA_MAX_QUEUE", "64", {"max_concurrent_requests": 64}),
-        ("OLLAMA_NUM_PARALLEL", "4", {"max_running_requests": 4}),
-        ("OLLAMA_NUM_PARALLEL", "0", {}),
-        ("OLLAMA_CONTEXT_LENGTH", "16384", {"max_length": 16384}),
-    ],
-)
-def test_the_variables_of_ollama_count_under_its_profile(
-    tmp_path: Path, variable: str, text: str, effect: dict[str, object]
-) -> None:
-    """Elsewhere they have no effect, since OLLAMA_HOST also sets a client's server. vectord's own names win."""
-    plain = load(["--profile", "ollama"], NOTHING, tmp_path).config
-    loaded = load(["--profile", "ollama"], {variable: text}, tmp_path)
-    assert settings_of(loaded.config) == settings_of(plain) | effect
-    assert loaded.notes == ()
-    assert all(variable in note for note in load((), {variable: text}, tmp_path).notes)
-    assert load(
-        ["--profile", "ollama"], {"OLLAMA_HOST": "0.0.0.0", "HOST": "127.0.0.1"}, tmp_path
-    ).config.server.host == ("127.0.0.1")
-
-
-def test_the_origins_of_ollama_are_added_to_its_own(tmp_path: Path) -> None:
-    """As OLLAMA_ORIGINS does there."""
-    own = load(["--profile", "ollama"], NOTHING, tmp_path).config.server.cors_allow_origin
-    both = load(["--profile", "ollama"], {"OLLAMA_ORIGINS": "https://a.test,https://b.test"}, tmp_path).config.server
-    assert both.cors_allow_origin == (*own, "https://a.test", "https://b.test")
-
-
-def test_a_bad_value_of_a_profiles_variable_names_it(tmp_path: Path) -> None:
-    """In one line, as other variables."""
-    assert "OLLAMA_KEEP_ALIVE (environment)" in refused(
-        ["--profile", "ollama"], {"OLLAMA_KEEP_ALIVE": "soon"}, tmp_path
-    )
-
-
-def settings_of(config: Config) -> dict[str, object]:
-    return {name: value for section in asdict(config).values() for name, value in section.items()}
+def test_a_name_of_vectord_wins_over_the_product_s(tmp_path: Path) -> None:
+    loaded = load(["--profile", "ollama"], {"OLLAMA_HOST": "0.0.0.0", "HOST": "127.0.0.1"}, tmp_path)
+    assert loaded.config.server.host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
