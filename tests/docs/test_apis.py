@@ -13,6 +13,7 @@ import httpx
 import pytest
 from docs.apis import CLIENTS, OWN, apis, product
 from docs.shapes import rows
+from tests.dialects import all_dialects
 from tests.products.results import fits
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.server.fakes import FakeEngine
@@ -21,7 +22,7 @@ from tests.server.live import Reply
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.products import ORDER
-from vectord.products.common.dialect import Dialect, Route, all_dialects, load_dialects
+from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.dialects import all_dialects
 from tests.products.results import incoming, model_info
 
 from vectord.errors import (
@@ -23,7 +24,7 @@ from vectord.errors import (
     Unavailable,
     VectordError,
 )
-from vectord.products.common.dialect import Call, Incoming, Route, all_dialects
+from vectord.products.common.dialect import Call, Incoming, Route
 from vectord.products.common.errors import Statuses, render_any
 
 DIALECTS = all_dialects()

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import inspect
+from tests.dialects import all_dialects
 from tests.products.results import incoming, keys_of, model_info, rerank_result, route_of
 from tests.server.fakes import FakeEngine
 
 from vectord.errors import InvalidField, VectordError
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Route, all_dialects, load_dialects
+from vectord.products.common.dialect import Route, load_dialects
 from vectord.products.common.fields import RefusedField, refusals_of
 from vectord.schema import ClassifyRequest, EmbedRequest, ModelInfo, RerankRequest
 from vectord.server.http.app import build_table

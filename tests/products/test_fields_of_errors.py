@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.dialects import all_dialects
 from tests.engine.fakes import CLASSIFIER, M3, FakeBackend, backend_for
 from tests.text.makers import make_encoder, wordpiece
 
@@ -21,7 +22,7 @@ from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import ModelNotFound, VectordError
-from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, all_dialects
+from vectord.products.common.dialect import Dialect, Guards, Incoming, Route
 from vectord.schema import Caller
 from vectord.text.sequence import Encoder
 

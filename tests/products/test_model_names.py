@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.dialects import all_dialects
 from tests.engine.fakes import FakeBackend, source
 from tests.products.results import incoming, keys_of, model_info
 from tests.server.asgi import call
@@ -16,7 +17,7 @@ from tests.server.asgi import call
 from vectord.config import ServerConfig
 from vectord.engine.engine import Engine
 from vectord.errors import InvalidField
-from vectord.products.common.dialect import Dialect, Guards, Route, all_dialects
+from vectord.products.common.dialect import Dialect, Guards, Route
 from vectord.schema import MultiRequest
 from vectord.server.http.app import create_app
 

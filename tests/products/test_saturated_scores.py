@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.dialects import all_dialects
 from tests.products.results import classify_result, incoming, rerank_result
 
-from vectord.products.common.dialect import Route, all_dialects
+from vectord.products.common.dialect import Route
 from vectord.schema import ClassifyRequest, RerankRequest
 
 LOGITS = np.array([29, 41, 33, 36], np.float32)  # a sigmoid in float32 is 1 for all of them

@@ -24,6 +24,7 @@ from tests.checkpoints.folders import write_sentence_model, write_tokenizer
 from tests.checkpoints.gguf.gguf_files import LEAST, bert_bytes
 from tests.checkpoints.reading import spec_of
 from tests.config.start import load
+from tests.dialects import all_dialects
 from tests.products.results import model_info
 from tests.products.test_errors import MARK, PARSES, bodies
 from tests.server.fakes import FakeEngine
@@ -37,7 +38,7 @@ from vectord.checkpoints.gguf.model import read_model
 from vectord.checkpoints.gguf.tokenizer import tokenizer_json
 from vectord.checkpoints.vocabulary import find_ids, vocab_txt_json
 from vectord.errors import VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, all_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route
 from vectord.schema import EmbedRequest, TextOptions
 from vectord.server.admission.gate import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys

@@ -43,7 +43,7 @@ def setting(default: Any, meaning: str, **declared: Any) -> Any:
 
 
 def profile_setting(default: Any, meaning: str, **declared: Any) -> Any:
-    """A setting that counts under some profiles only: those whose `[settings]` names it."""
+    """A setting that counts under some profiles only: those whose `[names]` has it."""
     return setting(default, meaning, of_profiles=True, **declared)
 
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from tests.dialects import all_dialects
 from tests.products.results import embed_result, incoming, model_list
 
 from vectord import products
 from vectord.errors import ConfigError, InvalidField, MissingField, ModelNotFound
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, all_dialects, load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, load_dialects
 from vectord.products.common.fields import no_effect
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelList, Result
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from tests.dialects import all_dialects
 from tests.products.results import model_info, model_list
 
 from vectord.errors import Forbidden
-from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route, all_dialects
+from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route
 from vectord.products.common.models import ListedModels, listed_models, model_item, ready_models
 from vectord.products.common.vectors import dump_json
 from vectord.schema import ListModels

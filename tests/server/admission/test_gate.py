@@ -7,6 +7,7 @@ import time
 from importlib.resources import files
 
 import pytest
+from tests.dialects import all_dialects
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import ask, live, post
@@ -14,7 +15,6 @@ from tests.server.live import ask, live, post
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import all_dialects
 from vectord.server.admission.gate import (
     ENVOY_TIMEOUT_MS,
     MAX_HOPS,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from tests.dialects import all_dialects
 from tests.engine.fakes import ByteEncoder, FakeBackend, source, spec
 from tests.server.asgi import call
 
@@ -16,7 +17,6 @@ from vectord.config import ServerConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import ModelUnavailable
-from vectord.products.common.dialect import all_dialects
 from vectord.server.http.app import create_app
 
 REASON = "no such folder"

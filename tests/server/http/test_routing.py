@@ -13,10 +13,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.dialects import all_dialects
 from tests.server.fakes import dialect, route
 
 from vectord.errors import InvalidField, MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect, Incoming, Rendered, all_dialects
+from vectord.products.common.dialect import Dialect, Incoming, Rendered
 from vectord.products.common.errors import render_any
 from vectord.products.common.fields import no_effect
 from vectord.schema import Operation

@@ -6,9 +6,10 @@ from copy import deepcopy
 from typing import Any
 
 import orjson
+from tests.dialects import all_dialects
 from tests.server.fakes import FakeEngine
 
-from vectord.products.common.dialect import Incoming, all_dialects
+from vectord.products.common.dialect import Incoming
 from vectord.schema import EmbedRequest, RerankRequest
 from vectord.server.http.app import build_table
 from vectord.server.pages.examples import examples

@@ -346,9 +346,3 @@ def load_dialects(names: Sequence[str]) -> list[Dialect]:
 
 def find_dialect(dialects: Iterable[Dialect], name: str | None) -> Dialect | None:
     return next((dialect for dialect in dialects if dialect.name == name), None)
-
-
-@cache
-def all_dialects() -> tuple[Dialect, ...]:
-    """The dialect of every product, enabled or not, sorted by name."""
-    return tuple(load_dialects(sorted(ORDER)))
