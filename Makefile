@@ -54,14 +54,14 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 
 # What `make test` leaves to `make test-rest`: tests with other environments, programs, clients, attacks or reference
 # libraries, and those that take longest.
-REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs examples \
-  reference safety server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
+REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs reference \
+  safety server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
   checkpoints/test_fuzz_folders.py engine/cache/test_redis_store.py products/test_errors.py products/test_real_models.py \
   products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
   tools/doctor/test_references.py)
 
 test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
-	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS)))
+	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) tests/examples))
 
 test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
@@ -69,6 +69,7 @@ test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart & apart=$$!; \
 	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$apart && exit $$clients
+	@.venv-dev/bin/python -m pytest tests/examples
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
