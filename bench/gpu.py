@@ -23,7 +23,8 @@ from bench.machine import conditions
 from bench.report import Report, show
 
 SMALL, MULTI, LARGE = ("bge-base", "minilm"), "bge-m3", ("bge-large", "qwen3-embedding-0.6b")
-MODELS = (*SMALL, MULTI, *LARGE)
+BIASED = "mpnet-base"
+MODELS = (*SMALL, BIASED, MULTI, *LARGE)
 LEAST_S = 5.0  # with less time left no section starts
 
 
@@ -60,6 +61,7 @@ def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[st
     for name in SMALL:
         yield f"{name} in process", section("gpu_forward", name)
         yield f"{name} over HTTP", section("gpu_http", name)
+    yield f"{BIASED} in process", section("gpu_forward", BIASED)
     yield f"{MULTI} in process", section("gpu_forward", MULTI)
     for peer, *models in (("sentence-transformers", *SMALL), ("FlagEmbedding", MULTI)):
         yield peer, section("gpu_peers", *models, words=[peer], python=peer_python)

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import random_models
 from bench.ceiling import Products
 from bench.gpu_options import read_options
-from bench.random_models import BERT, QWEN3, XLM_ROBERTA, Config
+from bench.random_models import BERT, MPNET, QWEN3, XLM_ROBERTA, Config
 
 LENGTHS = (512, 50, 16, 8192)  # the most important first
 QUERY_TOKENS = 12
@@ -83,6 +83,7 @@ SHAPES = {
     for shape in (
         Shape("minilm", _bert(384, 6, 12), random_models.bert),
         Shape("bge-base", _bert(768, 12, 12), random_models.bert),
+        Shape("mpnet-base", MPNET, random_models.mpnet),
         Shape("bge-large", _bert(1024, 24, 16), random_models.bert),
         Shape("bge-m3", XLM_ROBERTA, random_models.bge_m3, longest=8192),
         Shape("qwen3-embedding-0.6b", QWEN3, random_models.qwen3, longest=8192, specials=1),

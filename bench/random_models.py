@@ -7,6 +7,7 @@ tokenizers have invented words, as many as the models have.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,17 +29,19 @@ def bert(folder: Path, config: Config) -> Path:
     if _exists(folder):
         return folder
     save_file(dict(_encoder("", config)), folder / "model.safetensors")
-    _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
-    _write_modules(folder, config["hidden_size"], config["max_position_embeddings"])
-    words = [*BERT_SPECIALS, *(f"w{i}" for i in range(config["vocab_size"] - len(BERT_SPECIALS)))]
-    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(BERT_SPECIALS)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    _write_tokenizer(folder, tokenizer, config["max_position_embeddings"], BERT_SPECIALS)
-    return _finished(folder)
+    return _finish_bert(folder, config, "BertModel")
+
+
+def mpnet(folder: Path, config: Config) -> Path:
+    """The same with MPNet's relative bias, as all-mpnet-base-v2."""
+    if _exists(folder):
+        return folder
+    tensors = {_MPNET_NAMES.sub(lambda found: _MPNET[found[0]], name): each for name, each in _encoder("", config)}
+    del tensors["embeddings.token_type_embeddings.weight"]
+    buckets, heads = config["relative_attention_num_buckets"], config["num_attention_heads"]
+    tensors["encoder.relative_attention_bias.weight"] = _normal(buckets, heads)
+    save_file(tensors, folder / "model.safetensors")
+    return _finish_bert(folder, config, "MPNetModel")
 
 
 def bge_m3(folder: Path, config: Config | None = None) -> Path:
@@ -173,6 +176,21 @@ BERT: Config = {
     "position_embedding_type": "absolute",
 }
 
+MPNET: Config = {
+    "model_type": "mpnet",
+    "vocab_size": 30_527,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+    "relative_attention_num_buckets": 32,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "pad_token_id": 1,
+}
+
 XLM_ROBERTA: Config = {
     "model_type": "xlm-roberta",
     "vocab_size": 250_002,
@@ -260,6 +278,31 @@ def _norm(name: str, width: int) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape) * 0.02
+
+
+_MPNET = {
+    "self.query": "attn.q",
+    "self.key": "attn.k",
+    "self.value": "attn.v",
+    "attention.output.dense": "attention.attn.o",
+    "attention.output.LayerNorm": "attention.LayerNorm",
+}
+_MPNET_NAMES = re.compile("|".join(map(re.escape, _MPNET)))
+
+
+def _finish_bert(folder: Path, config: Config, body: str) -> Path:
+    longest = min(512, config["max_position_embeddings"])
+    _write_json(folder / "config.json", {**config, "architectures": [body]})
+    _write_modules(folder, config["hidden_size"], longest)
+    words = [*BERT_SPECIALS, *(f"w{i}" for i in range(config["vocab_size"] - len(BERT_SPECIALS)))]
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(BERT_SPECIALS)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    _write_tokenizer(folder, tokenizer, longest, BERT_SPECIALS)
+    return _finished(folder)
 
 
 def _write_body(folder: Path, tensors: Mapping[str, torch.Tensor], config: Config, pooling: str) -> None:
