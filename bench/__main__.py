@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import (
     bulk,
+    chart,
     console,
     fairness,
     families,
@@ -30,7 +31,7 @@ from bench.child import REPOSITORY
 from bench.corpus import digest_of, make_corpus
 from bench.machine import conditions
 from bench.precision_texts import precision_texts
-from bench.report import Report, Row, show
+from bench.report import Report, Row, plain, show
 from bench.soak import soak
 from bench.soak_texts import make_long_pool, make_pool
 from bench.subject import Subject, make_subject
@@ -105,6 +106,10 @@ def main() -> None:
     if options.measure == "peers":
         _peers(options, machine)
         return
+    _vectord(options, machine)
+
+
+def _vectord(options: argparse.Namespace, machine: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
         subject = make_subject(options.command, options.backend, options.dtype, Path(folder))
         rows, rounds = _measure(options, subject)
@@ -115,7 +120,10 @@ def main() -> None:
     }
     if options.measure not in ("soak", "overload", "fairness", "console", "scaling"):
         about["figures"] = f"the best of {options.rounds} rounds"
-    show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
+    report = Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds)
+    show(report, options.json)
+    if options.measure == "bench":
+        chart.keep("bench", plain(report))
 
 
 def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
@@ -138,6 +146,7 @@ def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
         title="vectord peers", conditions=machine | about, rows=peers.rows(found), rounds=peers.rounds_of(found)
     )
     show(report, options.json)
+    chart.keep("peers", plain(report))
 
 
 def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:

@@ -65,22 +65,22 @@ def at_most(figure: float, target: float, unit: str) -> dict[str, Any]:
 
 def show(report: Report, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(_plain(report), indent=1))
+        print(json.dumps(plain(report), indent=1))
     else:
         _print_table(report)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """`value` in JSON's types. A Round's latencies become percentiles."""
     if isinstance(value, Round):
         figures = {name: getattr(value, name) for name in ("requests", "texts", "tokens", "elapsed_s", "client_us")}
         return figures | {f"p{percent}_ms": value.percentile_ms(percent) for percent in (50, 90, 99, 100)}
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

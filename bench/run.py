@@ -18,7 +18,10 @@ from bench.startup import Start, measure_starts
 from bench.subject import Subject
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 
-GRID = [(connections, texts) for texts in (1, 16) for connections in (32, 8, 1)]
+GRID = [
+    *((connections, 1) for connections in (64, 32, 16, 8, 4, 2, 1)),
+    *((connections, 16) for connections in (32, 8, 1)),
+]
 SHARES = {(32, 1): 0.95, (8, 1): 0.85}  # of the rate in process, by (connections, texts)
 ALONE = (12, 61)  # tokens: a query, and the mean of the corpus
 ALONE_TEXTS = 16  # of each length
