@@ -25,6 +25,7 @@ from bench import (
     run,
     scaling,
     static,
+    systems,
     wire,
 )
 from bench.child import REPOSITORY
@@ -175,6 +176,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "static":
         tables = static.measure(subject, options.models[0], options.rounds, options.texts)
         return static.rows(tables), tables
+    if options.measure == "systems":
+        published = systems.measure(subject, options.models_folder, options.rounds)
+        return systems.rows(published), published
     if options.measure == "scaling":
         scaled = scaling.measure(subject, options.texts)
         return scaling.rows(scaled), {"scaling": [scaled]}
@@ -207,6 +211,7 @@ def _options() -> argparse.Namespace:
             "int8",
             "static",
             "scaling",
+            "systems",
         ),
         help="bench: vectord; peers: vectord next to other servers and libraries; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
@@ -217,7 +222,8 @@ def _options() -> argparse.Namespace:
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; int8: its speed next to the usual dtype; "
         "static: a static model next to MiniLM and model2vec; "
-        "scaling: a model of more cores from parts measured on one, and this machine's figures next to it",
+        "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
+        "systems: the benchmarks that other servers have published",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
@@ -232,7 +238,7 @@ def _options() -> argparse.Namespace:
         "--models-folder",
         type=Path,
         default=REPOSITORY / "models/bench",
-        help="where large writes its random models, once, 5.6 GB (default: %(default)s)",
+        help="where large and systems write random models, once, 5.6 GB (default: %(default)s)",
     )
     parser.add_argument(
         "--models",
