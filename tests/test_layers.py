@@ -32,7 +32,7 @@ BREACHES: Mapping[tuple[str, str], str] = {
     ("products/weaviate.py", "import pyarrow"): "grpc, pyarrow and httpx are each imported in",
     ("compose.py", "import grpc"): "grpc, pyarrow and httpx are each imported in",
     ("client/client.py", "import vectord.schema"): "The client imports nothing of the server",
-    ("compose.py", "import redis"): "throttled is imported by the rate limits",
+    ("compose.py", "import redis"): "redis is imported by the rate limits",
     ("library/embedder.py", "import chromadb"): "Each framework is imported in one file of the library",
     ("compose.py", "import ray"): "ray is imported in one module",
     ("cli/main.py", "import huggingface_hub"): "Model files and tokenizers are read in checkpoints",

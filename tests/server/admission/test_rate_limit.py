@@ -31,8 +31,6 @@ SMART_EMBEDDER, EMBEDDING_SERVER, OPENAI = load_dialects(("smart_embedder", "emb
 @pytest.fixture(autouse=True)
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A manual clock, which advances by a microsecond at each read."""
-    import throttled
-
     now = [1000.0]
 
     def look() -> float:
@@ -42,8 +40,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def passes(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(throttled.utils, "now_mono_f", look)
-
+    monkeypatch.setattr("vectord.server.admission.buckets.monotonic", look)
     return passes
 
 

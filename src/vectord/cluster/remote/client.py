@@ -117,9 +117,6 @@ class RemoteBuckets:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def open(self) -> None:
-        """Does nothing: the engine's process has opened them."""
-
     async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         return cast(Refusal | None, await self._link.call(Refusal | None, "draw", draws))
 

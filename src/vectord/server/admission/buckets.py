@@ -5,20 +5,18 @@ redis_buckets.py has those in Redis, and cluster/remote forwards draws to the pr
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from time import monotonic
+from typing import NamedTuple, Protocol
 
 from vectord.products.common.dialect import Rate
 
-if TYPE_CHECKING:
-    import throttled
-
 MAX_DEBT = 10**15  # the burst of a bucket that may go below zero
 MAX_RATES = 4096  # cached rates
-MAX_BUCKETS = 65_536  # about 300 bytes each; the least recently used are evicted
+MAX_BUCKETS = 65_536  # about 200 bytes each; the least recently used are evicted
 MIN_WAIT_S = 0.001
 
 
@@ -40,10 +38,6 @@ class Refusal(NamedTuple):
 class TokenBuckets(Protocol):
     """Named buckets. Each holds at most `burst` tokens and fills at a constant rate."""
 
-    def open(self) -> None:
-        """Start slow initialization in the background."""
-        ...
-
     async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         """Make the draws in order, up to the first that fails."""
         ...
@@ -62,29 +56,27 @@ def with_debt(rate: Rate) -> Rate:
 
 
 class LocalBuckets:
-    """Token buckets in this process's memory. Event loop only, except for the constructor."""
+    """Token buckets in this process's memory. Event loop only.
+
+    The generic cell rate algorithm: a bucket is the time at which it will be full again. The script of redis_buckets.py
+    has the same arithmetic.
+    """
 
     def __init__(self) -> None:
-        """Takes several tenths of a second, for the import of throttled-py; on any thread."""
-        import throttled  # noqa: PLC0415 - only servers with limits need it
-
-        store = throttled.MemoryStore(options={"MAX_SIZE": MAX_BUCKETS})
-
-        def limiter(rate: Rate) -> throttled.BaseRateLimiter:
-            quota = throttled.per_duration(timedelta(seconds=rate.period_s), limit=rate.amount, burst=rate.burst)
-            return throttled.Throttled(using="gcra", quota=quota, store=store).limiter
-
-        self._limiter = lru_cache(MAX_RATES)(limiter)
+        self._full_s: OrderedDict[str, float] = OrderedDict()  # the least recently used first
 
     def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         """See TokenBuckets.draw."""
         for place, (rate, bucket, amount) in enumerate(draws):
-            limiter = self._limiter(rate)
-            if amount:
-                result = limiter.limit(bucket, amount)
-                wait_s = max(result.state.retry_after, MIN_WAIT_S) if result.limited else 0.0
-            else:
-                wait_s = limiter.peek(bucket).reset_after - (rate.burst - 1) * rate.period_s / rate.amount
+            now_s = monotonic()
+            full_s = max(now_s, self._full_s.get(bucket, now_s))
+            token_s = rate.period_s / rate.amount
+            wait_s = full_s - now_s + (max(amount, 1) - rate.burst) * token_s
             if wait_s > 0:
-                return Refusal(place, wait_s)
+                return Refusal(place, max(wait_s, MIN_WAIT_S))
+            if amount:
+                self._full_s[bucket] = full_s + amount * token_s
+                self._full_s.move_to_end(bucket)
+            if len(self._full_s) > MAX_BUCKETS:
+                self._full_s.popitem(last=False)
         return None

@@ -1,8 +1,8 @@
-"""Token buckets in Redis, shared by all replicas. rate_limit.py imports this module in a thread, because importing
-throttled-py and redis takes several tenths of a second, and calls it on the event loop.
+"""Token buckets in Redis, shared by all replicas. rate_limit.py imports this module if a Redis is configured, and calls
+it on the event loop.
 
-All draws of one request are one call of a Lua script, which contains the two scripts of throttled-py, so that a bucket
-has one definition. The costs of finished responses go with the next call, or alone after SPEND_DELAY_S.
+All draws of one request are one call of a Lua script. The costs of finished responses go with the next call, or alone
+after SPEND_DELAY_S.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from throttled.rate_limiter.gcra import RedisLimitAtomicActionSpec, RedisPeekAtomicActionSpec
 
 from vectord.products.common.dialect import Rate
 from vectord.server.admission.buckets import Draw, Refusal, with_debt
@@ -24,30 +23,23 @@ from vectord.server.admission.buckets import Draw, Refusal, with_debt
 TIMEOUT_S = 0.1  # how long a request waits for Redis
 MAX_CONNECTIONS = 32  # of one process
 SPEND_DELAY_S = 0.005
-PREFIX = "vectord:v1:gcra:"  # of each key in Redis, as throttled-py builds it for key_prefix="vectord"
+PREFIX = "vectord:v1:gcra:"  # of each key in Redis
 
-# Three arguments per bucket: seconds per token, burst, amount. throttled's scripts read KEYS and ARGV, which are
-# parameters of the functions around them.
-SCRIPT = f"""
-local function take(KEYS, ARGV)
-{RedisLimitAtomicActionSpec.SCRIPTS}
-end
-local function look(KEYS, ARGV)
-{RedisPeekAtomicActionSpec.SCRIPTS}
-end
+# Three arguments per bucket: seconds per token, burst, amount. The arithmetic is that of LocalBuckets. Times count from
+# 2025, because Lua writes numbers with 14 digits.
+SCRIPT = """
+local time = redis.call("TIME")
+local now = time[1] - 1735660800 + time[2] / 1000000
 for place, bucket in ipairs(KEYS) do
-    local interval, capacity, amount = unpack(ARGV, 3 * place - 2, 3 * place)
-    local wait = 0
-    if amount == "0" then
-        wait = tonumber(look({{bucket}}, {{interval, capacity}})[3]) - (capacity - 1) * interval
-    else
-        local state = take({{bucket}}, {{interval, capacity, amount}})
-        if state[1] == 1 then
-            wait = math.max(tonumber(state[4]), 0.001)
-        end
-    end
+    local token, burst, amount = unpack(ARGV, 3 * place - 2, 3 * place)
+    local full = math.max(now, tonumber(redis.call("GET", bucket) or now))
+    local wait = full - now + (math.max(amount, 1) - burst) * token
     if wait > 0 then
-        return {{place - 1, tostring(wait)}}
+        return {place - 1, tostring(math.max(wait, 0.001))}
+    end
+    if amount ~= "0" then
+        full = full + amount * token
+        redis.call("SET", bucket, full, "EX", math.ceil(full - now))
     end
 end
 return false

@@ -99,10 +99,8 @@ def create_app(
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
-        async with lifespan(), aclosing(gate.limits):
-            gate.limits.open()
-            async with nullcontext() if runner is None else runner.running():
-                yield
+        async with lifespan(), aclosing(gate.limits), nullcontext() if runner is None else runner.running():
+            yield
 
     answer_batch = None if runner is None else runner.answer
     origins = Origins(config)
