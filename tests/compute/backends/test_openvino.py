@@ -185,11 +185,27 @@ def test_batches_run_before_the_narrow_plan_is_ready(compiler: SlowCompiler) -> 
     early = [dense(backend, batch, 1) for batch in (BATCH, LONE)]
     assert compiler.compiled == [(1, 1, None)]
     compiler.go.set()
-    backend.wait()
+    backend.compile_narrow().result()
     assert compiler.compiled == [(1, 1, None), (2, NARROW_GROUPS, None)]
     for batch, want in zip((BATCH, LONE), early, strict=True):
         np.testing.assert_allclose(dense(backend, batch, 1), want, atol=1e-5)
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("batches", "plans"), [([BATCH, *[LONE] * 100], 1), ([BATCH, BATCH], 2)], ids=["texts one by one", "batches"]
+)
+def test_the_narrow_plan_is_compiled_for_batches(
+    compiler: SlowCompiler, monkeypatch: pytest.MonkeyPatch, batches: list[TokenBatch], plans: int
+) -> None:
+    """Not for texts that come one by one, nor for the few in the self-test: it takes more memory than the model."""
+    monkeypatch.setattr(backend_module, "NARROW_AFTER_TOKENS", 2 * BATCH.texts.ids.size)
+    compiler.go.set()
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    for batch in batches:
+        backend.forward(batch, 0)
+    backend.close()
+    assert len(compiler.compiled) == plans
 
 
 WIDE, NARROW = "wide", "narrow"
@@ -238,7 +254,7 @@ def test_the_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatc
     """All threads for a single text, one stream for all else; a single stream has all threads anyway."""
     compiler = CountingCompiler(spec)
     backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE)
-    backend.wait()
+    backend.compile_narrow().result()
     assert backend.forward(batch, 0).keys() == batch.outputs
     assert compiler.calls == [plan]
     backend.close()
@@ -250,7 +266,7 @@ def test_without_a_narrow_plan_the_wide_one_serves(compiler: SlowCompiler, caplo
     backend = OpenvinoBackend(FACTS, compiler, LONE)
     backend.forward(BATCH, 0)
     compiler.go.set()
-    backend.wait()
+    backend.compile_narrow().result()
     for batch in (BATCH, LONE):
         backend.forward(batch, 1)
     assert "batches run one at a time (RuntimeError: no such instruction)" in caplog.text
@@ -271,10 +287,10 @@ def test_the_exact_plan_is_compiled_once_on_first_use(compiler: SlowCompiler) ->
     compiler.go.set()
     exact = OpenvinoBackend(FACTS, compiler, LONE)
     want = dense(exact, BATCH)
-    exact.wait()
+    exact.compile_narrow().result()
     compiler.precision = "bf16"
     backend = OpenvinoBackend(FACTS, compiler, LONE)
-    backend.wait()
+    backend.compile_narrow().result()
     assert (1, 1, "f32") not in compiler.compiled
     with ThreadPoolExecutor(2) as pool:
         for answers in pool.map(backend.forward_exact, [BATCH] * 2):
@@ -300,7 +316,7 @@ def test_large_models_have_one_plan(
     monkeypatch.setattr(backend_module, "Compiler", make)
     monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", most_bytes)
     backend = load(spec, BackendOptions(dtype="float32", threads=2))
-    backend.wait()
+    backend.compile_narrow().result()
     assert made[0].plans.keys() == plans
     assert backend.facts.streams == (1 if plans == {NARROW} else 2)
     for batch in (LONE, BATCH):
@@ -316,7 +332,7 @@ def test_long_batches_on_all_streams_at_once_are_answered(spec: ModelSpec, monke
     """OpenVINO refuses to free memory while another stream computes: a stream that ends frees none then."""
     monkeypatch.setattr(openvino_plans, "LONG_TOKENS", 0)
     backend = load(spec, BackendOptions(dtype="float32", threads=2, streams=2))
-    backend.wait()
+    backend.compile_narrow().result()
     want = backend.forward(BATCH, 0)["dense"]
 
     def run(stream: int) -> list[Answers]:
@@ -432,7 +448,7 @@ def test_the_real_vectors(
     backend = load(minilm, BackendOptions(dtype=dtype, threads=2))
     want = reference.encode(TEXTS)
     early = dense(backend, batch_of(*texts))
-    backend.wait()
+    backend.compile_narrow().result()
     together = dense(backend, batch_of(*texts), 1)
     alone = np.concatenate([dense(backend, batch_of(text, alone=True)) for text in texts])
     single = np.concatenate([dense(backend, batch_of(text)) for text in texts])
@@ -452,7 +468,7 @@ def test_vectors_in_bfloat16_differ_by_at_most_a_thousandth_between_batches() ->
     passages = (REPOSITORY / "bench/calibration_texts.txt").read_text().splitlines()
     texts = [tokenizer.encode(text).ids for text in passages]
     backend = load(spec, BackendOptions(device="cpu", dtype="bfloat16", threads=2))
-    backend.wait()
+    backend.compile_narrow().result()
 
     def vectors(some: list[list[int]], **options: Any) -> np.ndarray:
         dense = backend.forward(batch_of(*some, outputs=("dense",), **options), 0)["dense"]

@@ -43,7 +43,7 @@ def spec(tmp_path: Path) -> ModelSpec:
 def loaded(spec: ModelSpec) -> OpenvinoBackend:
     backend = load(spec, BackendOptions(device="cpu", dtype="int8", threads=2))
     assert isinstance(backend, OpenvinoBackend)
-    backend.wait()
+    backend.compile_narrow().result()
     return backend
 
 

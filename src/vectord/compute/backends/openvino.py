@@ -1,8 +1,8 @@
 """The CPU backend: one model, compiled by OpenVINO into two plans, for throughput and for single texts.
 
 engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The **wide** plan runs one
-text on all threads, the **narrow** plan gives each stream a few threads of its own. Wide is compiled first, in the
-thread that calls `load`, so that the model answers early; narrow follows in a thread of its own. A plan holds a copy of
+text on all threads, the **narrow** plan gives each stream a few threads of its own. Wide is compiled by `load`. Narrow
+is compiled in a thread of its own when texts have come in batches; wide runs them until then. A plan holds a copy of
 all weights in its own layout, so a large model has one plan only, with few streams. docs/tuning.md has measurements.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -29,13 +29,15 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
+# In batches, after which the narrow plan is compiled: a few times what the self-test has, and less than a second of work.
+NARROW_AFTER_TOKENS = 4 * MAX_BATCH_TOKENS
 ONE_PLAN_GROUPS, NARROW_GROUPS = 2, 4  # length groups of an only plan, and of the narrow one
 
 DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
-    """Return the model, ready to run; its narrow plan may still be compiling."""
+    """Return the model, ready to run, with one plan."""
     if options.device.partition(":")[0] in {"cuda", "mps"}:
         logger.warning("the openvino backend runs on the cpu, not on %s", options.device)
     elif options.device not in {"auto", "cpu"}:
@@ -106,7 +108,7 @@ class OpenvinoBackend(Backend):
     def __init__(
         self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
     ) -> None:
-        """Returns as soon as one plan can run. A single stream has all threads, so it needs no wide plan."""
+        """Compiles one plan. A single stream has all threads, so it needs no wide plan."""
         self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS
         self.facts = facts
         self._compiler = compiler
@@ -116,16 +118,22 @@ class OpenvinoBackend(Backend):
         self._exact: Plan | None = None
         self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
-        self._narrow: Future[Plan | None] = self._background.submit(self._compile_narrow)
+        self._narrow_lock = threading.Lock()
+        self._narrow: Future[Plan | None] | None = None
+        self._batched_tokens = 0  # on the wide plan
         if self._wide is None:
-            self._narrow.result()
+            self.compile_narrow().result()
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         assert 0 <= stream < self.facts.streams, "no such stream"
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
-        narrow = self._narrow.result() if self._narrow.done() else None
+        narrow = self._ready_narrow()
         wide, lock = self._wide, self._wide_lock
         if wide is not None and (batch.alone or narrow is None):
+            if not batch.alone and self._narrow is None:
+                self._batched_tokens += batch.texts.ids.size
+                if self._batched_tokens >= NARROW_AFTER_TOKENS:
+                    self.compile_narrow()
             with lock:
                 return wide.run(batch, stream=0)
         assert narrow is not None, "load waits for the only plan"
@@ -136,7 +144,7 @@ class OpenvinoBackend(Backend):
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         with self._exact_lock:
             if self._exact is None:
-                plan = self._wide or self._narrow.result()
+                plan = self._wide or self._ready_narrow()
                 if plan is not None and self._compiler.is_exact:
                     self._exact = plan.with_own_request()
                 else:
@@ -144,26 +152,34 @@ class OpenvinoBackend(Backend):
             return self._exact.run(batch, stream=0)
 
     def free_memory(self) -> None:
-        for plan in (self._wide, self._narrow.result() if self._narrow.done() else None, self._exact):
+        for plan in (self._wide, self._ready_narrow(), self._exact):
             if plan is not None:
                 plan.memory.free()
 
     def renew(self, stream: int) -> None:
         """Make new plans and locks: the hung forward keeps threads and may hold a lock. As slow as a load."""
         wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
-        narrow = self._compiler.compile(self.facts.streams, self._groups)
+        narrow = None if self._narrow is None else self._compiler.compile(self.facts.streams, self._groups)
         self._wide, self._wide_lock = wide, threading.Lock()
         self._exact, self._exact_lock = None, threading.Lock()
-        self._narrow = Future()
-        self._narrow.set_result(narrow)
+        if narrow is not None:
+            self._narrow = Future()
+            self._narrow.set_result(narrow)
 
-    def wait(self) -> None:
-        wait([self._narrow])
+    def compile_narrow(self) -> Future[Plan | None]:
+        """Begin to compile the narrow plan, unless that has begun. The result is None if it cannot be made."""
+        with self._narrow_lock:
+            if self._narrow is None:
+                self._narrow = self._background.submit(self._compile_narrow)
+            return self._narrow
 
     def close(self) -> None:
         self._background.shutdown()
         del self._wide, self._narrow, self._exact
         self._compiler.close()
+
+    def _ready_narrow(self) -> Plan | None:
+        return self._narrow.result() if self._narrow is not None and self._narrow.done() else None
 
     def _compile_narrow(self) -> Plan | None:
         """The plan; None if it cannot be made or does not work: the model then serves on the wide plan and logs it."""
