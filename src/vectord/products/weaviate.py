@@ -4,8 +4,6 @@ Runs on the event loop. The first container itself answers one text with `dim`. 
 of texts since 2026.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

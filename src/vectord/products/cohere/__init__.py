@@ -4,8 +4,6 @@ Runs on the event loop; large bodies are parsed in a thread. null is the same as
 v1 and v2 share the types of their bodies, so each version reads the few fields that only the other documents.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 A batch reads a file of JSON Lines, each a request, and writes a file of responses and one of errors, in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Readers of the inputs and options that several products share. Each raises errors with canonical field names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The served models: the list that six products share, `/info` of TEI and embedding_server, and readiness."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

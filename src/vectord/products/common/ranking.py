@@ -4,8 +4,6 @@ These products share a path, and their bodies may be alike. So each result has e
 reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar

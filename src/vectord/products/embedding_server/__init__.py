@@ -5,8 +5,6 @@ decides. The same holds for /info: over-long texts are refused on these routes, 
 TEI's sentences.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 null is the same as absent; unknown keys are ignored. `usage` counts tokens, where infinity counts characters.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Sequence

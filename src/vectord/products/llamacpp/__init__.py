@@ -4,8 +4,6 @@ null is the same as absent; unknown keys are ignored. Sentences of errors are ll
 them. Over-long text is an error, as there. norms.py scales vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

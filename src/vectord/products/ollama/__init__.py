@@ -4,8 +4,6 @@ In optional fields, null is the same as absent; unknown keys are ignored. Ollama
 vectors it is optional here. GET / is a page of the server, and has Ollama's response under its profile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal

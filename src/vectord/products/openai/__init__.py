@@ -3,8 +3,6 @@
 Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid

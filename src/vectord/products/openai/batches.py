@@ -1,7 +1,5 @@
 """OpenAI's files and batches. The routes exist on servers with `--batch-dir`; server/batches answers their requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl

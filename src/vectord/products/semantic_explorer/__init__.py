@@ -5,8 +5,6 @@ not served is refused, where the product downloads it: the operator names models
 /health/ready are pages of the server; metrics.py has the inference_* families.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -265,7 +263,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     return Call(_rerank_request(body, passages), render)
 
 
-def _rerank_request(body: RerankBody | RerankNamedBody, passages: Sequence[str]) -> RerankRequest:
+def _rerank_request(body: "RerankBody | RerankNamedBody", passages: Sequence[str]) -> RerankRequest:
     request = RerankRequest(query=body.query, passages=passages, model=body.model or None, text=TEXT, raw=False)
     return with_fields(request, body)
 

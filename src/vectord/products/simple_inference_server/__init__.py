@@ -4,8 +4,6 @@ null is the same as absent; unknown keys are ignored. The dialect llamacpp has t
 metrics.py has its families. The server's own log line of a request replaces its `embedding_request`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal

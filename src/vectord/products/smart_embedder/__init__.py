@@ -4,8 +4,6 @@ Texts are always truncated, from the end. The product has no `model`: see `reque
 families, the keys of /health and the log lines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 

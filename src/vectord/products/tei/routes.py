@@ -3,8 +3,6 @@
 null is the same as absent; unknown keys are ignored. TEI serves one model and ignores `model`: see `requested_model`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The errors of vectord's own API, and what the bodies and responses of its routes share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias

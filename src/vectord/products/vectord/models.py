@@ -1,7 +1,5 @@
 """/vectord/models: the served models, and routes of the operator to load and unload one."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """/vectord/rerank, /vectord/classify and /vectord/similarity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 

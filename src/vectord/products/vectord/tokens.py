@@ -1,7 +1,5 @@
 """/vectord/tokenize and /vectord/decode."""
 
-from __future__ import annotations
-
 import msgspec
 
 from vectord.products.common.body import Count

@@ -1,7 +1,5 @@
 """/vectord/embed and /vectord/documents: the vectors of texts and of their chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any

@@ -5,8 +5,6 @@ where clients may look for them. Over-long text is an error unless the body has 
 writes vectors as base64 in the type and byte order of a body.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The body's `messages`: a conversation that the model's chat template turns into one text. Only text is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Protocol
