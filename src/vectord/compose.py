@@ -43,9 +43,6 @@ from vectord.server.http.listener import bind, certificate_of
 log = logging.getLogger("vectord")
 
 SWITCH_INTERVAL_S = 0.0005
-# New containers between collections, which stop all threads; most are freed by their reference counts. With Python's
-# values (700, 10, 10), collections took up to 177 ms under attack.
-GC_THRESHOLDS = (10_000, 20, 100)
 EXIT_CLOSE_TIMEOUT_S = 0.3  # for a process of ours, which may end while threads are in native code
 NAMED_MODELS = 3  # in the line that says what is served
 
@@ -159,7 +156,6 @@ def serve(config: Config) -> int:
     prepare_process()
     composed = build(config, close_timeout_s=EXIT_CLOSE_TIMEOUT_S)
     gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
-    gc.set_threshold(*GC_THRESHOLDS)
     warn_if_open(config.server)
     run.serve(composed.app, config.server, every_second=lower_other_threads)
     return exit_code(composed.engine)
