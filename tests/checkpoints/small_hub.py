@@ -33,6 +33,7 @@ class Hub:
     redirects: dict[str, str] = field(default_factory=dict)  # where a download is found instead
     statuses: dict[str, int] = field(default_factory=dict)
     stalls: threading.Event | None = None  # until which downloads are not answered
+    meeting: threading.Barrier | None = None  # at which downloads of large files wait for each other
 
 
 @contextmanager
@@ -120,6 +121,8 @@ class _Answers(BaseHTTPRequestHandler):
     def _file(self, name: str) -> None:
         if self._hub.stalls is not None:
             self._hub.stalls.wait(60)
+        if self._hub.meeting is not None and name.endswith(LARGE):
+            self._hub.meeting.wait(60)
         if name in self._hub.redirects:
             self._send(b"", 302, {"location": self._hub.redirects[name]})
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -172,6 +173,34 @@ def test_an_error_of_the_progress_display_fails_no_download(hub: Hub, tmp_path: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert (pull(MODEL, revision=None, cache=tmp_path, token=None, progress=fail).folder / WEIGHTS).is_file()
+
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def cut(hub: Hub) -> None:
+    """Cut the weights of the model into two files."""
+    weights = hub.files.pop(WEIGHTS)
+    hub.files |= {SHARDS[0]: weights[:100], SHARDS[1]: weights[100:]}
+
+
+def test_the_shards_of_a_model_are_fetched_at_once(hub: Hub, tmp_path: Path) -> None:
+    """The hub sends neither of them before both are requested."""
+    cut(hub)
+    hub.meeting = threading.Barrier(2)
+    folder = fetch(tmp_path)
+    assert [(folder / shard).read_bytes() for shard in SHARDS] == [hub.files[shard] for shard in SHARDS]
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_a_shard_that_fails_fails_the_download(shard: str, hub: Hub, tmp_path: Path) -> None:
+    """With its own error; the next attempt fetches the missing files."""
+    cut(hub)
+    hub.statuses[shard] = 403
+    assert "status 403" in refusal(tmp_path)
+    hub.statuses.clear()
+    assert (fetch(tmp_path) / shard).read_bytes() == hub.files[shard]
+    assert sum(name == shard for name, _ in hub.asked) == 1
 
 
 def test_another_revision_shares_the_files(hub: Hub, tmp_path: Path) -> None:
