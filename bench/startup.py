@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.server_process import Server
 
-SETTLE_S = 5.0  # another plan is compiled after the first response, and its memory is then freed
+SETTLE_S = 5.0  # the last memory of the start is freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
