@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
-# In batches, after which the narrow plan is compiled: a few times what the self-test has, and less than a second of work.
+# In batches, after which the narrow plan is compiled: several times the self-test, and less than a second of work.
 NARROW_AFTER_TOKENS = 4 * MAX_BATCH_TOKENS
 ONE_PLAN_GROUPS, NARROW_GROUPS = 2, 4  # length groups of an only plan, and of the narrow one
 
