@@ -320,6 +320,16 @@ async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await refused_for_s(buckets, rate, "899") == 0
 
 
+async def test_a_bucket_that_refuses_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is refused is not forgotten while others come."""
+    monkeypatch.setattr("vectord.server.admission.buckets.MAX_BUCKETS", 100)
+    buckets, rate = Buckets(), Rate(1, period_s=60, burst=1)
+    assert await refused_for_s(buckets, rate, "a") == 0
+    for number in range(1000):
+        assert await refused_for_s(buckets, rate, str(number)) == 0
+        assert await refused_for_s(buckets, rate, "a") > 0
+
+
 @asynccontextmanager
 async def redis_that_answers(reply: bytes) -> AsyncIterator[str]:
     """The URL of a server that sends `reply` for each command, except for those that open a connection."""

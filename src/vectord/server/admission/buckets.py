@@ -69,14 +69,12 @@ class LocalBuckets:
         """See TokenBuckets.draw."""
         for place, (rate, bucket, amount) in enumerate(draws):
             now_s = monotonic()
-            full_s = max(now_s, self._full_s.get(bucket, now_s))
+            full_s = max(now_s, self._full_s.pop(bucket, now_s))
             token_s = rate.period_s / rate.amount
             wait_s = full_s - now_s + (max(amount, 1) - rate.burst) * token_s
-            if wait_s > 0:
-                return Refusal(place, max(wait_s, MIN_WAIT_S))
-            if amount:
-                self._full_s[bucket] = full_s + amount * token_s
-                self._full_s.move_to_end(bucket)
+            self._full_s[bucket] = full_s if wait_s > 0 else full_s + amount * token_s
             if len(self._full_s) > MAX_BUCKETS:
                 self._full_s.popitem(last=False)
+            if wait_s > 0:
+                return Refusal(place, max(wait_s, MIN_WAIT_S))
         return None
