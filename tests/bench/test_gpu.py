@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bench.child import REPOSITORY
+from bench.gpu_shapes import SHAPES
 
 LENGTHS = [16, 50]
 
@@ -36,7 +37,7 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
     assert list(sections) == ["ceilings", "bge-m3 in process", "FlagEmbedding", "bge-m3 over HTTP"]
     assert not [finding for findings in sections.values() for finding in findings if finding["kind"] == "failed"]
     ceilings = [finding["kind"] for finding in sections["ceilings"]]
-    assert ceilings == ["device", "matrix", "copy", *["products"] * 5]
+    assert ceilings == ["device", "matrix", "copy", *["products"] * len(SHAPES)]
     rates = {
         (finding["how"], finding["length"])
         for findings in sections.values()

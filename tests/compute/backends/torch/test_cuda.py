@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from tests.compute.backends.models import write_all_kinds, write_classifier, write_decoder, write_plain, write_splade
+from tests.compute.networks import tiny_decoders, tiny_encoders
+from tests.compute.networks.case import numpy_answer, texts_of
 from tests.models import batch_of, pack_texts, random_texts
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -18,10 +20,11 @@ from vectord.compute.backends.base import Answers, BackendOptions, TokenBatch
 from vectord.compute.backends.torch import TorchBackend, load
 from vectord.compute.backends.torch.device import MIB, cap_memory
 from vectord.compute.backends.torch.graphs import Graphs
-from vectord.compute.backends.torch.loading import FUSED_TOLERANCES, fused_ops
+from vectord.compute.backends.torch.loading import fused_ops
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.compute.ops.torch import TorchOps
+from vectord.compute.ops.torch.ops import FUSED_TOLERANCES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -31,6 +34,11 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "splade": write_splade,
     "classifier": write_classifier,
     "decoder": write_decoder,
+}
+BY_DISTANCE = {
+    name: case
+    for name, case in {**tiny_encoders.CASES, **tiny_decoders.CASES}.items()
+    if name in {"gemma2", "jina_bert_v2", "mpnet", "mt5", "t5"}
 }
 TOLERANCES = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}  # for numbers around 1, with random weights
 LENGTHS = (9, 1, 30, 2, 17, 30)
@@ -75,6 +83,24 @@ def test_graphs_equal_eager_kernels(spec: ModelSpec, dtype: str) -> None:
     backend.graphs = Graphs()
     for batch, got in zip(batches, with_graphs, strict=True):
         assert_close(got, backend.forward(batch, 0), TOLERANCES[dtype] / 4)
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("jina_bert_v2", "float16"), ("mpnet", "float16"), *((name, "bfloat16") for name in BY_DISTANCE)],
+)
+def test_biases_and_capped_scores_have_graphs(name: str, dtype: str, tmp_path: Path) -> None:
+    """From Ampere on, by the attention kernel, which no other model here needs; without graphs too."""
+    spec = BY_DISTANCE[name].spec(BY_DISTANCE[name].write(tmp_path))
+    backend = on_gpu(spec, dtype)
+    assert torch.cuda.get_device_capability() < (8, 0) or len(backend.graphs)
+    texts = texts_of(9, 1, 60, 2, 33)
+    batches = [batch_of(*texts, outputs=("tokens",)), batch_of(*texts * 40, outputs=("tokens",))]
+    want = numpy_answer(spec, texts)
+    for batch, times in zip(batches, (1, 40), strict=True):
+        got = backend.forward(batch, 0)["tokens"]
+        assert_close({"tokens": got}, {"tokens": np.tile(want, (times, 1))}, TOLERANCES[dtype])
     backend.close()
 
 

@@ -45,8 +45,8 @@ from vectord.compute.networks.facts import size
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.torch import TorchOps, find_varlen, pack
-from vectord.compute.ops.torch.flat import NotFlat, fill, shape_of, tokens_of
-from vectord.compute.ops.torch.ops import LARGEST, EightBits
+from vectord.compute.ops.torch.flat import NotFlat, flat_of, tokens_of
+from vectord.compute.ops.torch.ops import FUSED_TOLERANCES, LARGEST, EightBits
 from vectord.compute.processor import thread_budget
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,6 @@ ROOM_SHARE = 0.8  # of the free memory at load: the rest is for fragmentation an
 NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortest time counts
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
-FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps in 16 bits
 COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # in the comparison of 8 bits
 
 
@@ -161,14 +160,9 @@ def load_in_8_bits(
 
 def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Collection[Output]) -> bool:
     """Return whether every op of the network has a flat form, by running a text: not all attention has one."""
-    texts = PackedTexts.of([np.zeros(3, np.int32)])
-    shape = shape_of(texts)
-    assert shape is not None, "a plain text has one"
-    numbers = np.empty(shape.size, np.int32)
-    fill(texts, shape, numbers)
     try:
         with torch.inference_mode():
-            network(tokens_of(torch.from_numpy(numbers).to(device), shape), outputs)
+            network(flat_of(PackedTexts.of([np.zeros(3, np.int32)]), device), outputs)
     except NotFlat:
         return False
     return True

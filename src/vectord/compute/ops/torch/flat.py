@@ -3,15 +3,18 @@
     shape_of(texts)               the smallest shape that holds a batch, None for a batch without a flat form
     fill(texts, shape, numbers)   the batch in any shape that holds it, on the host; the rest is padding
     tokens_of(numbers, shape)     the same for the op set, on the device: slices of `numbers`, without a copy
+    flat_of(texts, device)        all three for one batch
 
 Padding is rows after the last text that no text attends to or pools, and texts and spans without rows. Attention uses
-the variable-length kernel. Pooling cuts rows into runs (each span, and the rows between two) and runs into pieces, so
-that no thread of the device sums a long text alone. It needs no CUDA: the tests run it on the processor.
+the variable-length kernel, or attention.py's. Pooling cuts rows into runs (each span, and the rows between two) and
+runs into pieces, so that no thread of the device sums a long text alone. It needs no CUDA: the tests run it on the
+processor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +31,7 @@ PIECE_ROWS = 64  # summed by one thread; a text of 2,048 tokens has 32 pieces, w
 
 
 class NotFlat(Exception):
-    """An op that this layout does not support: attention without the variable-length kernel."""
+    """An op that this layout does not support: experts, and attention without a kernel for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,16 @@ def tokens_of(numbers: Tensor, shape: FlatShape) -> Tokens[Tensor]:
     """numbers (shape.size,) int32, on the device."""
     ids, type_ids, at, *rest = torch.split(numbers, list(shape.parts))
     adapters = rest.pop(0) if shape.adapters else None
-    return Tokens(ids, type_ids, at, FlatLayout(shape.longest, *rest), adapters)
+    return Tokens(ids, type_ids, at, FlatLayout(shape.tokens, shape.longest, *rest), adapters)
+
+
+def flat_of(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
+    """Return a batch that has a flat form, in the smallest shape, on `device`."""
+    shape = shape_of(texts)
+    assert shape is not None, "a batch without a flat form"
+    numbers = np.empty(shape.size, np.int32)
+    fill(texts, shape, numbers)
+    return tokens_of(torch.from_numpy(numbers).to(device), shape)
 
 
 class FlatLayout:
@@ -118,6 +130,7 @@ class FlatLayout:
 
     def __init__(
         self,
+        rows: int,
         longest: int,
         ends: Tensor,
         firsts: Tensor,
@@ -128,6 +141,7 @@ class FlatLayout:
         run_ends: Tensor,
     ) -> None:
         """The parts of `_numbers`."""
+        self._rows = rows
         self.firsts = firsts
         self.lasts = lasts
         self.lengths = Lengths(ends, ends, longest, longest)
@@ -138,6 +152,13 @@ class FlatLayout:
 
     def suits_varlen(self, spec: AttentionSpec) -> bool:
         return True
+
+    @cached_property
+    def row_ends(self) -> Tensor:
+        """(T,) the end of each row's text; for rows of padding, of the last text, which is not after them."""
+        ends = self.lengths.query_ends
+        rows = torch.arange(self._rows, dtype=torch.int32, device=ends.device)
+        return ends[torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)]
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of each span, in float32: sums of bfloat16 would lose the small terms of a long text."""

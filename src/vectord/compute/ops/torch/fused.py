@@ -12,7 +12,9 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
-from vectord.compute.ops.base import Activation
+from vectord.compute.ops.base import Activation, AttentionSpec, Tokens
+from vectord.compute.ops.torch import attention
+from vectord.compute.ops.torch.flat import NotFlat
 from vectord.compute.ops.torch.ops import TorchOps
 
 COLUMNS_AT_ONCE = 1024  # of a gated activation, by one program
@@ -109,6 +111,13 @@ class FusedOps(TorchOps):
 
     def rotate_normed(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor, head_size: int) -> Tensor:
         return _turned(x, weight, eps, cos, sin, head_size)
+
+    def flat_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None
+    ) -> Tensor:
+        if not attention.agrees(self._device, self._dtype, spec, bias is not None):
+            raise NotFlat
+        return attention.attend(q, k, v, tokens, spec, bias)
 
 
 def _summed(

@@ -20,6 +20,7 @@ from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
 
 EightBits: TypeAlias = Literal["int8", "fp8"]
 
+FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # 4 steps in 16 bits
 LARGEST: Mapping[EightBits, int] = {"int8": 127, "fp8": 448}  # symmetric: -128 is not used
 FP8_STEP = 16  # the sizes of a product in fp8 are its multiples
 QUERIES_AT_ONCE = 1024  # of attention with capped scores
@@ -161,10 +162,11 @@ class TorchOps(Ops[Tensor]):
         plain = bias is None and spec.score_cap is None
         if self._varlen is not None and plain and takes_heads(spec) and layout.suits_varlen(spec):
             return attend_varlen(self._varlen, q, k, v, layout.lengths, spec)
-        grouped = _in_groups(layout)
+        if isinstance(layout, FlatLayout):
+            return self.flat_attention(q, k, v, tokens, spec, bias)
         answers = []
-        masks = grouped.seen(spec.causal, spec.window) if bias is None else grouped.biased(bias, spec)
-        for group, mask in zip(grouped.grouped(spec.window).groups, masks, strict=True):
+        masks = layout.seen(spec.causal, spec.window) if bias is None else layout.biased(bias, spec)
+        for group, mask in zip(layout.grouped(spec.window).groups, masks, strict=True):
             queries = _heads(gather(q, group.queries), spec)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
             if spec.score_cap is None:
@@ -172,7 +174,13 @@ class TorchOps(Ops[Tensor]):
             else:
                 answer = _attend_capped(queries, keys, values, mask, spec, spec.score_cap)
             answers.append(answer.transpose(1, 2).reshape(-1, spec.width))  # (n * Q, heads * head_size)
-        return torch.cat(answers).index_select(0, grouped.grouped(spec.window).unpack)
+        return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
+
+    def flat_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None
+    ) -> Tensor:
+        """`attention` in the flat layout, where the variable-length kernel cannot compute it."""
+        raise NotFlat
 
     def disentangled_attention(
         self,
