@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from bench.child import REPOSITORY
 from bench.gpu_options import Options
@@ -22,9 +23,14 @@ from bench.gpu_section import Finding, Section, run_section
 from bench.machine import conditions
 from bench.report import Report, show
 
-SMALL, MULTI, LARGE = ("bge-base", "minilm"), "bge-m3", ("bge-large", "qwen3-embedding-0.6b")
-BIASED = "mpnet-base"
-MODELS = (*SMALL, BIASED, MULTI, *LARGE)
+MAIN, BIASED, SMALL, MULTI, BERT_LARGE, GATED = MODELS = (
+    "bge-base", "mpnet-base", "minilm", "bge-m3", "bge-large", "qwen3-embedding-0.6b",
+)  # fmt: skip
+LARGE = (BERT_LARGE, GATED)
+TESTS = {
+    "tests": "tests/compute/backends/torch/test_cuda.py",
+    "architectures": "tests/compute/networks/test_on_gpu.py",
+}
 LEAST_S = 5.0  # with less time left no section starts
 
 
@@ -35,40 +41,53 @@ def main() -> None:
         quick=arguments.quick,
         folder=str(arguments.models_folder.absolute()),
         seconds=arguments.seconds,
-        dtype=arguments.dtype,
-        plain=arguments.plain,
     )
     until_s = time.monotonic() + arguments.minutes * 60
     about = _about(arguments)
     sections: list[Section] = []
-    for name, argv in _sections(options, arguments.peer_python):
+    for name, argv in _sections(options, until_s, arguments.peer_python):
         if arguments.only and not any(word in name for word in arguments.only):
             continue
         print(f"# {name}", file=sys.stderr, flush=True)
-        sections.append(_run(name, argv, min(arguments.seconds, until_s - time.monotonic())))
+        sections.append(_run(name, argv, _limit_s(arguments.seconds, until_s)))
         _write(arguments.out, about, sections)
     show(_report(about, sections), as_json=False)
 
 
-def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[str]]]:
+def _sections(options: Options, until_s: float, peer_python: str) -> Iterator[tuple[str, list[str]]]:
     """Names and commands, the most important first."""
 
-    def section(module: str, *models: str, words: Sequence[str] = (), python: str = sys.executable) -> list[str]:
-        return [python, "-m", f"bench.{module}", *words, options.about(*models).argument()]
+    def section(
+        module: str, *models: str, words: Sequence[str] = (), python: str = sys.executable, **changes: Any
+    ) -> list[str]:
+        changed = replace(options, models=models, seconds=_limit_s(options.seconds, until_s), **changes)
+        return [python, "-m", f"bench.{module}", *words, changed.argument()]
 
-    yield "ceilings", section("gpu_ceilings")
+    yield "attention", section("gpu_attention")
     yield "weights", section("gpu_shapes", *MODELS)
-    for name in SMALL:
+    yield "kernels", section("gpu_kernels", MAIN)
+    yield "ceilings", section("gpu_ceilings")
+    for name in (MAIN, BIASED):
         yield f"{name} in process", section("gpu_forward", name)
-        yield f"{name} over HTTP", section("gpu_http", name)
-    yield f"{BIASED} in process", section("gpu_forward", BIASED)
-    yield f"{MULTI} in process", section("gpu_forward", MULTI)
-    for peer, *models in (("sentence-transformers", *SMALL), ("FlagEmbedding", MULTI)):
+    yield f"{MAIN} over HTTP", section("gpu_http", MAIN)
+    yield "front-ends", section("gpu_front_ends", MAIN)
+    for name in (MULTI, SMALL, *LARGE):
+        yield f"{name} in process", section("gpu_forward", name)
+    yield "fidelity", section("gpu_fidelity", MULTI)
+    for name in (MAIN, GATED):
+        yield f"{name} unfused", section("gpu_forward", name, plain=True)
+    for dtype in ("fp8", "int8"):
+        yield f"{BERT_LARGE} in {dtype}", section("gpu_forward", BERT_LARGE, dtype=dtype)
+    for name, tests in TESTS.items():
+        yield name, section("gpu_tests", words=[tests])
+    for peer, *models in (("sentence-transformers", MAIN, SMALL), ("FlagEmbedding", MULTI)):
         yield peer, section("gpu_peers", *models, words=[peer], python=peer_python)
-    for name in LARGE:
-        yield f"{name} in process", section("gpu_forward", name)
-    for name in (MULTI, *LARGE):
+    for name in (SMALL, MULTI, *LARGE):
         yield f"{name} over HTTP", section("gpu_http", name)
+
+
+def _limit_s(seconds: float, until_s: float) -> float:
+    return min(seconds, until_s - time.monotonic())
 
 
 def _run(name: str, argv: Sequence[str], seconds: float) -> Section:
@@ -125,10 +144,8 @@ def _driver() -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: %(default)s)")
-    parser.add_argument("--dtype", default="auto", help="of the sections in process (default: %(default)s)")
-    parser.add_argument("--plain", action="store_true", help="in process without the fused kernels, to see their gain")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and short rounds: only to see that all runs")
-    parser.add_argument("--seconds", type=float, default=60, help="a section may take (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=75, help="a section may take (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8, help="all may take (default: %(default)s)")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="sections whose name contains one of these")
     parser.add_argument("--out", type=Path, help="JSON of all findings, written after every section")

@@ -35,7 +35,7 @@ THREE: tuple[Output, ...] = ("dense", "lexical", "colbert")
 def measure(options: Options, found: Say) -> None:
     (name,) = options.models
     shape = shape_named(name, quick=options.quick)
-    backend = _load(shape, options, found)
+    backend = load_shape(shape, options, found)
     for length in shape.lengths:
         with attempt(found, f"{name}, {length} tokens"):
             _rate(backend, shape, length, DENSE, options, found)
@@ -50,7 +50,7 @@ def measure(options: Options, found: Say) -> None:
             _rate(backend, shape, min(512, shape.longest), THREE, options, found)
 
 
-def _load(shape: Shape, options: Options, found: Say) -> TorchBackend:
+def load_shape(shape: Shape, options: Options, found: Say) -> TorchBackend:
     folder = model_folder(shape, options.models_folder, quick=options.quick)
     log = _LogLines()
     logging.getLogger("vectord").addHandler(log)
@@ -89,14 +89,14 @@ def _rate(
 ) -> None:
     """Full batches of texts of one length, all streams busy; the median of ROUNDS."""
     texts = max(1, backend.facts.max_batch_tokens // length)
-    batches = [_batch(shape, [length] * texts, outputs, seed) for seed in range(BATCHES)]
+    batches = [batch_of(shape, [length] * texts, outputs, seed) for seed in range(BATCHES)]
     for stream in range(backend.facts.streams):
         backend.forward(batches[stream % BATCHES], stream)
     rates = [_round(backend, batches, options.round_s) for _ in range(ROUNDS)]
     found(
         "rate",
         model=shape.name,
-        how="in process" if len(outputs) == 1 else "in process, three vectors",
+        how=options.how("in process" if len(outputs) == 1 else "in process, three vectors"),
         length=length,
         texts=texts,
         tokens_per_s=statistics.median(rates),
@@ -135,7 +135,7 @@ def _round(backend: TorchBackend, batches: Sequence[TokenBatch], round_s: float)
 
 def _latency(backend: TorchBackend, shape: Shape, how: str, options: Options, found: Say) -> None:
     """One text of QUERY_TOKENS at a time on an idle device, from ids on the host to the vector on the host."""
-    batches = [_batch(shape, [QUERY_TOKENS], DENSE, seed, alone=True) for seed in range(BATCHES)]
+    batches = [batch_of(shape, [QUERY_TOKENS], DENSE, seed, alone=True) for seed in range(BATCHES)]
     for batch in batches * 2:
         backend.forward(batch, 0)
     latencies_ms: list[float] = []
@@ -145,10 +145,17 @@ def _latency(backend: TorchBackend, shape: Shape, how: str, options: Options, fo
         backend.forward(batches[len(latencies_ms) % BATCHES], 0)
         latencies_ms.append((time.perf_counter() - began_s) * 1e3)
     p50_ms, p99_ms = np.percentile(latencies_ms, [50, 99])
-    found("latency", model=shape.name, how=how, tokens=QUERY_TOKENS, p50_ms=float(p50_ms), p99_ms=float(p99_ms))
+    found(
+        "latency",
+        model=shape.name,
+        how=options.how(how),
+        tokens=QUERY_TOKENS,
+        p50_ms=float(p50_ms),
+        p99_ms=float(p99_ms),
+    )
 
 
-def _batch(
+def batch_of(
     shape: Shape, lengths: Sequence[int], outputs: Collection[Output], seed: int, *, alone: bool = False
 ) -> TokenBatch:
     rng = np.random.default_rng(seed)

@@ -6,6 +6,8 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.gpu_options import ROUNDS, Options, read_options
@@ -25,21 +27,28 @@ QUERIES = 16  # of one request
 QUICK_REQUESTS = 8  # in a quick round, which ends after them
 
 
-def measure(options: Options, found: Say) -> None:
-    (name,) = options.models
-    shape = shape_named(name, quick=options.quick)
+@contextmanager
+def serving(shape: Shape, options: Options, *more: str) -> Iterator[Server]:
+    """A server of one model that refuses nothing and has no cache. more: options of `vectord serve`."""
     model = model_folder(shape, options.models_folder, quick=options.quick)
     port = free_port()
     serve = [sys.executable, "-m", "vectord", "serve", "--host", HOST, "--port", str(port), "--cache-bytes", "0"]
     about = ["--model", str(model.absolute()), "--served-model-name", DEFAULT_MODEL]
-    computes = ["--backend", "torch", "--device", options.device, "--max-queue-wait-s", "3600"]  # refuse nothing
+    computes = ["--backend", "torch", "--device", options.device, "--max-queue-wait-s", "3600"]
     with (
         tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder,
-        Server([*serve, *about, *computes], port, Path(folder) / "server.log") as server,
+        Server([*serve, *about, *computes, *more], port, Path(folder) / "server.log") as server,
     ):
+        yield server
+
+
+def measure(options: Options, found: Say) -> None:
+    (name,) = options.models
+    shape = shape_named(name, quick=options.quick)
+    with serving(shape, options) as server:
         found("served", model=name, seconds=server.wait_until_answering(options.seconds))
         with attempt(found, f"{name}, one query over HTTP"):
-            alone = [_request(shape, QUERY_TOKENS, 1, seed) for seed in range(DIFFERENT)]
+            alone = requests_of(shape, QUERY_TOKENS, 1)
             repeated = alone[:QUICK_REQUESTS] if options.quick else (alone * 5)[:ALONE_REQUESTS]
             measured = run_load(server.port, repeated, 1, _limit_s(options, ROUNDS * options.round_s))
             found("latency", model=name, how="over HTTP", tokens=QUERY_TOKENS,
@@ -56,7 +65,7 @@ def measure(options: Options, found: Say) -> None:
 def _rate(server: Server, shape: Shape, length: int, texts: int, options: Options, found: Say) -> None:
     """Requests of `texts` texts of one length, all connections busy; the median of ROUNDS."""
     connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
-    requests = [_request(shape, length, texts, seed) for seed in range(DIFFERENT)]
+    requests = requests_of(shape, length, texts)
     many = requests[:QUICK_REQUESTS] if options.quick else requests * (MANY // DIFFERENT)
     run_load(server.port, many, connections, _limit_s(options, options.round_s / 2))
     rounds = [run_load(server.port, many, connections, _limit_s(options, options.round_s)) for _ in range(ROUNDS)]
@@ -80,6 +89,10 @@ def _rate(server: Server, shape: Shape, length: int, texts: int, options: Option
 
 def _limit_s(options: Options, seconds: float) -> float:
     return options.seconds if options.quick else seconds
+
+
+def requests_of(shape: Shape, length: int, texts: int) -> list[Request]:
+    return [_request(shape, length, texts, seed) for seed in range(DIFFERENT)]
 
 
 def _request(shape: Shape, length: int, texts: int, seed: int) -> Request:

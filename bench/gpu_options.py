@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -27,8 +27,10 @@ class Options:
     def models_folder(self) -> Path:
         return Path(self.folder)
 
-    def about(self, *models: str) -> Options:
-        return replace(self, models=models)
+    def how(self, way: str) -> str:
+        """A way to compute, as findings name it."""
+        kernels = ", without fused kernels" if self.plain else ""
+        return way + kernels + ("" if self.dtype == "auto" else f", {self.dtype}")
 
     def argument(self) -> str:
         return json.dumps(asdict(self))

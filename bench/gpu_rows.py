@@ -15,6 +15,7 @@ MAIN = ("bge-base", 512)  # has targets for its shares of the ceiling and of the
 SHORT = 16  # tokens; has a target against the peer
 ARCTIC_LENGTHS, LEAST_ARCTIC = (50, 512), 1.6  # million tokens per second
 QUERIES, LEAST_QUERIES = ("minilm", 12), 60_000  # texts per second
+SHOWN_KERNELS = 3
 MOST_QUERY_MS = {("minilm", OVER_HTTP): 1.5, ("minilm", "with graphs"): 1.0, ("bge-base", "with graphs"): 1.0}
 
 
@@ -46,6 +47,8 @@ def rows(sections: Sequence[Section]) -> list[Row]:
     return [
         *_ceilings(found),
         *(row for model in found.models for row in _of_model(found, model)),
+        *_device_time(found),
+        *_served(found),
         *_arctic(found),
         *_troubles(sections),
     ]
@@ -91,6 +94,46 @@ def _rate(found: Found, rate: Finding) -> Row:
 
 def _figures(rate: Finding) -> dict[str, Any]:
     return {name: rate.get(name) for name in ("tokens_per_s", "requests_per_s", "p50_ms", "p99_ms")}
+
+
+def _device_time(found: Found) -> Iterator[Row]:
+    """Attention by the fastest form of each kernel, the steps of a layer, and the kernels of whole forwards."""
+    for batch in dict.fromkeys(each["batch"] for each in found.of("attention")):
+        fastest: dict[str, float] = {}
+        for each in found.of("attention", batch=batch):
+            kernel = each["kernel"].partition(",")[0]
+            fastest[kernel] = min(each["seconds"], fastest.get(kernel, each["seconds"]))
+        value = ", ".join(f"{kernel} {seconds * 1e6:,.0f} us" for kernel, seconds in fastest.items())
+        yield Row(what=f"attention, {batch}", value=value)
+    for step in found.of("step"):
+        yield Row(what=f"a layer of bge-base, {step['name']}", value=f"{step['seconds'] * 1e6:,.0f} us")
+    for run in found.of("kernels"):
+        longest = ", ".join(f"{name[:40]} {us:,.0f} us" for name, us, _ in run["longest"][:SHOWN_KERNELS])
+        device = f"{run['device_seconds'] * 1e3:.2f} ms on the device: {longest}"
+        yield Row(what=run["what"], value=f"{run['seconds'] * 1e3:.2f} ms, {device}")
+
+
+def _served(found: Found) -> Iterator[Row]:
+    """Short texts by front-ends, vectors under load, the end under load, and the tests."""
+    for load in found.of("short texts"):
+        what = f"{load['model']}, {load['length']} tokens, {load['texts']} texts per request"
+        processes = f"front-ends {load['front_ends'] or 'by default'}, cores {load['cores']}"
+        yield Row(what=what, value=processes, **_figures(load))
+    for embedded in found.of("library"):
+        what = f"{embedded['model']}, {embedded['length']} tokens, vectord.Embedder"
+        yield Row(what=what, tokens_per_s=embedded["tokens_per_s"])
+    for load in found.of("fidelity"):
+        value = f"{load['wrong']} wrong of {load['texts']:,} vectors, least cosine {load['least_cosine']:.5f}"
+        what = f"{load['model']} under mixed load, statuses {load['statuses']}"
+        yield Row(what=what, value=value, **_figures(load), **found.target(at_most(load["wrong"], 0, " wrong")))
+    for sent in found.of("at once"):
+        what = f"{sent['model']}, {sent['texts']} texts of {sent['length']} tokens at once"
+        yield Row(what=what, value=f"statuses {sent['statuses']}")
+    for ended in found.of("SIGTERM"):
+        value = f"statuses {ended['statuses']}, exit code {ended['exit']}"
+        yield Row(what=f"{ended['model']}, SIGTERM during {ended['requests']} requests", value=value)
+    for ran in found.of("tests"):
+        yield Row(what=ran["tests"], value=", ".join(f"{count} {what}" for what, count in ran["counts"].items()))
 
 
 def _arctic(found: Found) -> Iterator[Row]:

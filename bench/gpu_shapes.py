@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from bench import random_models
 from bench.ceiling import Products
-from bench.gpu_options import read_options
+from bench.gpu_options import Options, read_options
 from bench.random_models import BERT, MPNET, QWEN3, XLM_ROBERTA, Config
 
 LENGTHS = (512, 50, 16, 8192)  # the most important first
@@ -109,7 +112,11 @@ def model_folder(shape: Shape, folder: Path, *, quick: bool) -> Path:
     return shape.write(folder / (f"tiny-{shape.name}" if quick else shape.name), shape.config)
 
 
+def write(options: Options, name: str) -> None:
+    model_folder(shape_named(name, quick=options.quick), options.models_folder, quick=options.quick)
+
+
 if __name__ == "__main__":
     options = read_options()
-    for name in options.models:
-        model_folder(shape_named(name, quick=options.quick), options.models_folder, quick=options.quick)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        list(pool.map(partial(write, options), options.models))

@@ -1,4 +1,7 @@
-"""On a GPU, if there is one: copies, streams, captures and memory, which the processor cannot show."""
+"""On a GPU, if there is one: copies, streams, captures and memory, which the processor cannot show.
+
+Every architecture: tests/compute/networks/test_on_gpu.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from tests.compute.backends.models import write_all_kinds, write_classifier, write_decoder, write_plain, write_splade
-from tests.compute.networks import tiny_decoders, tiny_encoders
-from tests.compute.networks.case import numpy_answer, texts_of
 from tests.models import batch_of, pack_texts, random_texts
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -34,11 +35,6 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "splade": write_splade,
     "classifier": write_classifier,
     "decoder": write_decoder,
-}
-BY_DISTANCE = {
-    name: case
-    for name, case in {**tiny_encoders.CASES, **tiny_decoders.CASES}.items()
-    if name in {"gemma2", "jina_bert_v2", "mpnet", "mt5", "t5"}
 }
 TOLERANCES = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}  # for numbers around 1, with random weights
 LENGTHS = (9, 1, 30, 2, 17, 30)
@@ -83,24 +79,6 @@ def test_graphs_equal_eager_kernels(spec: ModelSpec, dtype: str) -> None:
     backend.graphs = Graphs()
     for batch, got in zip(batches, with_graphs, strict=True):
         assert_close(got, backend.forward(batch, 0), TOLERANCES[dtype] / 4)
-    backend.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("jina_bert_v2", "float16"), ("mpnet", "float16"), *((name, "bfloat16") for name in BY_DISTANCE)],
-)
-def test_biases_and_capped_scores_have_graphs(name: str, dtype: str, tmp_path: Path) -> None:
-    """From Ampere on, by the attention kernel, which no other model here needs; without graphs too."""
-    spec = BY_DISTANCE[name].spec(BY_DISTANCE[name].write(tmp_path))
-    backend = on_gpu(spec, dtype)
-    assert torch.cuda.get_device_capability() < (8, 0) or len(backend.graphs)
-    texts = texts_of(9, 1, 60, 2, 33)
-    batches = [batch_of(*texts, outputs=("tokens",)), batch_of(*texts * 40, outputs=("tokens",))]
-    want = numpy_answer(spec, texts)
-    for batch, times in zip(batches, (1, 40), strict=True):
-        got = backend.forward(batch, 0)["tokens"]
-        assert_close({"tokens": got}, {"tokens": np.tile(want, (times, 1))}, TOLERANCES[dtype])
     backend.close()
 
 

@@ -7,6 +7,7 @@ reads the keys of all texts in the block, and each row sees those of its own tex
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -22,7 +23,18 @@ from vectord.compute.ops.torch.ops import FUSED_TOLERANCES, TorchOps
 
 logger = logging.getLogger(__name__)
 
-LARGE_HEAD = 128  # above this a program takes smaller blocks, so that they fit into shared memory
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The work of one program: `rows` queries, and `keys` keys at a time."""
+
+    rows: int = 128
+    keys: int = 64
+    warps: int = 4
+    stages: int = 2  # blocks of keys being loaded or used
+
+
+LARGE_HEAD, LARGE_BLOCKS = 128, Blocks(rows=64, keys=32)  # heads above this size, to fit into shared memory
 COMPARED = (1, 150, 40)  # lengths of the texts that `agrees` compares: within a block and across two
 
 
@@ -81,12 +93,20 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(out + places, summed.to(out.dtype.element_ty), valid[:, None] & inside[None, :])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tokens: Tokens[Tensor],
+    spec: AttentionSpec,
+    bias: Tensor | None,
+    blocks: Blocks | None = None,
+) -> Tensor:
     """Ops.attention in the flat layout; padding gets zeros. Each row of q, k and v is contiguous."""
     out = q.new_empty(len(q), spec.width)
     block = max(16, triton.next_power_of_2(spec.head_size))
-    rows_at_once, keys_at_once = (64, 32) if block > LARGE_HEAD else (128, 64)
-    _attend[triton.cdiv(len(q), rows_at_once), spec.heads](
+    blocks = blocks or (LARGE_BLOCKS if block > LARGE_HEAD else Blocks())
+    _attend[triton.cdiv(len(q), blocks.rows), spec.heads](
         q,
         k,
         v,
@@ -110,9 +130,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: Attent
         CAPPED=spec.score_cap is not None,
         SIZE=spec.head_size,
         BLOCK=block,
-        ROWS=rows_at_once,
-        KEYS=keys_at_once,
-        num_stages=2,
+        ROWS=blocks.rows,
+        KEYS=blocks.keys,
+        num_warps=blocks.warps,
+        num_stages=blocks.stages,
     )
     return out
 
