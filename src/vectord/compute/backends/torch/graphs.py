@@ -79,9 +79,12 @@ class CudaGraph:
     numbers: Tensor  # (shape.size,) int32: its input
     captured: Captured
 
-    def run(self, sent: Tensor, outputs: Collection[Output], batch: FlatShape) -> dict[Output, Tensor]:
-        """Return the outputs without padding. sent: a batch of shape `batch`, filled into this graph's shape."""
-        self.numbers.copy_(sent)
+    def run(self, filled: Tensor, outputs: Collection[Output], batch: FlatShape) -> dict[Output, Tensor]:
+        """Return the outputs without padding. filled: a batch of shape `batch` in this graph's shape, on the host.
+
+        The stream of the kernels copies it, after earlier batches of the graph: one copy, and nothing to wait for.
+        """
+        self.numbers.copy_(filled, non_blocking=True)
         self.captured.replay()
         answers = without_padding({output: self.captured.answers[output] for output in outputs}, batch)
         return {output: answer.clone() for output, answer in answers.items()}

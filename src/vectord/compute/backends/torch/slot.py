@@ -25,7 +25,7 @@ class Slot(Protocol):
         """Return (size,) int32 on the host, from which `send` copies fastest."""
 
     def send(self, numbers: Tensor) -> Tensor:
-        """Start to copy them to the device; kernels launched within `computing` wait for them."""
+        """Start to copy them to the device; kernels launched within the next `computing` wait for them."""
 
     def computing(self) -> AbstractContextManager[None]:
         """Kernels are launched within this context, by one thread at a time."""

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -88,11 +90,11 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
         ordered = texts.spans[np.argsort(texts.spans[:, 0], kind="stable")]
         if (ordered[1:, 0] < ordered[:-1, 1]).any():
             return None
-    lengths = np.diff(texts.cu_seqlens)
+    lengths = texts.cu_seqlens[1:] - texts.cu_seqlens[:-1]
     return FlatShape(
         tokens=texts.ids.size,
         texts=lengths.size,
-        spans=len(texts.pooled),
+        spans=lengths.size if texts.spans is None else len(texts.spans),
         longest=int(lengths.max(initial=0)),
         adapters=texts.adapters is not None,
     )
@@ -101,9 +103,9 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
 def fill(texts: PackedTexts, shape: FlatShape, numbers: Int32) -> None:
     """Write the whole of `numbers` (shape.size,). `shape` must hold the batch."""
     assert shape.adapters or texts.adapters is None, "a shape that does not hold the batch"
-    bounds = np.cumsum((0, *shape.parts))
-    assert numbers.shape == (bounds[-1],), "an array of another shape"
-    for (begin, end), (part, padding) in zip(pairwise(bounds), _numbers(texts, shape), strict=True):
+    assert numbers.shape == (shape.size,), "an array of another shape"
+    bounds = pairwise(accumulate(shape.parts, initial=0))
+    for (begin, end), (part, padding) in zip(bounds, _numbers(texts, shape), strict=True):
         assert part.size <= end - begin, "a shape that does not hold the batch"
         numbers[begin : begin + part.size] = part
         numbers[begin + part.size : end] = padding
@@ -174,22 +176,19 @@ class FlatLayout:
         return runs.index_select(0, self._order)
 
 
-def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[Int32, int]]:
+def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[npt.NDArray[Any], int]]:
+    """The parts of the array, and the padding of each."""
     spans, rows = texts.pooled, texts.ids.size
     rank = np.argsort(spans[:, 0], kind="stable")
-    edges = np.concatenate(
-        [[0], spans[rank].ravel(), [rows]]
-    )  # (2 * M + 2,) the starts of runs, and the end of the last
+    edges = np.concatenate([[0], spans[rank].ravel(), [rows]])  # (2 * M + 2,) the starts of runs, the end of the last
     order = np.empty(len(spans), np.int32)
     order[rank] = 2 * np.arange(len(spans)) + 1  # the runs between belong to no span
-    lengths = np.diff(edges)
-    counts = -(-lengths // PIECE_ROWS)  # pieces of each run
-    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # (P,) which piece of its run
-    piece_ends = np.append(
-        np.repeat(edges[:-1], counts) + PIECE_ROWS * nth, rows
-    )  # each begins at the end of the one before
-    run_ends = np.append(0, np.cumsum(counts))
-    numbers = [
+    counts = -(-(edges[1:] - edges[:-1]) // PIECE_ROWS)  # pieces of each run
+    run_ends = np.concatenate([[0], np.cumsum(counts)])
+    pieces = int(run_ends[-1])
+    nth = np.arange(pieces) - np.repeat(run_ends[:-1], counts)  # (P,) which piece of its run
+    starts = np.repeat(edges[:-1], counts) + PIECE_ROWS * nth  # each piece ends where the next one starts
+    return [
         (texts.ids, 0),
         (texts.type_ids, 0),
         (positions(texts), 0),
@@ -199,7 +198,6 @@ def _numbers(texts: PackedTexts, shape: FlatShape) -> list[tuple[Int32, int]]:
         (spans[:, 1] - 1, 0),
         (spans[:, 1] - spans[:, 0], 1),
         (order, 0),
-        (piece_ends, rows),
-        (run_ends, int(run_ends[-1])),
+        (np.concatenate([starts, [rows]]), rows),
+        (run_ends, pieces),
     ]
-    return [(part.astype(np.int32, copy=False), int(padding)) for part, padding in numbers]
