@@ -195,7 +195,7 @@ class Transformer(Generic[T]):
             if layer.word_gate is not None:
                 x = self._ops.add(x, self._gated(layer.word_gate, x, words, batch))
             x = x if layer.scale == 1.0 else self._ops.scale(x, layer.scale)
-        x = self._add_norm(x, addend, self._weights.final_norm)[1]
+        x = self._norm_of_sum(x, addend, self._weights.final_norm)
         return x if self._weights.projection is None else self._linear(x, self._weights.projection, batch)
 
     def _gates(self, tokens: Tokens[T]) -> dict[int, T]:
@@ -231,9 +231,9 @@ class Transformer(Generic[T]):
             x, h = self._add_norm(x, addend, layer.attention_norm)
             x, h = self._add_norm(x, self._attended(layer, h, batch), layer.output_norm)
             return x, self._between(layer, h, batch)
-        h = self._add_norm(x, self._attended(layer, x, batch), layer.attention_norm)[1]
-        x = h if layer.input_norm is None else self._add_norm(x, h, layer.input_norm)[1]
-        return self._add_norm(x, self._between(layer, x, batch), layer.output_norm)[1], None
+        h = self._norm_of_sum(x, self._attended(layer, x, batch), layer.attention_norm)
+        x = h if layer.input_norm is None else self._norm_of_sum(x, h, layer.input_norm)
+        return self._norm_of_sum(x, self._between(layer, x, batch), layer.output_norm), None
 
     def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         parts = layer.attention
@@ -336,6 +336,11 @@ class Transformer(Generic[T]):
         if self._spec.rms:
             return ops.add_rms_norm(x, addend, norm.weight, eps)
         return ops.add_layer_norm(x, addend, norm.weight, norm.bias, eps)
+
+    def _norm_of_sum(self, x: T, addend: T | None, norm: Norm[T] | None) -> T:
+        if self._spec.rms or addend is None or norm is None:
+            return self._add_norm(x, addend, norm)[1]
+        return self._ops.layer_norm_of_sum(x, addend, norm.weight, norm.bias, self._spec.norm_eps)
 
     def _norm(self, x: T, norm: Norm[T] | None) -> T:
         if norm is None:

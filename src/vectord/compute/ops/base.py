@@ -130,6 +130,10 @@ class Ops(Protocol[T]):
         total = self.add(x, y)
         return total, self.layer_norm(total, weight, bias, eps)
 
+    def layer_norm_of_sum(self, x: T, y: T, weight: T, bias: T | None, eps: float) -> T:
+        """The second of `add_layer_norm`, for a sum that nothing else reads."""
+        return self.add_layer_norm(x, y, weight, bias, eps)[1]
+
     def add_rms_norm(self, x: T, y: T, weight: T, eps: float) -> tuple[T, T]:
         """x + y, and its RMS norm. x, y (T, W), weight (W,)"""
         total = self.add(x, y)

@@ -25,7 +25,7 @@ GATES: dict[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2}  # the act
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _add_norm(  # type: ignore[no-untyped-def]
     x, y, weight, bias, total, normed, width, x_step, y_step, eps,
-    RMS: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+    RMS: tl.constexpr, SUMMED: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -33,7 +33,8 @@ def _add_norm(  # type: ignore[no-untyped-def]
     numbers = tl.load(x + row * x_step + columns, inside, 0.0).to(tl.float32)
     numbers += tl.load(y + row * y_step + columns, inside, 0.0).to(tl.float32)
     rounded = numbers.to(total.dtype.element_ty)  # the norm is that of the sum as later layers read it
-    tl.store(total + row * width + columns, rounded, inside)
+    if SUMMED:
+        tl.store(total + row * width + columns, rounded, inside)
     numbers = rounded.to(tl.float32)
     if not RMS:
         numbers = tl.where(inside, numbers - tl.sum(numbers) / width, 0.0)
@@ -93,6 +94,9 @@ class FusedOps(TorchOps):
     ) -> tuple[Tensor, Tensor]:
         return _summed(x, y, weight, bias, eps, rms=False)
 
+    def layer_norm_of_sum(self, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return _summed(x, y, weight, bias, eps, rms=False, summed=False)[1]
+
     def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return _summed(x, y, weight, None, eps, rms=True)
 
@@ -121,11 +125,12 @@ class FusedOps(TorchOps):
 
 
 def _summed(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, rms: bool
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, rms: bool, summed: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return x + y, and its norm. x, y (T, H), each row contiguous; weight, bias (H,)."""
+    """Return x + y, and its norm. x, y (T, H), each row contiguous; weight, bias (H,). summed: x + y is read."""
     rows, width = x.shape
-    total, normed = x.new_empty(rows, width), x.new_empty(rows, width)
+    normed = x.new_empty(rows, width)
+    total = x.new_empty(rows, width) if summed else normed
     block = triton.next_power_of_2(width)
     arrays = (x, y, weight, weight if bias is None else bias, total, normed)
     _add_norm[rows,](
@@ -135,6 +140,7 @@ def _summed(
         y.stride(0),
         eps,
         RMS=rms,
+        SUMMED=summed,
         BIASED=bias is not None,
         BLOCK=block,
         num_warps=max(1, min(16, block // 256)),
@@ -167,6 +173,7 @@ def largest_difference(device: torch.device, dtype: torch.dtype) -> float:
         x, y, weight, bias, head_weight, cos, sin = (array.to(dtype) for array in arrays)
         return [
             *ops.add_layer_norm(x, y, weight, bias, eps),
+            ops.layer_norm_of_sum(x, y, weight, bias, eps),
             *ops.add_rms_norm(x, y, weight, eps),
             ops.rotate(x, cos, sin, head_size),
             ops.rotate_normed(x, head_weight, eps, cos, sin, head_size),
