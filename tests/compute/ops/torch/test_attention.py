@@ -82,6 +82,37 @@ def test_16_bits_agree_with_torch(found: dict[str, Any]) -> None:
     assert found["float16"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "size", "product", "shared_bytes"), [(90, 64, "wgmma", 227 << 10), (86, 256, "mma", 99 << 10)]
+)
+def test_the_kernel_compiles_for_a_gpu(
+    capability: int, size: int, product: str, shared_bytes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which needs none: both products multiply 16 bits, and the blocks fit into the memory of a program."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from vectord.compute.ops.torch.attention import _attend, blocks_of
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    blocks = blocks_of(size)
+    constants = dict.fromkeys(("CAUSAL", "WINDOWED", "BIASED", "CAPPED"), True)
+    sizes = {"SIZE": size, "BLOCK": size, "ROWS": blocks.rows, "KEYS": blocks.keys}
+    types = {**dict.fromkeys(("q", "k", "v", "out", "bias"), "*bf16"), "positions": "*i32", "ends": "*i32"}
+    types |= {"factor": "fp32", "cap": "fp32", **dict.fromkeys([*constants, *sizes], "constexpr")}
+    signature = {name: types.get(name, "i32") for name in _attend.arg_names}
+    source = ASTSource(
+        _attend, signature, {(_attend.arg_names.index(name),): value for name, value in {**constants, **sizes}.items()}
+    )
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    products = [line for line in compiled.asm["ttir"].splitlines() if "tt.dot" in line]
+    assert [line.count("xbf16>") for line in products] == [2, 2]
+    assert product in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= shared_bytes
+
+
 def test_a_kernel_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nor one that cannot be compiled: the network has no flat form then, and the log has the reason."""
     from vectord.compute.ops.torch import attention

@@ -34,12 +34,16 @@ class Blocks:
     stages: int = 2  # blocks of keys being loaded or used
 
 
-LARGE_HEAD, LARGE_BLOCKS = 128, Blocks(rows=64, keys=32)  # heads above this size, to fit into shared memory
+def blocks_of(head_size: int) -> Blocks:
+    """Return smaller blocks for large heads: they must fit into the memory of a program, 99 KiB on some cards."""
+    return Blocks() if head_size <= 128 else Blocks(rows=64, keys=32)
+
+
 COMPARED = (1, 150, 40)  # lengths of the texts that `agrees` compares: within a block and across two
 
 
-# Compiled once: the number of rows, and the place of `positions` after other rows, differ from batch to batch.
-@triton.jit(do_not_specialize=["rows", "positions"])  # type: ignore[untyped-decorator,unused-ignore]
+# Not compiled again for other rows, another place of `positions` after the numbers before it, or other heads.
+@triton.jit(do_not_specialize=["rows", "positions", "heads"])  # type: ignore[untyped-decorator,unused-ignore]
 def _attend(  # type: ignore[no-untyped-def]
     q, k, v, out, positions, ends, bias, rows, heads, sharing, q_step, k_step, v_step, bias_step, factor, cap, reach,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr,
@@ -105,7 +109,7 @@ def attend(
     """Ops.attention in the flat layout; padding gets zeros. Each row of q, k and v is contiguous."""
     out = q.new_empty(len(q), spec.width)
     block = max(16, triton.next_power_of_2(spec.head_size))
-    blocks = blocks or (LARGE_BLOCKS if block > LARGE_HEAD else Blocks())
+    blocks = blocks or blocks_of(spec.head_size)
     _attend[triton.cdiv(len(q), blocks.rows), spec.heads](
         q,
         k,
