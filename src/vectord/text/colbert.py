@@ -21,6 +21,7 @@ from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
 from vectord.text.truncation import Limit, fit_tokens
+from vectord.text.wordpiece import FastEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class ColbertEncoder:
                 text, before = (prompt + text).strip(), ""
             sources.append(cut_source(text, limit, i, before, foreign=foreign))
         for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
-            if not encoding.ids:
+            if not len(encoding.ids):
                 raise Untokenizable("{field} has no tokens", index=source.index)
             yield self._sequence(encoding, form, kind, limit, source)
 
@@ -79,7 +80,7 @@ class ColbertEncoder:
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
     def _sequence(
-        self, encoding: Encoding, form: _TextFormat, kind: str, limit: Limit, source: Source
+        self, encoding: Encoding | FastEncoding, form: _TextFormat, kind: str, limit: Limit, source: Source
     ) -> TokenSequence:
         ids = np.array(encoding.ids, np.int32)
         type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from vectord.text.tokenizer_file import (
 )
 from vectord.text.tokenizer_settings import declares_no_types
 from vectord.text.truncation import Limit, check_size, fit_characters
+from vectord.text.wordpiece import COST_BEFORE_LOAD, FastEncoding, FastWordPiece
 
 log = logging.getLogger("vectord.text")
 
@@ -82,6 +83,9 @@ class PlainTokenizer:
         self.no_types: Int32 = np.zeros(spec.max_tokens, np.int32)  # the type ids of a text without types, if cut
         self.no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer, spec.tokenizer)
+        self._fast = None if self.frame.has_type_ids else FastWordPiece(self.tokenizer, spec.tokenizer)
+        self._cost_left = COST_BEFORE_LOAD  # threads may lose a subtraction, which only delays the load
+        self._prefix, self._suffix = (np.array(ends, np.int32) for ends in (self.frame.prefix, self.frame.suffix))
         self._skipped_id = spec.skipped_id
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
@@ -89,13 +93,31 @@ class PlainTokenizer:
         """Read the name of a special token inside a text, such as <|im_end|>, as ordinary text from now on."""
         self.tokenizer.encode_special_tokens = True
 
-    def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Encoding]:
-        """The Encoding of each source, in order. specials: with the frame around each text."""
+    def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Any]:
+        """The Encoding of each source, in order; without offsets, an Encoding or a FastEncoding. specials: with the
+        frame around each text."""
+        cost = sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources)
+        self._cost_left -= cost
+        if self._cost_left < 0 and self._fast is not None and not offsets:
+            return self._fast_encodings(self._fast, sources, specials=specials)
         # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        if sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources) <= CALL_CHARACTERS:
+        if cost <= CALL_CHARACTERS:
             return iter(_encoded(run, sources, specials))
         return chain.from_iterable(_encoded(run, group, specials) for group in _groups(sources))
+
+    def _fast_encodings(
+        self, fast: FastWordPiece, sources: Sequence[Source], *, specials: bool
+    ) -> Iterator[Encoding | FastEncoding]:
+        found = fast.read([source.text for source in sources])
+        groups = _groups(list(compress(sources, (ids is None for ids in found))))
+        run = self.tokenizer.encode_batch_fast
+        others = chain.from_iterable(_encoded(run, group, specials) for group in groups)
+        for ids in found:
+            if ids is None:
+                yield next(others)
+            else:
+                yield FastEncoding(np.concatenate((self._prefix, ids, self._suffix)) if specials else ids)
 
     def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
         for encoding in self.encodings(sources, specials=False):

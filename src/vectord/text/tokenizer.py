@@ -28,6 +28,7 @@ from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Token
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
+from vectord.text.wordpiece import FastEncoding
 from vectord.text.yes_no import YesNoEncoder
 
 # A token of `tokenize` costs up to 1 kB in its response (measured on Chinese, with one token a character).
@@ -150,7 +151,7 @@ class TextEncoder:
     def _sequence(
         self,
         source: Source,
-        encoding: Encoding,
+        encoding: Encoding | FastEncoding,
         specials: tuple[int, int],
         limit: Limit,
         prompt_tokens: int,
