@@ -102,7 +102,7 @@ audit: $(DEV_ENV) $(AUDIT_ENV) ## Check the locked dependencies for known vulner
 	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)
 
 # torch 2.13 contains CUDA 13.0; 2.10 is the last release on the package index with CUDA 12.
-IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
+IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp --extra tokie
 
 lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the images, with the hashes of all packages
 	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \

@@ -26,6 +26,7 @@ from bench import (
     scaling,
     static,
     systems,
+    tokenizing,
     wire,
 )
 from bench.child import REPOSITORY
@@ -60,6 +61,9 @@ def main() -> None:
             rounds={"rejections": rejected},
         )
         show(report, options.json)
+        return
+    if options.measure == "tokenizing":
+        _tokenizing(options)
         return
     if options.measure == "precision":
         corpus = make_corpus(resolve(DEFAULT_MODEL, offline=True).folder / "tokenizer.json", options.texts)
@@ -125,6 +129,18 @@ def _vectord(options: argparse.Namespace, machine: dict[str, str]) -> None:
     show(report, options.json)
     if options.measure == "bench":
         chart.keep("bench", plain(report))
+
+
+def _tokenizing(options: argparse.Namespace) -> None:
+    corpus, times = tokenizing.measure(options.models[0] / "tokenizer.json", options.texts, options.rounds)
+    about = {
+        "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
+        "figures": f"CPU of one thread, special tokens left out, the best of {options.rounds} rounds",
+    }
+    report = Report(
+        title="vectord tokenizing", conditions=conditions() | about, rows=tokenizing.rows(times), rounds=times
+    )
+    show(report, options.json)
 
 
 def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
@@ -212,6 +228,7 @@ def _options() -> argparse.Namespace:
             "static",
             "scaling",
             "systems",
+            "tokenizing",
         ),
         help="bench: vectord; peers: vectord next to other servers and libraries; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
@@ -223,7 +240,8 @@ def _options() -> argparse.Namespace:
         "precision: vectors and search results of each dtype; int8: its speed next to the usual dtype; "
         "static: a static model next to MiniLM and model2vec; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
-        "systems: the benchmarks that other servers have published",
+        "systems: the benchmarks that other servers have published; "
+        "tokenizing: CPU time of a text in tokenizers and in tokie",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
@@ -245,7 +263,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         nargs="+",
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
-        help="folders of precision and int8 (default: the default model), and the table of static",
+        help="folders of precision, int8 and tokenizing (default: the default model), and the table of static",
     )
     parser.add_argument("--families", nargs="+", default=[], help="names in bench/families.py (default: all)")
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
