@@ -30,7 +30,7 @@ from vectord.engine.events import (
 from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import EmptyInput, InputTooLong
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, Token
-from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
 
 WIDTH = 8
 COLBERT_WIDTH = 4
@@ -60,12 +60,12 @@ class ByteEncoder:
     def query_weights(self) -> Float32 | None:
         return None
 
-    def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
+    def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         self._called()
         indexes = range(len(request.inputs)) if part is None else part
         if request.chunks is not None:
-            return [one for i in indexes for one in _windows(request.inputs[i], request.chunks[i], i)]
-        return [self._read(request, request.inputs[i], i) for i in indexes]
+            return Texts.of([one for i in indexes for one in _windows(request.inputs[i], request.chunks[i], i)])
+        return Texts.of([self._read(request, request.inputs[i], i) for i in indexes])
 
     def _read(self, request: ReadRequest, value: TextOrPair, index: int) -> TokenSequence:
         if request.query is not None:
@@ -159,7 +159,8 @@ def sequence_of(tokens: str | Int32, **changes: object) -> TokenSequence:
     """The sequence of these tokens; changes: its further fields."""
     ids = ids_of(tokens) if isinstance(tokens, str) else tokens
     length = TextLength(len(ids), len(ids))
-    return TokenSequence(ids=ids, type_ids=np.zeros_like(ids), length=length, **changes)  # type: ignore[arg-type]
+    fields = {"type_ids": np.zeros_like(ids), **changes}
+    return TokenSequence(ids=ids, length=length, **fields)  # type: ignore[arg-type]
 
 
 def expected_row(text: str) -> Float32:

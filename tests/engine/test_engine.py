@@ -446,6 +446,49 @@ async def test_an_interactive_request_moves_a_shared_text_out_of_the_bulk_lane()
     assert "0049" in backend.texts_run()[1:3]
 
 
+async def test_a_shared_text_in_the_middle_of_a_bulk_request_moves_alone():
+    """The other texts of the request stay in the bulk lane, and it receives all answers in order."""
+    backend = FakeBackend(max_batch_tokens=4)
+    texts = [f"{n:04}" for n in range(20)]
+    async with serving(backend) as engine:
+        close_gate(backend)
+        job = ask(engine, *texts, caller=BULK)
+        await entered(backend)
+        queries = [ask(engine, "0007"), ask(engine, "0007", "0012")]
+        await settle()
+        backend.gate.set()
+        answers = await asyncio.gather(*queries, job)
+    run = backend.texts_run()
+    assert {"0007", "0012"} < set(run[1:4])
+    assert [text for text in run if text not in ("0007", "0012")] == [*texts[:7], *texts[8:12], *texts[13:]]
+    for answer, asked in zip(answers, [["0007"], ["0007", "0012"], texts], strict=True):
+        np.testing.assert_array_equal(rows(answer), [expected_row(text) for text in asked])
+
+
+async def test_texts_that_others_wait_for_stay_when_their_request_leaves():
+    """Only those. When the last waiting request leaves too, they leave the queue."""
+    backend = FakeBackend(max_batch_tokens=4)
+    async with serving(backend) as engine:
+        close_gate(backend)
+        blocker = ask(engine, "blocker")
+        await entered(backend)
+        owner = ask(engine, "aaaa", "bbbb", "cccc", "dddd", "bbbb")
+        await settle()
+        stayer, leaver = ask(engine, "bbbb", "aaaa"), ask(engine, "dddd", "eeee")
+        await settle()
+        owner.cancel()
+        await settle()
+        assert queue_of(engine) == (4, 16)
+        leaver.cancel()
+        await settle()
+        assert queue_of(engine) == (2, 8)
+        backend.gate.set()
+        answer = (await asyncio.gather(blocker, stayer))[1]
+        await engine.answer(embed("dddd"), ANYONE)
+    assert backend.texts_run() == ["blocker", "aaaa", "bbbb", "dddd"]
+    np.testing.assert_array_equal(rows(answer), [expected_row("bbbb"), expected_row("aaaa")])
+
+
 async def test_a_shared_text_that_fails_has_each_requests_index():
     """Each request receives an error with its own index."""
     backend = FakeBackend()
@@ -811,7 +854,7 @@ async def test_a_failed_request_queues_no_further_texts():
     async with serving(FakeBackend()) as engine:
         runner = engine._registry.models[0].runner
         puts: list[int] = []
-        runner.worker.put = lambda items: (puts.append(len(items)), runner.stop())
+        runner.worker.put = lambda items: (puts.append(sum(map(len, items))), runner.stop())
         with pytest.raises(Unavailable):
             await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
     assert puts == [TEXTS_PER_STEP]
@@ -841,7 +884,7 @@ async def test_a_hundred_thousand_tiny_inputs_in_one_request():
         put, turn, taken = worker.put, 0, Counter()
 
         def put_counted(items):
-            taken[turn] += len(items)
+            taken[turn] += sum(map(len, items))
             put(items)
 
         async def count_turns():

@@ -43,7 +43,7 @@ def read(
     **what: Any,
 ) -> list[TokenSequence]:
     """what: further fields of the ReadRequest."""
-    return encoder.read(ReadRequest(inputs=inputs, options=options, truncate=truncate, **what), part)
+    return [*encoder.read(ReadRequest(inputs=inputs, options=options, truncate=truncate, **what), part)]
 
 
 def attended(sequence: TokenSequence) -> int:

@@ -44,7 +44,7 @@ TEXT_COST_CHARACTERS = 100
 _data_uri = re.compile(r"data:(image|audio|video|application)/[^,\s]{1,200};base64,[\w+/=%\r\n-]*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each text
 class Source:
     """A text to tokenize."""
 

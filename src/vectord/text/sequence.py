@@ -5,12 +5,17 @@ Plain values. This file imports no tokenizer, so that its import does not delay 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
+T = TypeVar("T")
 TextOrPair: TypeAlias = Input | tuple[str, str]
 
 
@@ -23,10 +28,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenSequence:
-    """A text, a pair of texts or a window of a document, as token ids. n tokens, those of `prefix` included.
-
-    The tokenizer makes it; the cache, the queue and packing take it. `spans` and `keys` count rows after the prefix.
-    """
+    """A text, a pair of texts or a window of a document, as n token ids. `Texts` joins those of a request."""
 
     ids: Int32  # (n,)
     type_ids: Int32  # (n,)
@@ -34,20 +36,184 @@ class TokenSequence:
     index: int = 0  # its input's place in the request
     spans: Int32 | None = None  # (m, 2) first and last + 1 of the rows that are pooled together; None: all rows
     keys: int | None = None  # only the first `keys` rows are attended to; None: all
-    prefix: Prefix | None = None  # the same object in every sequence that shares it
     rows: Int32 | None = None  # (r,) the rows whose token vectors count, ascending; None: all
-    adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
     parts: tuple[TextLength, ...] = ()  # of a pair: the length of each text, without special tokens
 
-    @property
-    def own_ids(self) -> Int32:
-        """The ids after the prefix."""
-        return self.ids if self.prefix is None else self.ids[len(self.prefix.ids) :]
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Texts:
+    """N token sequences end to end, T tokens in all: what one request sends to a model. Nobody changes it.
+
+    The tokenizer makes it; the cache, the queue and packing take it. With a prefix, every text begins with its tokens,
+    and `spans` and `keys` count rows after it.
+    """
+
+    ids: Int32  # (T,)
+    cu_seqlens: Int32  # (N + 1,) from 0 to T
+    type_ids: Int32 | None = None  # (T,); None: all 0
+    spans: Int32 | None = None  # (M, 2) rows of their text that are pooled together; None: all rows of each text
+    pooled: Int32 | None = None  # (N,) how many spans each text has; None: one
+    keys: Int32 | None = None  # (N,) only the first `keys` rows of a text are attended to; None: all
+    prefix: Prefix | None = None
+    adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
+    # Facts for the request, which the queue does not need: empty in a selection.
+    lengths: Sequence[TextLength] = ()  # see TokenSequence
+    indexes: Sequence[int] = ()  # the place of each text's input in the request
+    rows: Sequence[Int32 | None] = ()  # see TokenSequence; empty: all rows of all texts
+    parts: Sequence[tuple[TextLength, ...]] = ()  # of pairs
+
+    @classmethod
+    def of(cls, sequences: Sequence[TokenSequence], prefix: Prefix | None = None) -> Texts:
+        """prefix: the tokens that all of them begin with."""
+        counts = [len(one.ids) for one in sequences]
+        own = counts if prefix is None else [count - len(prefix.ids) for count in counts]
+        spans = pooled = keys = type_ids = None
+        if any(one.type_ids.any() for one in sequences):
+            type_ids = np.concatenate([one.type_ids for one in sequences])
+        if any(one.spans is not None for one in sequences):
+            each = [one.spans if one.spans is not None else [(0, n)] for one, n in zip(sequences, own, strict=True)]
+            spans, pooled = np.concatenate(each).astype(np.int32), np.array([*map(len, each)], np.int32)
+        if any(one.keys is not None for one in sequences):
+            keys = np.array(
+                [n if one.keys is None else one.keys for one, n in zip(sequences, own, strict=True)], np.int32
+            )
+        return cls(
+            ids=np.concatenate([one.ids for one in sequences]) if sequences else np.zeros(0, np.int32),
+            cu_seqlens=cu_seqlens_of(counts),
+            type_ids=type_ids,
+            spans=spans,
+            pooled=pooled,
+            keys=keys,
+            prefix=prefix,
+            lengths=[one.length for one in sequences],
+            indexes=[one.index for one in sequences],
+            rows=[one.rows for one in sequences] if any(one.rows is not None for one in sequences) else (),
+            parts=[one.parts for one in sequences] if any(one.parts for one in sequences) else (),
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Texts]) -> Texts:
+        """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
+        if len(parts) == 1:
+            return parts[0]
+        spans = pooled = keys = type_ids = None
+        if any(part.type_ids is not None for part in parts):
+            type_ids = np.concatenate([part.all_type_ids for part in parts])
+        if any(part.spans is not None for part in parts):
+            spans = np.concatenate([part.all_spans for part in parts])
+            pooled = np.concatenate([part.all_pooled for part in parts])
+        if any(part.keys is not None for part in parts):
+            keys = np.concatenate([part.sizes if part.keys is None else part.keys for part in parts])
+        return cls(
+            ids=np.concatenate([part.ids for part in parts]),
+            cu_seqlens=cu_seqlens_of([size for part in parts for size in part.sizes.tolist()]),
+            type_ids=type_ids,
+            spans=spans,
+            pooled=pooled,
+            keys=keys,
+            adapter=parts[0].adapter,
+            lengths=[*chain.from_iterable(part.lengths for part in parts)],
+            indexes=[*chain.from_iterable(part.indexes for part in parts)],
+            rows=_joined([part.rows for part in parts], parts, None),
+            parts=_joined([part.parts for part in parts], parts, ()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    def __iter__(self) -> Iterator[TokenSequence]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, i: int) -> TokenSequence:
+        """One text, for readers that look at few; the arrays are views."""
+        tokens, spans = slice(*self.cu_seqlens[i : i + 2]), None
+        if self.spans is not None:
+            stop = int(self.all_pooled[: i + 1].sum())
+            spans = self.spans[stop - self.all_pooled[i] : stop]
+        return TokenSequence(
+            ids=self.ids[tokens],
+            type_ids=self.all_type_ids[tokens],
+            length=self.lengths[i],
+            index=self.indexes[i],
+            spans=spans,
+            keys=None if self.keys is None else int(self.keys[i]),
+            rows=self.rows[i] if self.rows else None,
+            parts=self.parts[i] if self.parts else (),
+        )
 
     @property
-    def pooled(self) -> int:
-        """How many pooled vectors it gives: m."""
-        return 1 if self.spans is None else len(self.spans)
+    def sizes(self) -> Int32:
+        """The number of tokens of each text. (N,)"""
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+
+    @property
+    def all_type_ids(self) -> Int32:
+        return np.zeros_like(self.ids) if self.type_ids is None else self.type_ids
+
+    @property
+    def all_pooled(self) -> Int32:
+        return np.ones(len(self), np.int32) if self.pooled is None else self.pooled
+
+    @property
+    def all_spans(self) -> Int32:
+        return np.stack([np.zeros(len(self), np.int32), self.sizes], axis=1) if self.spans is None else self.spans
+
+    def take(self, places: Int32) -> Texts:
+        """The texts at these places (n,), ascending, without the facts for the request."""
+        first, stop = int(places[0]), int(places[-1]) + 1
+        if len(places) == len(self):
+            return self
+        chosen: slice | Int32 = places
+        tokens: slice | npt.NDArray[np.bool_]
+        if stop - first == len(places):  # views
+            chosen, bounds = slice(first, stop), self.cu_seqlens[first : stop + 1]
+            tokens, cu_seqlens = slice(bounds[0], bounds[-1]), bounds - bounds[0]
+        else:
+            tokens = np.repeat(np.isin(np.arange(len(self)), places), self.sizes)
+            cu_seqlens = cu_seqlens_of(self.sizes[places].tolist())
+        return Texts(
+            ids=self.ids[tokens],
+            cu_seqlens=cu_seqlens,
+            type_ids=None if self.type_ids is None else self.type_ids[tokens],
+            spans=None if self.spans is None else self.spans[self.vectors_of(places)],
+            pooled=None if self.pooled is None else self.pooled[chosen],
+            keys=None if self.keys is None else self.keys[chosen],
+            prefix=self.prefix,
+            adapter=self.adapter,
+        )
+
+    def vectors_of(self, places: Int32) -> Int32:
+        """The places of these texts' pooled vectors among those of all texts. (m,)"""
+        if self.pooled is None:
+            return places
+        return np.flatnonzero(np.isin(np.repeat(np.arange(len(self)), self.pooled), places)).astype(np.int32)
+
+    def after_prefix(self) -> Texts:
+        """The texts without the prefix that they begin with."""
+        if self.prefix is None:
+            return self
+        begun = len(self.prefix.ids)
+        own = np.ones(len(self.ids), bool)
+        own[(self.cu_seqlens[:-1, None] + np.arange(begun)).ravel()] = False
+        return replace(
+            self,
+            ids=self.ids[own],
+            cu_seqlens=cu_seqlens_of((self.sizes - begun).tolist()),
+            type_ids=None if self.type_ids is None else self.type_ids[own],
+            prefix=None,
+        )
+
+
+def _joined(columns: Sequence[Sequence[T]], parts: Sequence[Texts], missing: T) -> list[T]:
+    """Optional facts of the texts of all parts; `missing` for parts without it."""
+    if not any(columns):
+        return []
+    return [*chain.from_iterable(column or [missing] * len(part) for column, part in zip(columns, parts, strict=True))]
+
+
+def cu_seqlens_of(sizes: Sequence[int]) -> Int32:
+    """Where each text begins, and where the last one ends. (N + 1,)"""
+    return np.array([*accumulate(sizes, initial=0)], np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +265,7 @@ class Encoder(Protocol):
     @property
     def query_weights(self) -> Float32 | None: ...  # (V,) the weight of each token of a query; None: the network's
 
-    def read(self, request: ReadRequest, part: range | None = None) -> Sequence[TokenSequence]:
+    def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs."""
 
     def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> Sequence[CutText]:

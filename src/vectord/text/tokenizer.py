@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Encoding
@@ -24,7 +25,7 @@ from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
-from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence, cu_seqlens_of
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
@@ -33,6 +34,14 @@ from vectord.text.yes_no import YesNoEncoder
 
 # A token of `tokenize` costs up to 1 kB in its response (measured on Chinese, with one token a character).
 TOKENIZE_LIMIT_CHARACTERS = 150_000
+
+
+class TokenIds(NamedTuple):
+    """A text's tokens as the model reads them."""
+
+    ids: Sequence[int] | Int32
+    types: Sequence[int] | Int32 | None  # None: all 0
+    length: TextLength
 
 
 class TextEncoder:
@@ -74,7 +83,7 @@ class TextEncoder:
             raise ModelUnavailable(f"{path}: weight must have a finite number for each of {self.vocab_size:,} tokens")
         return weights
 
-    def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
+    def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
 
         Token ids that are the model's own stay unchanged. Under a prompt, or for a ColBERT model, they are decoded and
@@ -83,31 +92,33 @@ class TextEncoder:
         adapter = 0
         if self._spec.adapters:
             adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
-        sequences = self._read(request, part)
+        texts = self._read(request, part)
         if self._unscored_id is not None:
-            sequences = [_before(sequence, self._unscored_id) for sequence in sequences]
-        return [replace(sequence, adapter=adapter) for sequence in sequences] if adapter else sequences
+            texts = Texts.of([_before(sequence, self._unscored_id) for sequence in texts])
+        return replace(texts, adapter=adapter) if adapter else texts
 
-    def _read(self, request: ReadRequest, part: range | None) -> list[TokenSequence]:
+    def _read(self, request: ReadRequest, part: range | None) -> Texts:
         indexes = range(len(request.inputs)) if part is None else part
         if request.query is not None:
             if self._yes_no is not None:
-                return list(self._yes_no.read(request, request.query, indexes))
-            return list(self._pairs.read_passages(request, request.query, indexes))
+                return Texts.of([*self._yes_no.read(request, request.query, indexes)])
+            return Texts.of([*self._pairs.read_passages(request, request.query, indexes)])
         if request.chunks is not None:
-            return list(self._windows.read(request, request.chunks, self._prompt(request.options), indexes))
+            return Texts.of([*self._windows.read(request, request.chunks, self._prompt(request.options), indexes)])
         if self._colbert is not None:
             kind = request.options.kind or "document"
-            return list(self._colbert.read(request, self._prompt(replace(request.options, kind=kind)), indexes))
+            return Texts.of([*self._colbert.read(request, self._prompt(replace(request.options, kind=kind)), indexes)])
         if all(isinstance(request.inputs[i], str) for i in indexes):
             return self._read_texts(request, indexes)
-        sequences: list[TokenSequence] = []
+        runs: list[Texts] = []
         for paired, run in groupby(indexes, key=lambda i: _is_pair(request.inputs[i])):
-            read = self._pairs.read_pairs if paired else self._read_texts
-            sequences += read(request, list(run))
-        return sequences
+            if paired:
+                runs.append(Texts.of([*self._pairs.read_pairs(request, list(run))]))
+            else:
+                runs.append(self._read_texts(request, list(run)))
+        return Texts.join(runs)
 
-    def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> list[TokenSequence]:
+    def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
         options, inputs = request.options, request.inputs
         prompt = self._prompt(options)
         specials = self._specials if options.add_special_tokens else (0, 0)
@@ -118,7 +129,7 @@ class TextEncoder:
         if self._static is not None:
             limit = replace(limit, model_characters=self._static.max_characters)
         by_table = self.query_weights is not None and options.is_query  # without a network, no token gives no weight
-        given: dict[int, TokenSequence] = {}
+        given: dict[int, TokenIds] = {}
         sources: list[Source] = []
         for i in indexes:
             value, foreign = inputs[i], False
@@ -131,63 +142,77 @@ class TextEncoder:
             else:
                 given[i] = self._take_ids(value, specials, limit, i, foreign=foreign)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
-        tokenized = [
-            self._sequence(source, encoding, specials, limit, prompt_tokens, may_be_empty=by_table)
+        read = [
+            self._fit(source, encoding, specials, limit, may_be_empty=by_table)
             for source, encoding in zip(sources, encodings, strict=True)
         ]
-        if not given:
-            return tokenized
-        texts = iter(tokenized)
-        return [given[i] if i in given else next(texts) for i in indexes]
+        if given:
+            tokenized = iter(read)
+            read = [given[i] if i in given else next(tokenized) for i in indexes]
+        texts = self._joined(read, indexes)
+        if not prompt_tokens:
+            return texts
+        first = np.full(len(read), prompt_tokens, np.int32)
+        if limit.side == "left":  # a cut from the left removes the prompt's tokens first
+            first = np.array([max(specials[0], prompt_tokens - length.seen + length.kept) for length in texts.lengths])
+        first = np.minimum(first, texts.sizes - 1)  # at least one row is pooled
+        return replace(texts, spans=np.stack([first, texts.sizes], axis=1).astype(np.int32))
 
     def _take_ids(
         self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
-    ) -> TokenSequence:
+    ) -> TokenIds:
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
-        length = TextLength(len(ids), len(kept), foreign=foreign)
-        return self._plain.sequence(kept, length, index, rows=self._rows(len(kept)))
+        return TokenIds(kept, None, TextLength(len(ids), len(kept), foreign=foreign))
 
-    def _sequence(
+    def _fit(
         self,
         source: Source,
         encoding: Encoding | FastEncoding,
         specials: tuple[int, int],
         limit: Limit,
-        prompt_tokens: int,
         *,
         may_be_empty: bool,
-    ) -> TokenSequence:
-        ids, index = np.array(encoding.ids, np.int32), source.index
-        if not len(ids) and not may_be_empty:
-            raise Untokenizable("{field} has no tokens", index=index)
-        if self._static is not None and self._static.truncates_known and len(ids) > limit.max_tokens:
-            known = ids[ids != self._static.unknown_id]
-            ids = known if len(known) else ids[: limit.max_tokens]
-        is_cut = len(ids) > limit.max_tokens
-        kept = fit_tokens(ids, specials, limit, index) if is_cut else ids
-        self._plain.check_known(kept, index)
-        type_ids = self._plain.no_types[: len(kept)]
-        if self._frame.has_type_ids:
-            type_ids = np.array(encoding.type_ids, np.int32)
-            type_ids = fit_tokens(type_ids, specials, limit, index) if is_cut else type_ids
-        spans = None
-        if prompt_tokens:
-            if limit.side == "left":  # a cut from the left removes the prompt's tokens first
-                prompt_tokens = max(specials[0], prompt_tokens - (len(ids) - len(kept)))
-            first = min(prompt_tokens, len(kept) - 1)  # at least one row is pooled
-            spans = np.array([[first, len(kept)]], np.int32)
-        return TokenSequence(
-            ids=kept,
-            type_ids=type_ids,
-            length=TextLength(len(ids), len(kept), source.characters_cut, source.foreign),
-            index=index or 0,
-            spans=spans,
-            rows=self._rows(len(kept)) if self._drops_first else None,
-        )
+    ) -> TokenIds:
+        ids: Sequence[int] | Int32 = encoding.ids
+        types: Sequence[int] | Int32 | None = encoding.type_ids if self._frame.has_type_ids else None
+        seen = len(ids)
+        if not seen and not may_be_empty:
+            raise Untokenizable("{field} has no tokens", index=source.index)
+        if seen > limit.max_tokens:
+            whole = np.array(ids, np.int32)
+            if self._static is not None and self._static.truncates_known:
+                known = whole[whole != self._static.unknown_id]
+                whole = known if len(known) else whole[: limit.max_tokens]
+                seen = len(whole)
+            ids = fit_tokens(whole, specials, limit, source.index)
+            if types is not None:
+                types = fit_tokens(np.array(types, np.int32), specials, limit, source.index)
+        return TokenIds(ids, types, TextLength(seen, len(ids), source.characters_cut, source.foreign))
 
-    def _rows(self, tokens: int) -> Int32 | None:
-        return np.arange(1, tokens, dtype=np.int32) if self._drops_first else None
+    def _joined(self, read: Sequence[TokenIds], indexes: Sequence[int]) -> Texts:
+        """Raises Untokenizable for the first text with unknown ids."""
+        sizes = [len(one.ids) for one in read]
+        cu_seqlens = cu_seqlens_of(sizes)
+        total = int(cu_seqlens[-1])
+        ids = np.fromiter(chain.from_iterable(one.ids for one in read), np.int32, total)
+        try:
+            self._plain.check_known(ids, None)
+        except Untokenizable:
+            for i, one in zip(indexes, read, strict=True):
+                self._plain.check_known(np.array(one.ids, np.int32), i)
+        type_ids = None
+        if self._frame.has_type_ids:
+            types = (np.zeros(len(one.ids), np.int32) if one.types is None else one.types for one in read)
+            type_ids = np.fromiter(chain.from_iterable(types), np.int32, total)
+        return Texts(
+            ids=ids,
+            cu_seqlens=cu_seqlens,
+            type_ids=type_ids,
+            lengths=[one.length for one in read],
+            indexes=indexes,
+            rows=[np.arange(1, size, dtype=np.int32) for size in sizes] if self._drops_first else (),
+        )
 
     def _prompt(self, options: TextOptions) -> str:
         if options.prompt is None and options.prompt_name is None and options.task is None and options.kind is None:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.fakes import sequence_of
 
-from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key, partition_of
+from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_keys, partition_of
 from vectord.engine.queue.batch import Answer, CacheKey
-from vectord.schema import AnswerKind, Caller, Sparse
+from vectord.schema import AnswerKind, Caller, Int32, Sparse
+from vectord.text.sequence import Texts
 
-NO_TYPES = np.zeros(3, np.int32)
 DENSE: frozenset[AnswerKind] = frozenset({"dense"})
 
 
@@ -21,8 +22,16 @@ def ids(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
+def cache_key(
+    model: str, tokens: Int32, kinds: frozenset[AnswerKind] = DENSE, partition: bytes = b"", **changes: Int32
+) -> CacheKey:
+    """The key of one text; changes: TokenSequence's."""
+    (key,) = cache_keys(model, Texts.of([sequence_of(tokens, **changes)]), kinds, partition)
+    return key
+
+
 def key_of(n: int) -> CacheKey:
-    return cache_key("m", ids(n), ids(0), b"", DENSE)
+    return cache_key("m", ids(n))
 
 
 def dense(numbers: int, value: float = 0.0) -> Answer:
@@ -32,17 +41,33 @@ def dense(numbers: int, value: float = 0.0) -> Answer:
 def test_the_key_contains_everything_that_determines_an_answer():
     """Model, ids, type ids, pooled spans, attended keys, and kinds of answer."""
     keys = {
-        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE),
-        cache_key("other", ids(1, 2, 3), NO_TYPES, b"", DENSE),
-        cache_key("model", ids(1, 2, 4), NO_TYPES, b"", DENSE),
-        cache_key("model", ids(1, 2), NO_TYPES[:2], b"", DENSE),
-        cache_key("model", ids(1, 2, 3), ids(0, 1, 0), b"", DENSE),
-        cache_key("model", ids(1, 2, 3), ids(0, 0, 1), b"", DENSE),
-        cache_key("model", ids(1, 2, 3), NO_TYPES, ids(1, 3).tobytes(), DENSE),
-        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", frozenset({"dense", "sparse"})),
-        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE, b"part"),
+        cache_key("model", ids(1, 2, 3)),
+        cache_key("other", ids(1, 2, 3)),
+        cache_key("model", ids(1, 2, 4)),
+        cache_key("model", ids(1, 2)),
+        cache_key("model", ids(1, 2, 3), type_ids=ids(0, 1, 0)),
+        cache_key("model", ids(1, 2, 3), type_ids=ids(0, 0, 1)),
+        cache_key("model", ids(1, 2, 3), spans=np.array([[1, 3]], np.int32)),
+        cache_key("model", ids(1, 2, 3), keys=2),
+        cache_key("model", ids(1, 2, 3), frozenset({"dense", "sparse"})),
+        cache_key("model", ids(1, 2, 3), partition=b"part"),
     }
-    assert len(keys) == 9
+    assert len(keys) == 10
+
+
+def test_the_texts_of_a_request_have_the_keys_that_they_have_alone() -> None:
+    """So that another request finds them: with types, spans and keys too."""
+    sequences = [
+        sequence_of("ab"),
+        sequence_of("cde", type_ids=ids(0, 0, 1)),
+        sequence_of("f", keys=0),
+        sequence_of("gh", spans=np.array([[0, 1], [1, 2]], np.int32)),
+    ]
+    plain = [sequence_of(text) for text in ("ab", "", "ab")]
+    for texts in (sequences[:2], plain):
+        alone = [key for one in texts for key in cache_keys("model", Texts.of([one]), DENSE)]
+        assert cache_keys("model", Texts.of(texts), DENSE) == alone
+    assert len(set(cache_keys("model", Texts.of(sequences), DENSE))) == len(sequences)
 
 
 def test_no_client_can_choose_the_part_of_another_key():
@@ -62,7 +87,7 @@ def test_no_client_can_choose_the_part_of_another_key():
 
 def test_zero_type_ids_are_left_out_of_the_key():
     """Most models have none; the key would be twice as large."""
-    assert len(cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE)[3]) == 0
+    assert len(cache_key("model", ids(1, 2, 3))[3]) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 5))
@@ -112,7 +137,7 @@ def test_the_bytes_counted_cover_the_memory_used(make):
     try:
         before, _ = tracemalloc.get_traced_memory()
         for n in range(2000):
-            cache.keep(cache_key("m", ids(n, 2, 3), NO_TYPES, b"", DENSE), make())
+            cache.keep(cache_key("m", ids(n, 2, 3)), make())
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -122,7 +147,7 @@ def test_the_bytes_counted_cover_the_memory_used(make):
 def test_a_number_of_texts_bounds_each_model():
     """EMBEDDING_CACHE_SIZE: the least recently used text of that model goes, and no other model's."""
     cache = AnswerCache(1, max_texts=2)
-    other = cache_key("other", ids(1), ids(0), b"", DENSE)
+    other = cache_key("other", ids(1))
     cache.keep(other, dense(4))
     for n in (1, 2):
         cache.keep(key_of(n), dense(4))

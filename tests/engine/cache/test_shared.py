@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.engine.cache.test_lookup import cache_key
 from tests.engine.fakes import (
     CLASSIFIER,
     M3,
@@ -28,7 +29,6 @@ from vectord import housekeeping
 from vectord.config import EngineConfig
 from vectord.config.sources import CommandLine, load
 from vectord.engine.cache import shared as shared_cache
-from vectord.engine.cache.lookup import cache_key
 from vectord.engine.cache.shared import MAX_SECRET_BYTES, SharedCache, name_of, shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Answer
@@ -416,15 +416,15 @@ def test_a_name_depends_on_everything_that_determines_an_answer() -> None:
 
     one, two = frozenset({"dense"}), frozenset({"dense", "sparse"})
     keys = [
-        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one), "float32"),
-        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one), "bfloat16"),
-        (cache_key("other", ids(1, 2, 3), ids(0, 0, 0), b"", one), "float32"),
-        (cache_key("model", ids(1, 2), ids(0, 0), b"", one), "float32"),
-        (cache_key("model", ids(1, 2), ids(0, 0), ids(3).tobytes(), one), "float32"),
-        (cache_key("model", ids(1, 2, 3), ids(0, 1, 0), b"", one), "float32"),
-        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", two), "float32"),
-        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one, b"a key's part"), "float32"),
-        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one, b"another's"), "float32"),
+        (cache_key("model", ids(1, 2, 3), one), "float32"),
+        (cache_key("model", ids(1, 2, 3), one), "bfloat16"),
+        (cache_key("other", ids(1, 2, 3), one), "float32"),
+        (cache_key("model", ids(1, 2), one), "float32"),
+        (cache_key("model", ids(1, 2), one, keys=1), "float32"),
+        (cache_key("model", ids(1, 2, 3), one, type_ids=ids(0, 1, 0)), "float32"),
+        (cache_key("model", ids(1, 2, 3), two), "float32"),
+        (cache_key("model", ids(1, 2, 3), one, b"a key's part"), "float32"),
+        (cache_key("model", ids(1, 2, 3), one, b"another's"), "float32"),
     ]
     names = {name_of(key, dtype) for key, dtype in keys}
     assert len(names) == len(keys)

@@ -34,6 +34,7 @@ from vectord.engine.models.registry import ModelSource, Registry, ServedModel
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, ModelFailed, ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, LoadModel, UnloadModel
+from vectord.text.sequence import Texts
 
 ANYONE = Caller()
 MIB = 2**20
@@ -678,8 +679,8 @@ async def test_a_running_forward_of_a_cancelled_request_does_not_keep_the_model(
         async with house.lifecycle.use(house.models[0]) as runner:
             backend = house.loaders[0].backends[0]
             close_gate(backend)
-            text = sequence_of("a")
-            request = asyncio.create_task(runner.run([text], frozenset({"dense"}), ANYONE))
+            texts = Texts.of([sequence_of("a")])
+            request = asyncio.create_task(runner.run(texts, frozenset({"dense"}), ANYONE))
             await entered(backend)
             request.cancel()
             await asyncio.wait([request])

@@ -36,7 +36,7 @@ from vectord.engine.operations.task import (
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, InputTooLong, Unavailable, Untokenizable, VectordError
 from vectord.schema import Caller, TextLength, TextOptions, Usage
-from vectord.text.sequence import ReadRequest
+from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.truncation import PIECE_CHARACTERS
 
 
@@ -191,7 +191,7 @@ def pool():
 
 async def encode(pool, encoder, inputs, *, truncate=True):
     request = ReadRequest(inputs=inputs, options=TextOptions(), truncate=truncate)
-    return await pool.spread(inputs, partial(encoder.read, request))
+    return Texts.join(await pool.spread(inputs, partial(encoder.read, request)))
 
 
 @pytest.mark.parametrize(
@@ -271,14 +271,15 @@ async def test_long_requests_are_limited(pool):
                 most = max(most, unfinished)
             return list(part)
 
-        assert await pool.spread(["a" * 60] * 1000, encode) == list(range(1000))
+        parts = await pool.spread(["a" * 60] * 1000, encode)
+        assert [index for part in parts for index in part] == list(range(1000))
         with lock:
             unfinished -= 1
 
     lock = threading.Lock()
     reading = [asyncio.create_task(read()) for _ in range(3 * LONG_AT_ONCE)]
     await asyncio.sleep(0)
-    assert await pool.spread(["short"], list) == [0]
+    assert await pool.spread(["short"], list) == [[0]]
     assert not any(each.done() for each in reading)
     await asyncio.gather(*reading)
     assert most <= LONG_AT_ONCE

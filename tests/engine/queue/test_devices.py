@@ -11,19 +11,30 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.fakes import FakeBackend, Recorder, close_gate, entered, expected_row, serving, source, spec
+from tests.engine.fakes import (
+    FakeBackend,
+    Recorder,
+    close_gate,
+    entered,
+    expected_row,
+    sequence_of,
+    serving,
+    source,
+    spec,
+)
 from tests.engine.queue.test_worker import Desk, device_of, item
 
 from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
-from vectord.engine.queue.batch import Batch, unscheduled_batch
+from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, DeviceStream, RunningBatch
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.schema import ANYONE, EmbedRequest
+from vectord.text.sequence import Texts
 
 BUDGET = 64
 
@@ -103,8 +114,8 @@ def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
         taken = take(devices, scheduler, {*busy, *hung, *lost})
         busy |= {running.stream: running for running in taken}
         run += sum(len(running.batch.items) for running in taken)
-        assert run + len(scheduler) == added
-        if len(scheduler):
+        assert run + scheduler.texts == added
+        if scheduler.texts:
             free = {stream.device for stream in devices.all_streams if stream not in {*busy, *hung, *lost}}
             assert not any(pipelined is False or not devices.busy_streams(device) for device in free)
 
@@ -292,6 +303,28 @@ async def test_a_text_that_fails_on_two_devices_is_its_own_fault():
             assert isinstance(answers[poison], InferenceFailed)
             assert isinstance(answers[other], Mapping)
         assert desk.worker.states == {"d0": "ready", "d1": "ready"}
+
+
+async def test_only_the_texts_of_a_request_that_failed_are_retried():
+    """The others have answers from the first device."""
+    bad, good = FakeBackend(fail=poisoned), FakeBackend()
+    async with working(bad, good) as desk:
+        close_gate(good)
+        blocker, request = (
+            item("x"),
+            Item(Texts.of([*map(sequence_of, "ab!c!")]), frozenset({"dense"}), "", "interactive"),
+        )
+        desk.worker.put_on(1, [blocker])
+        await entered(good)
+        desk.worker.put([request])
+        answered = [place for part in await desk.answers(3) for place in part.places.tolist()]
+        assert sorted(answered) == [0, 1, 3]
+        good.gate.set()
+        answers = await desk.answers(3)
+        del answers[blocker]
+        assert sorted(part.places.tolist()[0] for part in answers) == [2, 4]
+        assert all(isinstance(answer, Mapping) for answer in answers.values())
+    assert good.texts_run() == ["x", "!", "!"]
 
 
 async def test_a_text_that_fits_on_no_device_is_out_of_memory():

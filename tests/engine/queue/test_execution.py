@@ -29,30 +29,46 @@ from vectord.compute.backends.base import Answers, PackedTexts, TokenBatch
 from vectord.compute.ops.base import AttentionSpec
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.compute.ops.numpy import pack as numpy_tokens
-from vectord.engine.queue.batch import Batch, Item
-from vectord.engine.queue.execution import Execution, Reply, lexical_weights, pack, splade_weights
+from vectord.engine.queue.batch import IN_ROWS, Answer, Batch, Item
+from vectord.engine.queue.execution import Execution, lexical_weights, pack, splade_weights
 from vectord.errors import InferenceFailed, OutOfMemory
-from vectord.schema import AnswerKind, Int32, Sparse
-from vectord.text.sequence import Prefix
+from vectord.schema import AnswerKind, Float32, Int32, Sparse
+from vectord.text.sequence import Prefix, Texts
 
 POISON = ord("!")
 DENSE: frozenset[AnswerKind] = frozenset({"dense"})
 SPLADE = spec(("splade",))
 
 
-def batch(*texts: str, kinds: frozenset[AnswerKind] = DENSE, alone: bool = False) -> Batch:
-    return Batch([item(text, kinds) for text in texts], sum(map(len, texts)), alone, under_load=False)
+def batch(*texts: str, kinds: frozenset[AnswerKind] = DENSE, alone: bool = False, cut: int = 1) -> Batch:
+    """cut: how many of the texts, at most, are of one request."""
+    requests = [span(*texts[start : start + cut], kinds=kinds) for start in range(0, len(texts), cut)]
+    return Batch(requests, len(texts), sum(map(len, texts)), alone, under_load=False)
 
 
 def item(text: str, kinds: frozenset[AnswerKind] = DENSE) -> Item:
-    return Item(sequence_of(text), kinds, "", "interactive")
+    return span(text, kinds=kinds)
 
 
-def run(backend: FakeBackend, given: Batch, model=M3) -> list[Reply]:
-    return Execution(backend, model, SPECIAL_IDS).run(given, stream=0)
+def span(*texts: str, kinds: frozenset[AnswerKind] = DENSE) -> Item:
+    return Item(Texts.of([sequence_of(text) for text in texts]), kinds, "", "interactive")
 
 
-def check_row(answer: Reply, text: str) -> None:
+def run(backend: FakeBackend, given: Batch, model=M3) -> list[Answer | InferenceFailed]:
+    """The answer to each text."""
+    replies = Execution(backend, model, SPECIAL_IDS).run(given, stream=0)
+    return [
+        reply if isinstance(reply, InferenceFailed) else {kind: _one(kind, value, i) for kind, value in reply.items()}
+        for item, reply in replies
+        for i in range(len(item))
+    ]
+
+
+def _one(kind: AnswerKind, values: Float32 | list, i: int) -> Float32 | Sparse:
+    return (values if len(values) == 1 else values[i : i + 1]) if kind in IN_ROWS else values[i]
+
+
+def check_row(answer: Answer | InferenceFailed, text: str) -> None:
     np.testing.assert_array_equal(answer["dense"], [expected_row(text)])
 
 
@@ -60,16 +76,16 @@ texts = st.lists(st.text("abc!", min_size=1, max_size=6), min_size=1, max_size=8
 
 
 @pytest.mark.parametrize("error", [RuntimeError("poison"), SystemExit()], ids=["error", "exit"])
-@given(texts)
+@given(texts, st.integers(1, 8))
 @settings(deadline=None, max_examples=60)
-def test_a_poison_text_fails_alone(error, texts):
+def test_a_poison_text_fails_alone(error, texts, cut):
     """After any exception the batch runs text by text; the other texts have their rows, in order."""
 
     def fail(tokens: TokenBatch) -> None:
         if POISON in tokens.texts.ids:
             raise error
 
-    answers = run(FakeBackend(fail=fail), batch(*texts))
+    answers = run(FakeBackend(fail=fail), batch(*texts, cut=cut))
     for text, answer in zip(texts, answers, strict=True):
         if "!" in text:
             assert type(answer) is InferenceFailed
@@ -78,13 +94,13 @@ def test_a_poison_text_fails_alone(error, texts):
             check_row(answer, text)
 
 
-@given(texts)
+@given(texts, st.integers(1, 8))
 @settings(deadline=None, max_examples=60)
-def test_an_answer_that_is_not_finite_fails_alone(texts):
+def test_an_answer_that_is_not_finite_fails_alone(texts, cut):
     """It runs once more in float32. The other texts do not run again."""
     backend = FakeBackend()
     backend.poison = POISON
-    answers = run(backend, batch(*texts))
+    answers = run(backend, batch(*texts, cut=cut))
     assert len(backend.batches) == 1
     assert len(backend.exact) == sum("!" in text for text in texts)
     for text, answer in zip(texts, answers, strict=True):
@@ -94,13 +110,13 @@ def test_an_answer_that_is_not_finite_fails_alone(texts):
             check_row(answer, text)
 
 
-@given(texts)
+@given(texts, st.integers(1, 8))
 @settings(deadline=None, max_examples=60)
-def test_an_answer_that_is_finite_in_float32_is_an_answer(texts):
+def test_an_answer_that_is_finite_in_float32_is_an_answer(texts, cut):
     """A text that overflowed in fewer bits is computed again, alone."""
     backend = FakeBackend()
     backend.poison, backend.heals = POISON, True
-    for text, answer in zip(texts, run(backend, batch(*texts)), strict=True):
+    for text, answer in zip(texts, run(backend, batch(*texts, cut=cut)), strict=True):
         check_row(answer, text)
     assert all(len(tokens.texts.cu_seqlens) == 2 for tokens in backend.exact)
 
@@ -135,15 +151,15 @@ def test_outputs_that_a_text_did_not_request_cannot_fail_it():
     backend = Half()
     backend.heals = True
     items = [item("a"), item("b", frozenset({"tokens"}))]
-    fine, healed = run(backend, Batch(items, 2, alone=False, under_load=False))
+    fine, healed = run(backend, Batch(items, 2, 2, alone=False, under_load=False))
     check_row(fine, "a")
     assert healed["tokens"].tolist() == [[98] * WIDTH]
     assert len(backend.exact) == 1
 
 
-@given(texts, st.integers(1, 12))
+@given(texts, st.integers(1, 12), st.integers(1, 8))
 @settings(deadline=None, max_examples=60)
-def test_out_of_memory_halves_the_batch(texts, room):
+def test_out_of_memory_halves_the_batch(texts, room, cut):
     """Only a text that does not fit alone fails."""
 
     def fail(tokens: TokenBatch) -> None:
@@ -151,7 +167,7 @@ def test_out_of_memory_halves_the_batch(texts, room):
             raise MemoryError
 
     backend = FakeBackend(fail=fail)
-    answers = run(backend, batch(*texts))
+    answers = run(backend, batch(*texts, cut=cut))
     for text, answer in zip(texts, answers, strict=True):
         if len(text) > room:
             assert type(answer) is OutOfMemory
@@ -182,7 +198,7 @@ def test_kinds_may_be_mixed_in_a_batch():
     ]
     items = [item(text, kind) for text, kind in zip(["ab", "c", "def", "gg"], kinds, strict=True)]
     backend = FakeBackend()
-    answers = run(backend, Batch(items, 8, alone=False, under_load=False))
+    answers = run(backend, Batch(items, 4, 8, alone=False, under_load=False))
     (tokens,) = backend.batches
     assert tokens.outputs == {"dense", "lexical", "colbert", "tokens"}
     assert [answer.keys() for answer in answers] == kinds
@@ -347,19 +363,23 @@ def packed_item(
     kinds: frozenset[AnswerKind] = KINDS,
 ) -> Item:
     begun = ids([]) if prefix is None else prefix.ids
-    sequence = sequence_of(
-        np.concatenate((begun, ids(own))), spans=None if spans is None else ids(spans), keys=keys, prefix=prefix
-    )
-    return Item(sequence, kinds, "", "interactive")
+    sequence = sequence_of(np.concatenate((begun, ids(own))), spans=None if spans is None else ids(spans), keys=keys)
+    return Item(Texts.of([sequence], prefix), kinds, "", "interactive")
+
+
+def own_tokens(one: Item) -> int:
+    """How many tokens its text has after the prefix."""
+    prefix = one.texts.prefix
+    return one.tokens - (0 if prefix is None else len(prefix.ids))
 
 
 def alone(one: Item) -> Item:
     """The same text without a shared prefix."""
-    sequence = one.sequence
-    if sequence.prefix is None:
+    prefix, (sequence,) = one.texts.prefix, one.texts
+    if prefix is None:
         return one
-    begun = len(sequence.prefix.ids)
-    spans = ids([(0, len(sequence.own_ids))]) if sequence.spans is None else sequence.spans
+    begun = len(prefix.ids)
+    spans = ids([(0, own_tokens(one))]) if sequence.spans is None else sequence.spans
     return packed_item(
         sequence.ids.tolist(),
         spans=(spans + begun).tolist(),
@@ -415,14 +435,14 @@ def test_every_item_receives_its_own_rows(batch):
     """A causal network's numbers in a batch with shared prefixes equal those alone without a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
     answers = NETWORK(packed.batch.texts)
-    for index, one in enumerate(batch):
+    for first, one in zip(packed.firsts, batch, strict=True):
         by_itself = pack([alone(one)], OUTPUTS, alone=True)
         expected = NETWORK(by_itself.batch.texts)
         np.testing.assert_allclose(
-            packed.part(answers, "dense", index), by_itself.part(expected, "dense", 0), rtol=1e-9, atol=1e-9
+            packed.part(answers, "dense", first, 1), by_itself.part(expected, "dense", 0, 1), rtol=1e-9, atol=1e-9
         )
-        own_tokens = expected["tokens"][-len(one.sequence.own_ids) :]
-        np.testing.assert_allclose(packed.part(answers, "tokens", index), own_tokens, rtol=1e-9, atol=1e-9)
+        rows = expected["tokens"][-own_tokens(one) :]
+        np.testing.assert_allclose(packed.part(answers, "tokens", first, 1), rows, rtol=1e-9, atol=1e-9)
 
 
 @given(batches())
@@ -430,10 +450,8 @@ def test_every_item_receives_its_own_rows(batch):
 def test_a_prefix_occurs_once_per_batch(batch):
     """Every text occurs once, in order, after its prefix."""
     texts = pack(batch, OUTPUTS, alone=False).batch.texts
-    prefixes = {one.sequence.prefix for one in batch if one.sequence.prefix is not None}
-    assert len(texts.ids) == sum(len(one.sequence.own_ids) for one in batch) + sum(
-        len(prefix.ids) for prefix in prefixes
-    )
+    prefixes = {one.texts.prefix for one in batch if one.texts.prefix is not None}
+    assert len(texts.ids) == sum(map(own_tokens, batch)) + sum(len(prefix.ids) for prefix in prefixes)
     parents = [-1] * (len(texts.cu_seqlens) - 1) if texts.parents is None else texts.parents.tolist()
     assert all(parent < place and (parent < 0 or parents[parent] < 0) for place, parent in enumerate(parents))
 
@@ -443,7 +461,7 @@ def test_a_prefix_occurs_once_per_batch(batch):
 def test_pooled_rows_count_the_spans_of_all_items(batch):
     """One row per span, and none for a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
-    spans = sum(one.sequence.pooled for one in batch)
+    spans = sum(int(one.texts.all_pooled.sum()) for one in batch)
     assert packed.pooled_rows == spans == len(packed.batch.texts.pooled)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from vectord.engine.queue.scheduler import (
     Scheduler,
 )
 from vectord.schema import Lane
+from vectord.text.sequence import Texts
 
 BUDGET = 64
 
@@ -35,7 +37,13 @@ def queue(*, max_age_s: float = 5.0, batch_window_s: float = 0.0, **limits: Any)
 
 
 def item(tokens: int, client: str = "a", lane: Lane = "interactive") -> Item:
-    return Item(sequence_of(np.ones(tokens, np.int32)), frozenset({"dense"}), client, lane)
+    return span([tokens], client, lane)
+
+
+def span(tokens: Sequence[int], client: str = "a", lane: Lane = "interactive") -> Item:
+    """Several texts of one request, with these numbers of tokens."""
+    texts = Texts.of([sequence_of(np.ones(size, np.int32)) for size in tokens])
+    return Item(texts, frozenset({"dense"}), client, lane)
 
 
 def drain(scheduler: Scheduler, now_s: float = 0.0, idle_streams: int = 1) -> list[Batch]:
@@ -95,7 +103,7 @@ def test_every_item_leaves_once_in_a_batch_or_by_cancellation(scheduler, steps):
                 assert not scheduler.cancel(taken)
         elif step == "pass":
             now_s += value
-        assert len(scheduler) == len(waiting)
+        assert scheduler.texts == len(waiting)
         assert scheduler.tokens == sum(one.tokens for one in waiting)
     left = [taken for batch in drain(scheduler, now_s) for taken in batch.items]
     assert sorted(map(id, left)) == sorted(map(id, waiting))
@@ -506,11 +514,11 @@ def test_promotion_takes_a_bulk_text_to_the_front():
     job = [item(16, "indexer", "bulk") for _ in range(100)]
     for text in job:
         scheduler.add(text, 0.0)
-    scheduler.promote(job[99], "searcher", 0.0)
+    scheduler.promote(job[99], [0], "searcher", 0.0)
     assert scheduler.next_batch(0.0).items == [job[99]]
-    assert len(scheduler) == 99
-    scheduler.promote(job[99], "searcher", 0.0)  # it runs already
-    assert len(scheduler) == 99
+    assert scheduler.texts == 99
+    scheduler.promote(job[99], [0], "searcher", 0.0)  # it runs already
+    assert scheduler.texts == 99
 
 
 @pytest.mark.parametrize("clients", [1, 5000])
@@ -538,3 +546,96 @@ def test_requests_that_run_alone_get_a_batch_each() -> None:
             queued.append(one)
             scheduler.add(one, 0.0)
     assert [batch.items for batch in drain(scheduler, idle_streams=2)] == [queued[:3], queued[3:]]
+
+
+# Requests and what happens between them: a request's client, lane and the tokens of its texts; a batch; time.
+requests = st.tuples(
+    st.just("add"),
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from(["interactive", "bulk"]),
+        st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    ),
+)
+events = st.lists(
+    st.one_of(requests, st.tuples(st.just("batch"), st.integers(1, 3)), st.tuples(st.just("pass"), st.floats(0, 3))),
+    max_size=40,
+)
+
+
+@given(events, st.sampled_from(["packed", "padded"]), st.sampled_from([None, 3]))
+@settings(deadline=None, max_examples=200)
+def test_the_texts_of_a_request_are_served_as_if_each_came_alone(events, cost, max_batch_texts):
+    """Every batch has the same texts and facts: a request of many texts has no other share than its texts."""
+    limits = {"max_batch_tokens": BUDGET, "cost": cost, "max_batch_texts": max_batch_texts, "max_age_s": 2.0}
+    joined, single = queue(**limits), queue(**limits)
+    names: dict[int, list[int]] = {}  # of each request's texts, by its arrays
+    kept: list[Item] = []
+    now_s, count = 0.0, 0
+    for event, value in [*events, *[("batch", 1)] * 200]:
+        if event == "add":
+            client, lane, sizes = value
+            request = span(sizes, client, lane)
+            ones = [item(size, client, lane) for size in sizes]
+            names[id(request.texts)] = list(range(count, count + len(sizes)))
+            names |= {id(one.texts): [count + n] for n, one in enumerate(ones)}
+            kept += [request, *ones]
+            joined.add(request, now_s)
+            for one in ones:
+                single.add(one, now_s)
+            count += len(sizes)
+        elif event == "batch":
+            batches = [one.next_batch(now_s, idle_streams=value) for one in (joined, single)]
+            assert len({batch is None for batch in batches}) == 1
+            facts = [
+                (
+                    sorted(names[id(part.texts)][place] for part in batch.items for place in part.places.tolist()),
+                    batch.tokens,
+                    batch.alone,
+                    batch.under_load,
+                )
+                for batch in batches
+                if batch is not None
+            ]
+            assert facts[:1] == facts[1:]
+        else:
+            now_s += value
+    assert joined.texts == single.texts == 0
+
+
+def test_a_request_is_cut_where_the_batch_ends_and_its_rest_keeps_its_place() -> None:
+    """Before later texts of its client. Its first texts are one item in the batch."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    request, later = span([10] * 10), item(4)
+    scheduler.add(request, 0.0)
+    scheduler.add(later, 0.0)
+    (first,) = scheduler.next_batch(0.0).items
+    assert first.places.tolist() == [0, 1, 2, 3, 4, 5]
+    assert (scheduler.texts, scheduler.tokens) == (5, 44)
+    rest, last = scheduler.next_batch(0.0).items
+    assert rest.places.tolist() == [6, 7, 8, 9]
+    assert last is later
+
+
+def test_clients_take_turns_text_by_text_within_their_requests() -> None:
+    """Half of a batch each, as one item of each request."""
+    scheduler = queue(max_batch_tokens=80)
+    scheduler.add(span([10] * 20, "a"), 0.0)
+    scheduler.add(span([10] * 20, "b"), 0.0)
+    batch = scheduler.next_batch(0.0)
+    assert [(part.client, part.places.tolist()) for part in batch.items] == [("a", [0, 1, 2, 3]), ("b", [0, 1, 2, 3])]
+
+
+def test_some_texts_of_a_request_can_be_promoted_or_cancelled() -> None:
+    """The others keep their order and lane. Texts that run already are not moved."""
+    scheduler = queue(max_batch_tokens=20)
+    job = span([10] * 8, "indexer", "bulk")
+    scheduler.add(job, 0.0)
+    scheduler.next_batch(0.0)
+    moved = scheduler.promote(job, [0, 1, 5], "searcher", 0.0)
+    assert (moved.places.tolist(), moved.lane, moved.client) == ([5], "interactive", "searcher")
+    assert scheduler.cancel(job, [3, 5]).places.tolist() == [3]
+    assert scheduler.tokens_by_lane() == {"interactive": 10, "bulk": 40}
+    batches = drain(scheduler)
+    assert [place for batch in batches for part in batch.items for place in part.places.tolist()] == [5, 2, 4, 6, 7]
+    assert batches[0].items[0] is moved

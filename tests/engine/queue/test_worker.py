@@ -16,10 +16,11 @@ from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
 from vectord.errors import InferenceTimedOut
+from vectord.text.sequence import Texts
 
 
 def item(text: str) -> Item:
-    return Item(sequence_of(text), frozenset({"dense"}), "", "interactive")
+    return Item(Texts.of([sequence_of(text)]), frozenset({"dense"}), "", "interactive")
 
 
 def device_of(backend: FakeBackend, index: int = 0) -> Device:
@@ -40,7 +41,7 @@ class Desk:
         answers: dict[Item, object] = {}
         while len(answers) < count:
             outcome = await asyncio.wait_for(self.outcomes.get(), 10)
-            answers |= zip(outcome.batch.items, outcome.answers, strict=True)
+            answers |= outcome.replies
         return answers
 
 
@@ -166,6 +167,23 @@ async def test_queued_items_can_be_cancelled_and_running_ones_cannot():
         backend.gate.set()
         assert set(await desk.answers(2)) == {running, other}
     assert backend.texts_run() == ["a", "c"]
+
+
+async def test_the_rest_of_a_request_can_be_cancelled_while_its_first_texts_run():
+    """Those are delivered; nothing of the request stays in the queue."""
+    backend = FakeBackend(max_batch_tokens=2)
+    backend.gate.clear()
+    async with working(backend) as desk:
+        request = Item(Texts.of([sequence_of(text) for text in "abcd"]), frozenset({"dense"}), "", "interactive")
+        desk.worker.put([request])
+        await entered(backend)
+        (rest,) = desk.worker.cancel([request])
+        assert rest.places.tolist() == [2, 3]
+        assert desk.worker.queued() == (0, 0)
+        backend.gate.set()
+        ((running, _),) = (await desk.answers(1)).items()
+        assert running.places.tolist() == [0, 1]
+    assert backend.texts_run() == ["a", "b"]
 
 
 async def test_a_hung_forward_fails_its_batch_and_its_thread_is_replaced():

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from itertools import repeat
+
+import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import CacheLookedUp, Observer
-from vectord.engine.queue.batch import Answer, CacheKey, Item, answer_bytes
-from vectord.schema import AnswerKind, Caller, Int32
-from vectord.text.sequence import TokenSequence
+from vectord.engine.queue.batch import Answer, CacheKey, Job, answer_bytes
+from vectord.schema import AnswerKind, Caller
+from vectord.text.sequence import Texts
 
 # A few kB per text. One vector per token is a hundred times that and would evict everything else.
 KEPT_KINDS: frozenset[AnswerKind] = frozenset({"dense", "sparse", "scores"})
@@ -27,15 +29,38 @@ ENTRY_BYTES = 768
 TEXTS_PER_STEP = 512  # texts that the loop handles without a pause for other tasks: 2 to 3 ms
 
 
-def cache_key(
-    fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[AnswerKind], partition: bytes = b""
-) -> CacheKey:
-    """Everything that determines an answer, and the part of the cache that holds it (`partition_of`).
+def cache_keys(fingerprint: str, texts: Texts, kinds: frozenset[AnswerKind], partition: bytes = b"") -> list[CacheKey]:
+    """For each text everything that determines its answer, and the part of the cache that holds it (`partition_of`).
 
-    Type ids count only if one is not 0, which is rare. layout: spans, keys, adapter.
+    Type ids count only if one is not 0, which is rare.
     """
-    types = type_ids.tobytes()
-    return (fingerprint, partition, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
+    bounds = (4 * texts.cu_seqlens).tolist()
+    ids = texts.ids.tobytes()
+    types = b"" if texts.type_ids is None else texts.type_ids.tobytes()
+    has_layout = texts.adapter or texts.spans is not None or texts.keys is not None
+    layouts = _layouts(texts) if has_layout else repeat(b"")
+    return [
+        (
+            fingerprint,
+            partition,
+            ids[start:stop],
+            own_types if (own_types := types[start:stop]).strip(b"\0") else b"",
+            layout,
+            kinds,
+        )
+        for start, stop, layout in zip(bounds, bounds[1:], layouts, strict=False)
+    ]
+
+
+def _layouts(texts: Texts) -> list[bytes]:
+    """The spans, keys and adapter of each text."""
+    adapter = b"" if not texts.adapter else b"adapter %d:" % texts.adapter
+    layouts = [b""] * len(texts)
+    if texts.spans is not None:
+        layouts = [spans.tobytes() for spans in np.split(texts.spans, np.cumsum(texts.all_pooled)[:-1])]
+    if texts.keys is not None:
+        layouts = [b"%d:%b" % (keys, layout) for keys, layout in zip(texts.keys, layouts, strict=True)]
+    return [adapter + layout for layout in layouts]
 
 
 def partition_of(caller: Caller, *, shared_between_keys: bool) -> bytes:
@@ -103,12 +128,6 @@ def _entry_bytes(key: CacheKey, answer: Answer) -> int:
     return ENTRY_BYTES + len(partition) + len(ids) + len(types) + len(layout) + answer_bytes(answer)
 
 
-class Miss(NamedTuple):
-    position: int
-    sequence: TokenSequence
-    key: CacheKey | None  # None: the answer is neither kept nor shared with other requests
-
-
 class ModelCache:
     def __init__(
         self,
@@ -132,55 +151,48 @@ class ModelCache:
         self._shared_between_keys = shared_between_keys
         self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
         self.kinds = KEPT_KINDS if memory.enabled or shared is not None else frozenset()  # whose answers are kept
-        self.running: dict[CacheKey, Item] = {}  # queued or running items that other requests may wait for
+        # Queued or running texts that other requests may wait for: the job, and the text's place in it.
+        self.running: dict[CacheKey, tuple[Job, int]] = {}
 
-    async def look_up(
-        self,
-        sequences: Sequence[TokenSequence],
-        kinds: frozenset[AnswerKind],
-        caller: Caller,
-        found: Callable[[int, Answer], None],
-    ) -> list[Miss]:
-        """Calls `found` with the index and answer of each hit; returns the misses."""
-        misses: list[Miss] = []
-        partition = partition_of(caller, shared_between_keys=self._shared_between_keys)
-        for index, one in enumerate(sequences):
-            if index and index % TEXTS_PER_STEP == 0:
+    async def look_up(self, job: Job) -> list[int]:
+        """Fills in the answers that are known, and sets the job's keys; returns the places of the other texts."""
+        misses: list[int] = []
+        partition = partition_of(job.caller, shared_between_keys=self._shared_between_keys)
+        job.keys = cache_keys(self._fingerprint, job.texts, job.kinds, partition)
+        for place, key in enumerate(job.keys):
+            if place and place % TEXTS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            key = cache_key(self._fingerprint, one.ids, one.type_ids, _layout(one), kinds, partition)
             answer = self._memory.get(key)
             if answer is None:
-                misses.append(Miss(index, one, key))
+                misses.append(place)
             else:
-                found(index, answer)
-        self._observer(CacheLookedUp(model=self._name, hits=len(sequences) - len(misses), misses=len(misses)))
-        return misses if self._shared is None or not misses else await self._look_up_shared(misses, self._shared, found)
+                job.fill_one(place, answer)
+        self._observer(CacheLookedUp(model=self._name, hits=len(job.keys) - len(misses), misses=len(misses)))
+        return misses if self._shared is None or not misses else await self._look_up_shared(misses, job, self._shared)
 
-    async def _look_up_shared(
-        self, texts: Sequence[Miss], shared: SharedCache, found: Callable[[int, Answer], None]
-    ) -> list[Miss]:
+    async def _look_up_shared(self, places: Sequence[int], job: Job, shared: SharedCache) -> list[int]:
         """Stored answers are kept in memory as well. Texts that run here already are not looked up."""
-        misses: list[Miss] = []
+        misses: list[int] = []
         rejected = 0
-        for start in range(0, len(texts), TEXTS_PER_LOOKUP):
+        for start in range(0, len(places), TEXTS_PER_LOOKUP):
             if start:
                 await asyncio.sleep(0)
-            part = texts[start : start + TEXTS_PER_LOOKUP]
-            unknown = {one.key: one.sequence for one in part if one.key is not None and one.key not in self.running}
+            part = places[start : start + TEXTS_PER_LOOKUP]
+            unknown = {job.keys[place]: place for place in part if job.keys[place] not in self.running}
             names = {name_of(key, self._dtype): key for key in unknown}
-            stored = await shared.find({name: self._shapes(unknown[key], key[-1]) for name, key in names.items()})
+            stored = await shared.find({name: self._shapes(job, unknown[key]) for name, key in names.items()})
             rejected += stored.rejected
             answers = {names[name]: answer for name, answer in stored.answers.items()}
             for key, answer in answers.items():
                 self._memory.keep(key, answer)
-            for miss in part:
+            for place in part:
                 # The cache in memory again: another request may have computed the text during the look-up.
-                known = None if miss.key is None else answers.get(miss.key) or self._memory.get(miss.key)
+                known = answers.get(job.keys[place]) or self._memory.get(job.keys[place])
                 if known is None:
-                    misses.append(miss)
+                    misses.append(place)
                 else:
-                    found(miss.position, known)
-        hits = len(texts) - len(misses)
+                    job.fill_one(place, known)
+        hits = len(places) - len(misses)
         self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(misses), shared=True, rejected=rejected))
         return misses
 
@@ -189,12 +201,6 @@ class ModelCache:
         if self._shared is not None:
             self._shared.keep(name_of(key, self._dtype), answer)
 
-    def _shapes(self, sequence: TokenSequence, kinds: frozenset[AnswerKind]) -> Shapes:
-        return {kind: None if kind == "sparse" else (sequence.pooled, self._widths[kind] or 0) for kind in kinds}
-
-
-def _layout(sequence: TokenSequence) -> bytes:
-    layout = b"" if sequence.spans is None else sequence.spans.tobytes()
-    if sequence.keys is not None:
-        layout = b"%d:%b" % (sequence.keys, layout)
-    return layout if not sequence.adapter else b"adapter %d:%b" % (sequence.adapter, layout)
+    def _shapes(self, job: Job, place: int) -> Shapes:
+        pooled = 1 if job.texts.pooled is None else int(job.texts.pooled[place])
+        return {kind: None if kind == "sparse" else (pooled, self._widths[kind] or 0) for kind in job.kinds}

@@ -22,7 +22,7 @@ from vectord.engine.operations import postprocess
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed
 from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
-from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
+from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 logger = logging.getLogger("vectord.engine")
 facts_log = logging.getLogger("vectord.facts")  # for collectors; the console leaves it out
@@ -82,22 +82,24 @@ async def self_test(runner: ModelRunner) -> None:
     text must be the same everywhere.
     """
     kinds = runner.kinds
-    (text,) = _texts(runner, [SELF_TEST_TEXT])
-    (alone,) = (await runner.run([text], kinds, Caller(), fresh=True)).answers
-    together = [text] * (2 * runner.facts.streams)
-    answers = list((await runner.run(together, kinds, Caller(), fresh=True)).answers)
+    text = _texts(runner, [SELF_TEST_TEXT])
+    alone = await runner.run(text, kinds, Caller(), fresh=True)
+    several = Texts.join([text] * (2 * runner.facts.streams))
+    others = [await runner.run(several, kinds, Caller(), fresh=True)]
     for device in range(len(runner.backends)) if len(runner.backends) > 1 else ():
-        answers += (await runner.run([text], kinds, Caller(), fresh=True, device=device)).answers
-        answers += (await runner.run([text] * 2, kinds, Caller(), fresh=True, device=device)).answers
+        for texts in (text, Texts.join([text, text])):
+            others.append(await runner.run(texts, kinds, Caller(), fresh=True, device=device))
     for kind in sorted(kinds):
-        for answer in answers:
-            _check_same(kind, alone[kind], answer[kind])
+        (expected,) = alone.each(kind)
+        for ran in others:
+            for answer in ran.each(kind):
+                _check_same(kind, expected, answer)
     await _check_known(runner)
 
 
 async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int) -> None:
     """Runs `batches` batches on every stream. An error fails the load."""
-    texts = list(_texts(runner, [SELF_TEST_TEXT])) * batch_size
+    texts = Texts.join([_texts(runner, [SELF_TEST_TEXT])] * batch_size)
     streams = runner.facts.streams
     for step in range(1, batches + 1):
         started_s = time.monotonic()
@@ -123,7 +125,7 @@ async def _check_known(runner: ModelRunner) -> None:
             )
 
 
-def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Sequence[TokenSequence]:
+def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Texts:
     return runner.encoder.read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
 
 

@@ -29,10 +29,10 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
     _check_scores(len(inputs), len(labels))
     async with task.use(served) as runner:
         truncate = runner.truncates(request.text)
-        sequences = await task.read(runner, ReadRequest(inputs=inputs, options=request.text, truncate=truncate))
+        texts = await task.read(runner, ReadRequest(inputs=inputs, options=request.text, truncate=truncate))
         if request.each_token:
-            _check_scores(sum(len(sequence.ids) for sequence in sequences), len(labels), "tokens")
-        ran = await task.run(runner, sequences, frozenset({kind_of_answer}))
+            _check_scores(len(texts.ids), len(labels), "tokens")
+        ran = await task.run(runner, texts, frozenset({kind_of_answer}))
     logits = ran.rows(kind_of_answer)
     activation = "identity" if request.raw else served.spec.score_activation
     scores, kind = postprocess.activate(logits, activation)
@@ -44,7 +44,7 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
         logits=None if activation == "identity" else -logits if activation == "softmin" else logits,
         tokens=[len(rows) for rows in ran.each(kind_of_answer)] if request.each_token else (),
         kind=kind,
-        usage=usage_of(task, [sequence.length for sequence in sequences], inputs, ran),
+        usage=usage_of(task, texts.lengths, inputs, ran),
     )
 
 

@@ -109,9 +109,9 @@ async def _one_by_one(
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
     with placing_errors(owners=owners):
-        sequences = await task.read(runner, request_of(runner, texts, request.text))
-        ran = await task.run(runner, sequences, DENSE)
-    return ChunkVectors(ran, _sums(owners, [sequence.length for sequence in sequences], len(chunked)))
+        read = await task.read(runner, request_of(runner, texts, request.text))
+        ran = await task.run(runner, read, DENSE)
+    return ChunkVectors(ran, _sums(owners, read.lengths, len(chunked)))
 
 
 async def _late(
@@ -121,9 +121,8 @@ async def _late(
     read = ReadRequest(inputs=request.documents, options=request.text, truncate=truncate, chunks=chunked)
     windows = await task.read(runner, read)
     ran = await task.run(runner, windows, DENSE)
-    further = sum(len(window.ids) - window.length.kept for window in windows)
-    owners = [window.index for window in windows]
-    return ChunkVectors(ran, _sums(owners, [window.length for window in windows], len(chunked)), further)
+    further = len(windows.ids) - sum(length.kept for length in windows.lengths)
+    return ChunkVectors(ran, _sums(windows.indexes, windows.lengths, len(chunked)), further)
 
 
 def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) -> list[TextLength]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +18,10 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, compute, together, usage_of
-from vectord.engine.queue.batch import Answer
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
 from vectord.schema import (
+    AnswerKind,
     EmbedRequest,
     EmbedResult,
     Float32,
@@ -33,7 +35,7 @@ from vectord.schema import (
     TextOptions,
     VectorKind,
 )
-from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
+from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
@@ -81,8 +83,8 @@ async def similarity(target: ModelOrComposite, request: SimilarityRequest, task:
     async with task.use(served.reader_of(request.text)) as runner:
         texts = [request.source, *request.sentences]
         try:
-            sequences = await task.read(runner, request_of(runner, texts, request.text))
-            ran = await task.run(runner, sequences, DENSE)
+            read = await task.read(runner, request_of(runner, texts, request.text))
+            ran = await task.run(runner, read, DENSE)
         except VectordError as error:
             if error.index is None:
                 raise
@@ -95,7 +97,7 @@ async def similarity(target: ModelOrComposite, request: SimilarityRequest, task:
         model=target.name,
         fingerprint=served.spec.fingerprint,
         scores=scores,
-        usage=usage_of(task, [sequence.length for sequence in sequences], texts, ran),
+        usage=usage_of(task, read.lengths, texts, ran),
     )
 
 
@@ -198,16 +200,16 @@ async def vectors_of(
     shown: bool = False,
 ) -> ModelVectors:
     """The vectors of all inputs. shown: they go into the response."""
-    sequences = await task.read(runner, request_of(runner, inputs, options))
-    _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
-    lengths = [sequence.length for sequence in sequences]
+    texts = await task.read(runner, request_of(runner, inputs, options))
+    _check_numbers(runner.spec, texts, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    lengths = texts.lengths
     if options.count_all:
         lengths = await task.whole_lengths(runner, inputs, lengths)
     if reads_by_table(runner, options):
-        ran = _from_table(runner, sequences)
+        ran = _from_table(runner, texts)
     else:
-        ran = await task.run(runner, sequences, kinds)
-    colbert = _colbert(ran, sequences) if "colbert" in kinds else None
+        ran = await task.run(runner, texts, kinds)
+    colbert = _colbert(ran.each("colbert"), texts) if "colbert" in kinds else None
     return ModelVectors(runner.spec, ran, lengths, colbert)
 
 
@@ -218,29 +220,35 @@ async def _partial_vectors(
     vectors."""
     spec, count = runner.spec, len(request.inputs)
     read = partial(_read_each, runner.encoder, request_of(runner, request.inputs, request.text))
-    inputs = await task.encode(request.inputs, read, each=len(request.text.prompt or ""))
-    failures: dict[int, VectordError] = {
-        i: one.at(field="inputs") for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)
-    }
-    readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
-    sequences = list(readable.values())
-    _check_numbers(spec, sequences, kinds, MAX_SHOWN_NUMBERS)
+    parts = await task.encode_parts(request.inputs, read, each=len(request.text.prompt or ""))
+    failures: dict[int, VectordError] = {}
+    readable: list[Texts] = []
+    for one in chain.from_iterable(parts):
+        if isinstance(one, Texts):
+            readable.append(one)
+        else:
+            assert one.index is not None, "an error about an input"
+            failures[one.index] = one.at(field="inputs")
+    texts = Texts.join(readable or [Texts.of([])])
+    _check_numbers(spec, texts, kinds, MAX_SHOWN_NUMBERS)
     ran = NOTHING_RAN
     if reads_by_table(runner, request.text):
-        ran = _from_table(runner, sequences)
-    elif sequences:
-        ran = await task.run(runner, sequences, kinds, partial=True)
-    answers = [_no_vectors(spec)] * count
-    for i, (place, answer) in enumerate(zip(readable, ran.answers, strict=True)):
-        if i in ran.failures:
-            failures[place] = ran.failures[i].at(field="inputs", index=place)
-        else:
-            answers[place] = answer
+        ran = _from_table(runner, texts)
+    elif len(texts):
+        ran = await task.run(runner, texts, kinds, partial=True)
+    for i, error in ran.failures.items():
+        failures[texts.indexes[i]] = error.at(field="inputs", index=texts.indexes[i])
+    answered = [i for i in range(len(texts)) if i not in ran.failures]
+    lengths = [TextLength(0, 0)] * count
+    for index, length in zip(texts.indexes, texts.lengths, strict=True):
+        lengths[index] = length
+    answers: dict[AnswerKind, Float32 | list[Any]] = {kind: _no_vectors(spec, kind, count) for kind in kinds}
+    for kind in kinds if answered else ():
+        each = _colbert(ran.each(kind), texts) if kind == "colbert" else ran.each(kind)
+        for i in answered:
+            answers[kind][texts.indexes[i]] = each[i]
     whole = RunResult(answers, failures, device=ran.device)
-    ran_sequences = [None if i in failures else readable[i] for i in range(count)]
-    colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
-    lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]
-    return ModelVectors(spec, whole, lengths, colbert)
+    return ModelVectors(spec, whole, lengths, whole.each("colbert") if "colbert" in kinds else None)
 
 
 def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
@@ -248,10 +256,10 @@ def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
     return runner.encoder.query_weights is not None and options.is_query
 
 
-def _from_table(runner: ModelRunner, sequences: Sequence[TokenSequence]) -> RunResult:
+def _from_table(runner: ModelRunner, texts: Texts) -> RunResult:
     weights = runner.encoder.query_weights
     assert weights is not None, "only if reads_by_table"
-    return replace(NOTHING_RAN, answers=[{"sparse": _of_tokens(sequence.ids, weights)} for sequence in sequences])
+    return replace(NOTHING_RAN, answers={"sparse": [_of_tokens(sequence.ids, weights) for sequence in texts]})
 
 
 def _of_tokens(ids: Int32, weights: Float32) -> Sparse:
@@ -267,9 +275,10 @@ def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOption
     return ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
 
 
-def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[TokenSequence | InvalidRequest]:
+def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[Texts | InvalidRequest]:
+    """The texts of `part` in order, without those that cannot be read, and the errors of these."""
     try:
-        return list(encoder.read(request, part))
+        return [encoder.read(request, part)]
     except InvalidRequest as error:
         if error.index is None:  # an option, such as a prompt that the model does not have
             raise
@@ -278,34 +287,36 @@ def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[Toke
     return [one for index in part for one in _read_each(encoder, request, range(index, index + 1))]
 
 
-def _colbert(ran: RunResult, sequences: Sequence[TokenSequence | None]) -> list[Float32]:
+def _colbert(each: list[Any], texts: Texts) -> list[Any]:
     """The vectors of the tokens that count; None: a text that failed."""
+    if not texts.rows:
+        return each
     return [
-        rows if sequence is None or sequence.rows is None else rows[sequence.rows]
-        for rows, sequence in zip(ran.each("colbert"), sequences, strict=True)
+        vectors if rows is None or vectors is None else vectors[rows]
+        for vectors, rows in zip(each, texts.rows, strict=True)
     ]
 
 
-def _no_vectors(spec: ModelSpec) -> Answer:
-    colbert = 0 if spec.colbert is None else spec.colbert.dimensions
-    return {
-        "dense": np.zeros((1, spec.dimensions), np.float32),
-        "sparse": Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32)),
-        "colbert": np.zeros((0, colbert), np.float32),
-        "tokens": np.zeros((0, spec.hidden_size), np.float32),
-    }
+def _no_vectors(spec: ModelSpec, kind: VectorKind, count: int) -> Float32 | list[Any]:
+    match kind:
+        case "dense":
+            return np.zeros((count, spec.dimensions), np.float32)
+        case "sparse":
+            return [Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32))] * count
+        case "colbert":
+            return [np.zeros((0, 0 if spec.colbert is None else spec.colbert.dimensions), np.float32)] * count
+        case "tokens":
+            return [np.zeros((0, spec.hidden_size), np.float32)] * count
 
 
-def _check_numbers(
-    spec: ModelSpec, sequences: Sequence[TokenSequence], kinds: frozenset[VectorKind], max_numbers: int
-) -> None:
+def _check_numbers(spec: ModelSpec, texts: Texts, kinds: frozenset[VectorKind], max_numbers: int) -> None:
     """Raises TooManyInputs before any vector exists: one vector per token is a hundred times one vector per text."""
     width = 0
     if "tokens" in kinds:
         width += spec.hidden_size
     if "colbert" in kinds and spec.colbert is not None:
         width += spec.colbert.dimensions
-    tokens = sum(len(sequence.ids) for sequence in sequences) if width else 0
+    tokens = len(texts.ids)
     if tokens * width > max_numbers:
         raise TooManyInputs(  # without limit and given, which some products word as numbers of inputs
             "{field} may have at most {most} tokens in all where each gets vectors of {width} numbers; got {tokens}.",

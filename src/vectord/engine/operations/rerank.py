@@ -38,7 +38,7 @@ from vectord.schema import (
     VectorKind,
     best_first,
 )
-from vectord.text.sequence import CutText, Prefix, ReadRequest, TokenSequence
+from vectord.text.sequence import CutText, Prefix, ReadRequest, Texts
 
 # The vectors that each method needs of a model, in the order of preference where the request names no method.
 NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
@@ -183,30 +183,28 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
     with placing_errors(owners=pieces.owners):
         pairs = await task.read(runner, read)
         prefix = _shared_prefix(runner, pairs)
-        ran = await task.run(runner, [replace(pair, prefix=prefix) for pair in pairs] if prefix else pairs, SCORES)
-        lengths = [pair.parts[1] for pair in pairs]
+        ran = await task.run(runner, replace(pairs, prefix=prefix) if prefix else pairs, SCORES)
+        lengths = [passage for _, passage in pairs.parts]
         if request.text.count_all:
             lengths = await task.whole_lengths(runner, pieces.texts, lengths)
-    (query, _) = pairs[0].parts
+    (query, _) = pairs.parts[0]
     if request.text.count_all:
         with placing_errors("query"):
             (query,) = await task.whole_lengths(runner, [request.query], [query])
     logits = _logits(runner.spec, ran.rows("scores"))
     scores, kind = _activated(runner.spec, logits, request.raw)
-    return Scored(
-        scores, None if scores is logits else logits, kind, ran, query, lengths, [pair.length for pair in pairs]
-    )
+    return Scored(scores, None if scores is logits else logits, kind, ran, query, lengths, pairs.lengths)
 
 
-def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefix | None:
+def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:
     """The tokens that all pairs begin with, if a causal model may read them once; each pair keeps at least one token.
     A backend that pads reads every text separately, so a prefix would save nothing."""
     template = runner.spec.yes_no
     if template is None or not template.shares_prefix or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
-    first = pairs[0].ids
-    most = min(len(pair.ids) for pair in pairs) - 1
-    same = min(_common(first[:most], pair.ids[:most]) for pair in pairs[1:])
+    first, *others = np.split(pairs.ids, pairs.cu_seqlens[1:-1])
+    most = int(pairs.sizes.min()) - 1
+    same = min(_common(first[:most], ids[:most]) for ids in others)
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
 
 

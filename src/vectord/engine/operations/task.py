@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from vectord.engine.models.registry import UseModel
@@ -20,7 +21,7 @@ from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
 from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
-from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
+from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
@@ -60,39 +61,44 @@ class Task:
         caller, entered = replace(self.caller, lane=self.caller.lane or lane), set[ModelRunner]()
         return (replace(self, caller=caller, entered=entered) for _ in range(count))
 
-    async def read(self, runner: ModelRunner, request: ReadRequest) -> list[TokenSequence]:
+    async def read(self, runner: ModelRunner, request: ReadRequest) -> Texts:
         once, each = 0, len(request.options.prompt or "")
         if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
             each = len(request.query) + len(request.instruction or "")
         elif request.query is not None:
             once = len(request.query)
-        return await self.encode(request.inputs, partial(runner.encoder.read, request), once=once, each=each)
+        encode = partial(runner.encoder.read, request)
+        return Texts.join(await self.encode_parts(request.inputs, encode, once=once, each=each))
 
     async def run(
         self,
         runner: ModelRunner,
-        sequences: Sequence[TokenSequence],
+        texts: Texts,
         kinds: frozenset[AnswerKind],
         *,
         partial: bool = False,
     ) -> RunResult:
-        """`ModelRunner.run` for this caller. Errors have the index of the sequence's input."""
+        """`ModelRunner.run` for this caller. Errors have the index of the text's input."""
         entered = False
         if self.entered is not None:
             entered = runner in self.entered
             self.entered.add(runner)
         try:
-            ran = await runner.run(sequences, kinds, self.caller, entered=entered, partial=partial)
+            ran = await runner.run(texts, kinds, self.caller, entered=entered, partial=partial)
         except VectordError as error:
             if error.index is None:
                 raise
-            raise error.at(index=sequences[error.index].index) from error.__cause__
+            raise error.at(index=texts.indexes[error.index]) from error.__cause__
         self.began_s = min(self.began_s, ran.began_s)
         self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
         return ran
 
-    async def encode(
-        self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]], *, once: int = 0, each: int = 0
+    async def encode(self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]]) -> list[T]:
+        """What `encode` makes of each input, in order."""
+        return [*chain.from_iterable(await self.encode_parts(inputs, encode))]
+
+    async def encode_parts(
+        self, inputs: Sequence[TextOrPair], encode: Callable[[range], T], *, once: int = 0, each: int = 0
     ) -> list[T]:
         """`EncoderPool.spread`; counts its time."""
         began_s = time.perf_counter()
@@ -238,34 +244,32 @@ class EncoderPool:
             raise
 
     async def spread(
-        self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]], *, once: int = 0, each: int = 0
+        self, inputs: Sequence[TextOrPair], encode: Callable[[range], T], *, once: int = 0, each: int = 0
     ) -> list[T]:
-        """The results of `encode` for each part of `inputs`, joined in order.
+        """The results of `encode` for each part of `inputs`, in order.
 
         once, each: additional characters in every part, or in every input, such as a prompt. Long requests run in waves
         of one part a thread, LONG_AT_ONCE of them at a time, so that other requests run in between.
         """
         if len(inputs) <= MAX_INLINE and once + each * len(inputs) + characters(inputs) <= INLINE_CHARACTERS:
-            return list(encode(range(len(inputs))))
+            return [encode(range(len(inputs)))]
         parts = list(_parts(inputs, each))
         if len(parts) <= self.workers:
             return await self._in_waves(parts, encode, once)
         async with self._long:
             return await self._in_waves(parts, encode, once)
 
-    async def _in_waves(
-        self, parts: Sequence[tuple[range, int]], encode: Callable[[range], Sequence[T]], once: int
-    ) -> list[T]:
+    async def _in_waves(self, parts: Sequence[tuple[range, int]], encode: Callable[[range], T], once: int) -> list[T]:
         encoded: list[T] = []
         for start in range(0, len(parts), self.workers):
             wave = [self.run(size + once, partial(encode, part)) for part, size in parts[start : start + self.workers]]
             if len(wave) == 1:  # the usual request; gather takes longer than its tokens
-                encoded.extend(await wave[0])
+                encoded.append(await wave[0])
                 continue
             for result in await asyncio.gather(*wave, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
-                encoded.extend(result)
+                encoded.append(result)
         return encoded
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.execution import Execution
 from vectord.schema import DeviceState
+from vectord.text.sequence import Texts
 
 MAX_BLAMED = 3  # batches in a row that failed on a device and succeeded on another; a single one may be an accident
 
@@ -174,15 +175,19 @@ class Reservations:
                 return reservation
         return None
 
-    def cancel(self, item: Item) -> bool:
-        for reservation in self._reservations:
-            if item in reservation.items:
-                reservation.items.remove(item)
-                if not reservation.items:
-                    self._reservations.remove(reservation)
-                self._recount()
-                return True
-        return False
+    def cancel(self, texts: Texts, places: Sequence[int] | None = None) -> list[Item]:
+        """Remove the texts at these places of a request, None: all; returns those that were reserved."""
+        taken: list[Item] = []
+        for reservation in list(self._reservations):
+            for item in [one for one in reservation.items if one.texts is texts]:
+                if (part := item.take_out(places)) is not None:
+                    taken.append(part)
+                    if part is item:
+                        reservation.items.remove(item)
+            if not reservation.items:
+                self._reservations.remove(reservation)
+        self._recount()
+        return taken
 
     def take_unserved(self, living: frozenset[Device]) -> list[Item]:
         """Remove and return the texts whose devices are all lost."""
@@ -196,5 +201,5 @@ class Reservations:
         self._recount()
 
     def _recount(self) -> None:
-        self.texts = sum(len(reservation.items) for reservation in self._reservations)
+        self.texts = sum(len(item) for reservation in self._reservations for item in reservation.items)
         self.tokens = sum(item.tokens for reservation in self._reservations for item in reservation.items)

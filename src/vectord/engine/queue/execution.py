@@ -6,7 +6,8 @@
         │
         └── answers ── a text whose numbers are not all finite ──> alone in float32; fails if still not finite
 
-`pack` makes the arrays that the backend reads.
+After trouble the items are cut into parts, each with its own answers or error. `pack` makes the arrays that the backend
+reads.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import POOLED, Answers, Backend, PackedTexts, TokenBatch
-from vectord.engine.queue.batch import Answer, Batch, Item
+from vectord.compute.backends.base import POOLED, Backend, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers as Outputs
+from vectord.engine.queue.batch import Answers, Batch, Item
 from vectord.errors import InferenceFailed, OutOfMemory
 from vectord.housekeeping import GuardedLogger
 from vectord.schema import AnswerKind, Float32, Int32, Sparse
-from vectord.text.sequence import Prefix, TokenSequence
+from vectord.text.sequence import Prefix, Texts, cu_seqlens_of
 
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
-Reply: TypeAlias = Answer | InferenceFailed
+Reply: TypeAlias = tuple[Item, Answers | InferenceFailed]  # an item of the batch, or a part of one
 
 
 class Execution:
@@ -44,78 +45,111 @@ class Execution:
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
-        """One reply per item, in order. Raises nothing, not even a SystemExit of the operator's own class."""
+        """The replies to all texts, in order. Raises nothing, not even a SystemExit of the operator's own class."""
         return self._run(batch.items, stream, batch.alone)
 
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
+        texts = sum(map(len, items))
         try:
             packed = pack(items, self._outputs, alone)
-            answers = self.backend.forward(packed.batch, stream)
-            self._check_shapes(answers, packed)
-            return self._split(items, packed, answers)
+            outputs = self.backend.forward(packed.batch, stream)
+            self._check_shapes(outputs, packed)
+            return self._split(items, packed, outputs)
         except MemoryError as cause:
-            if len(items) == 1:
+            if texts == 1:
                 logger.error("out of memory with one text of %d tokens", items[0].tokens, exc_info=cause)
-                return [_failure(OutOfMemory("The device has no room for this text."), cause)]
-            logger.warning("out of memory with %d texts: trying halves", len(items))
-            middle = len(items) // 2
-            parts: Sequence[Sequence[Item]] = (items[:middle], items[middle:])
+                return [(items[0], _failure(OutOfMemory("The device has no room for this text."), cause))]
+            logger.warning("out of memory with %d texts: trying halves", texts)
+            parts: Sequence[Sequence[Item]] = _halves(items, texts // 2)
         except BaseException as cause:  # the device's library may raise anything
-            if len(items) == 1:
+            if texts == 1:
                 logger.error("a text of %d tokens failed", items[0].tokens, exc_info=cause)
-                return [_failure(InferenceFailed("The model failed on this text."), cause)]
-            logger.warning("a batch of %d texts failed: trying them one by one", len(items), exc_info=cause)
-            parts = [(item,) for item in items]
-        return [result for part in parts for result in self._run(part, stream, False)]
+                return [(items[0], _failure(InferenceFailed("The model failed on this text."), cause))]
+            logger.warning("a batch of %d texts failed: trying them one by one", texts, exc_info=cause)
+            parts = [(one,) for item in items for one in _each(item)]
+        return [reply for part in parts for reply in self._run(part, stream, False)]
 
-    def _check_shapes(self, answers: Answers, packed: Packed) -> None:
+    def _check_shapes(self, outputs: Outputs, packed: Packed) -> None:
         """Raises ValueError. With a row missing, every later text would receive another text's row."""
         for output in packed.batch.outputs:
-            shape = answers[output].shape
+            shape = outputs[output].shape
             rows = packed.pooled_rows if output in POOLED else len(packed.batch.texts.ids)
             width = self._widths.get(output, shape[-1])
             if shape != (rows, width):
                 raise ValueError(f"expected {output} of shape {(rows, width)}, got {shape}")
 
-    def _split(self, items: Sequence[Item], packed: Packed, answers: Answers) -> list[Reply]:
-        finite = all(map(_is_finite, answers.values()))
-        return [
-            self._answer(item, packed, answers, index)
-            if finite or self._is_finite_for(item, packed, answers, index)
-            else self._recompute(item)
-            for index, item in enumerate(items)
-        ]
+    def _split(self, items: Sequence[Item], packed: Packed, outputs: Outputs) -> list[Reply]:
+        finite = all(map(_is_finite, outputs.values()))
+        replies: list[Reply] = []
+        for item, first in zip(items, packed.firsts, strict=True):
+            if finite or self._is_finite_for(item, packed, outputs, first):
+                replies.append((item, self._answers(item, packed, outputs, first)))
+                continue
+            for place, one in enumerate(_each(item), first):
+                if self._is_finite_for(one, packed, outputs, place):
+                    replies.append((one, self._answers(one, packed, outputs, place)))
+                else:
+                    replies.append((one, self._recompute(one)))
+        return replies
 
-    def _recompute(self, item: Item) -> Reply:
+    def _recompute(self, item: Item) -> Answers | InferenceFailed:
         try:
             packed = pack((item,), self._outputs, alone=False)
-            answers = self.backend.forward_exact(packed.batch)
-            self._check_shapes(answers, packed)
+            outputs = self.backend.forward_exact(packed.batch)
+            self._check_shapes(outputs, packed)
         except BaseException as cause:
             logger.error("computing a text again in float32 failed", exc_info=cause)
             return _failure(InferenceFailed("The model's answer for this text is not finite."), cause)
-        if not self._is_finite_for(item, packed, answers, 0):
+        (first,) = packed.firsts
+        if not self._is_finite_for(item, packed, outputs, first):
             logger.error("a text's answer is not finite, not even in float32")
             return InferenceFailed("The model's answer for this text is not finite.")
         logger.warning("a text's answer was not finite: it was computed again in float32")
-        return self._answer(item, packed, answers, 0)
+        return self._answers(item, packed, outputs, first)
 
-    def _is_finite_for(self, item: Item, packed: Packed, answers: Answers, index: int) -> bool:
-        """Whether the requested kinds are finite: another text of the batch may have requested more."""
-        return all(_is_finite(packed.part(answers, self._outputs[kind], index)) for kind in item.kinds)
+    def _is_finite_for(self, item: Item, packed: Packed, outputs: Outputs, first: int) -> bool:
+        """Whether the requested kinds are finite: another text of the batch may have requested more.
 
-    def _answer(self, item: Item, packed: Packed, answers: Answers, index: int) -> Answer:
-        return {kind: self._own(item, packed.part(answers, self._outputs[kind], index), kind) for kind in item.kinds}
+        first: the place of the item's first text in the batch."""
+        return all(_is_finite(packed.part(outputs, self._outputs[kind], first, len(item))) for kind in item.kinds)
 
-    def _own(self, item: Item, rows: Float32, kind: AnswerKind) -> Float32 | Sparse:
-        """Returns a copy, because a view would keep the whole batch in memory as long as the answer."""
-        if kind == "dense" and self._whole_numbers:
-            return whole_numbers(rows)
+    def _answers(self, item: Item, packed: Packed, outputs: Outputs, first: int) -> Answers:
+        return {kind: self._own(item, packed, outputs, first, kind) for kind in item.kinds}
+
+    def _own(self, item: Item, packed: Packed, outputs: Outputs, first: int, kind: AnswerKind) -> Float32 | list[Any]:
+        """Returns copies, because a view would keep the whole batch in memory as long as the answer."""
+        output = self._outputs[kind]
+        if kind in ("dense", "scores"):
+            rows = packed.part(outputs, output, first, len(item))
+            return whole_numbers(rows) if kind == "dense" and self._whole_numbers else rows.copy()
+        places = range(first, first + len(item))
+        each = [packed.part(outputs, output, place, 1) for place in places]
         if kind != "sparse":
-            return rows.copy()
-        if self._outputs["sparse"] == "lexical":
-            return lexical_weights(item.sequence.own_ids, rows[:, 0], self._unused)
-        return splade_weights(rows[0], twice=self._log_twice)
+            return [rows.copy() for rows in each]
+        if output == "lexical":
+            ids = [packed.ids(place) for place in places]
+            return [lexical_weights(own, rows[:, 0], self._unused) for own, rows in zip(ids, each, strict=True)]
+        return [splade_weights(rows[0], twice=self._log_twice) for rows in each]
+
+
+def _each(item: Item) -> list[Item]:
+    return [item] if len(item) == 1 else [item.part(slice(i, i + 1)) for i in range(len(item))]
+
+
+def _halves(items: Sequence[Item], texts: int) -> tuple[list[Item], list[Item]]:
+    """The first `texts` texts, and the others."""
+    first: list[Item] = []
+    others: list[Item] = []
+    for item in items:
+        if texts >= len(item):
+            first.append(item)
+        elif texts <= 0:
+            others.append(item)
+        else:
+            first.append(item.part(slice(0, texts)))
+            others.append(item.part(slice(texts, None)))
+        texts -= len(item)
+    return first, others
 
 
 def lexical_weights(ids: Int32, weights: Float32, unused: Int32) -> Sparse:
@@ -159,77 +193,75 @@ def _failure(error: InferenceFailed, cause: BaseException) -> InferenceFailed:
 @dataclass(frozen=True, slots=True)
 class Packed:
     batch: TokenBatch
-    rows: Sequence[slice]  # each item's rows of (T, .), without those of its prefix
-    spans: Sequence[slice]  # each item's rows of (M, .)
+    firsts: Sequence[int]  # the place of each item's first text in the batch; a prefix has a place before it
+    vectors: Int32  # (N + 1,) where the rows of (M, .) of each text begin, and where the last one's end
 
     @property
     def pooled_rows(self) -> int:
         """M"""
-        return int(self.spans[-1].stop)
+        return int(self.vectors[-1])
 
-    def part(self, answers: Answers, output: Output, index: int) -> Float32:
-        """One item's rows of an output: a view."""
-        return answers[output][(self.spans if output in POOLED else self.rows)[index]]
+    def part(self, outputs: Outputs, output: Output, first: int, texts: int) -> Float32:
+        """The rows of an output for `texts` texts from the place `first` on: a view. Without those of their prefix."""
+        bounds = self.vectors if output in POOLED else self.batch.texts.cu_seqlens
+        return outputs[output][bounds[first] : bounds[first + texts]]
+
+    def ids(self, place: int) -> Int32:
+        """The ids of one text, after its prefix."""
+        start, stop = self.batch.texts.cu_seqlens[place : place + 2]
+        return self.batch.texts.ids[start:stop]
 
 
 def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: bool) -> Packed:
     """All tokens of all items, concatenated. A shared prefix occurs once, as a text before those that share it."""
     places: dict[tuple[Prefix, int], int] = {}  # by its adapter, too
-    ids: list[Int32] = []
-    types: list[Int32] = []
+    parts: list[Texts] = []
     parents: list[int] = []
     adapters: list[int] = []
     firsts: list[int] = []
-    sequences = [item.sequence for item in items]
-    for sequence in sequences:
-        prefix = sequence.prefix
-        if prefix is not None and (prefix, sequence.adapter) not in places:
-            places[prefix, sequence.adapter] = len(ids)
-            ids.append(prefix.ids)
-            adapters.append(sequence.adapter)
-            types.append(np.zeros_like(prefix.ids))
-            parents.append(-1)
-        firsts.append(len(ids))
-        ids.append(sequence.own_ids)
-        types.append(sequence.type_ids[len(sequence.ids) - len(ids[-1]) :])
-        adapters.append(sequence.adapter)
-        parents.append(-1 if prefix is None else places[prefix, sequence.adapter])
-    cu_seqlens = np.zeros(len(ids) + 1, np.int32)
-    np.cumsum([len(text) for text in ids], out=cu_seqlens[1:])
-    texts = PackedTexts(
-        ids=np.concatenate(ids),
-        type_ids=np.concatenate(types),
-        cu_seqlens=cu_seqlens,
-        spans=_spans(sequences, firsts, cu_seqlens),
-        keys=_keys(sequences, firsts, cu_seqlens),
+    for item in items:
+        texts = item.texts.take(item.places)
+        parent = -1
+        if texts.prefix is not None:
+            key = (texts.prefix, texts.adapter)
+            if key not in places:
+                places[key] = len(parents)
+                parts.append(_only_prefix(texts.prefix))
+                parents.append(-1)
+                adapters.append(texts.adapter)
+            parent = places[key]
+        firsts.append(len(parents))
+        parts.append(texts.after_prefix())
+        parents += [parent] * len(texts)
+        adapters += [texts.adapter] * len(texts)
+    joined = Texts.join(parts)
+    spans = joined.spans
+    if spans is not None:
+        spans = spans + np.repeat(joined.cu_seqlens[:-1], joined.all_pooled)[:, None]
+    packed = PackedTexts(
+        ids=joined.ids,
+        type_ids=joined.all_type_ids,
+        cu_seqlens=joined.cu_seqlens,
+        spans=spans,
+        keys=joined.keys,
         parents=np.array(parents, np.int32) if places else None,
         adapters=np.array(adapters, np.int32) if any(adapters) else None,
     )
     requested = frozenset(outputs[kind] for item in items for kind in item.kinds)
-    bounds = cu_seqlens.tolist()
-    counts = [sequence.pooled for sequence in sequences]
     return Packed(
-        batch=TokenBatch(texts=texts, outputs=requested, alone=alone),
-        rows=[slice(bounds[first], bounds[first + 1]) for first in firsts],
-        spans=[slice(stop - count, stop) for stop, count in zip(accumulate(counts), counts, strict=True)],
+        batch=TokenBatch(texts=packed, outputs=requested, alone=alone),
+        firsts=firsts,
+        vectors=np.arange(len(joined) + 1, dtype=np.int32)
+        if joined.pooled is None
+        else cu_seqlens_of(joined.pooled.tolist()),
     )
 
 
-def _spans(sequences: Sequence[TokenSequence], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
-    """Each sequence's spans, in order, as rows of the batch; None: one for each text, and no text is only a prefix."""
-    if all(one.spans is None for one in sequences) and len(sequences) == len(cu_seqlens) - 1:
-        return None
-    whole = [cu_seqlens[first : first + 2][None, :] for first in firsts]  # (1, 2) each
-    return np.concatenate(
-        [rows if one.spans is None else one.spans + rows[0, 0] for one, rows in zip(sequences, whole, strict=True)]
-    ).astype(np.int32)
-
-
-def _keys(sequences: Sequence[TokenSequence], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
-    if all(one.keys is None for one in sequences):
-        return None
-    keys = np.diff(cu_seqlens).astype(np.int32)
-    for one, first in zip(sequences, firsts, strict=True):
-        if one.keys is not None:
-            keys[first] = one.keys
-    return keys
+def _only_prefix(prefix: Prefix) -> Texts:
+    """A text of which no row is pooled."""
+    return Texts(
+        ids=prefix.ids,
+        cu_seqlens=cu_seqlens_of([len(prefix.ids)]),
+        spans=np.zeros((0, 2), np.int32),
+        pooled=np.zeros(1, np.int32),
+    )

@@ -1,4 +1,4 @@
-"""One loaded model: token sequences in, answers out. Belongs to the event loop; operations call `run`.
+"""One loaded model: texts in, answers out. Belongs to the event loop; operations call `run`.
 
 run ──> ModelCache.look_up ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
 """
@@ -19,18 +19,18 @@ import numpy as np
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend, BackendFacts
 from vectord.config import EngineConfig
-from vectord.engine.cache.lookup import TEXTS_PER_STEP, Miss, ModelCache
+from vectord.engine.cache.lookup import TEXTS_PER_STEP, ModelCache
 from vectord.engine.events import BatchRan, Observer
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.queue.batch import Answer, Item, Job
+from vectord.engine.queue.batch import Answer, Answers, CacheKey, Item, Job
 from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BULK_TOKENS, BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.housekeeping import GuardedLogger, Housekeeping
-from vectord.schema import AnswerKind, Caller, Float32, Lane, TextOptions
-from vectord.text.sequence import Encoder, TokenSequence
+from vectord.schema import AnswerKind, Caller, Float32, Int32, Lane, TextOptions
+from vectord.text.sequence import Encoder, Texts
 
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
@@ -40,8 +40,8 @@ WATCH_S = 1.0  # the longest time between two checks for hung forwards
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    answers: Sequence[Answer]  # one per text, in order
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # index -> error; that answer is empty
+    answers: Answers  # of all texts, in order
+    failures: Mapping[int, VectordError] = field(default_factory=dict)  # index -> error; its answers have no meaning
     began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
     started_s: float = math.inf  # start of the first forward
     ended_s: float = -math.inf  # end of the last forward
@@ -49,14 +49,16 @@ class RunResult:
 
     def rows(self, kind: AnswerKind) -> Float32:
         """The dense vectors or scores of all spans of all texts, in a new array: (M, D)."""
-        return np.concatenate([answer[kind] for answer in self.answers])
+        rows = self.answers[kind]
+        return rows if isinstance(rows, np.ndarray) else np.concatenate(rows)
 
     def each(self, kind: AnswerKind) -> list[Any]:
-        """The answers of one kind, one per text."""
-        return [answer[kind] for answer in self.answers]
+        """The answers of one kind, one per text. Of dense vectors and scores: one per row, (1, D)."""
+        rows = self.answers[kind]
+        return [*rows[:, None]] if isinstance(rows, np.ndarray) else rows
 
 
-NOTHING_RAN = RunResult(answers=())
+NOTHING_RAN = RunResult(answers={})
 
 
 class ModelRunner:
@@ -134,8 +136,8 @@ class ModelRunner:
         """The requests for vectors with queued texts, and those whose texts all run. A composite's request has the same
         number in each runner."""
         # A request's texts are taken in order, so its last one shows whether any is left.
-        jobs = [job for job in self._jobs if job.items and "scores" not in job.items[-1].kinds]
-        are_queued = self.worker.are_queued([job.items[-1] for job in jobs])
+        jobs = [job for job in self._jobs if (job.items or job.joined) and "scores" not in job.kinds]
+        are_queued = self.worker.are_queued([_last(job) for job in jobs])
         queued = {id(job.caller) for job, is_queued in zip(jobs, are_queued, strict=True) if is_queued}
         return queued, {id(job.caller) for job in jobs if job.is_queued_whole} - queued
 
@@ -164,7 +166,7 @@ class ModelRunner:
 
     async def run(
         self,
-        texts: Sequence[TokenSequence],
+        texts: Texts,
         kinds: frozenset[AnswerKind],
         caller: Caller,
         *,
@@ -181,18 +183,18 @@ class ModelRunner:
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(texts), caller, self.worker.now_s(), partial=partial)
+        job = Job(texts, kinds, caller, self.worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
-            if fresh or not kinds <= self._cache.kinds:
-                misses = [Miss(index, text, None) for index, text in enumerate(texts)]
-            else:
-                misses = await self._cache.look_up(texts, kinds, caller, job.fill_known)
-            if misses:
-                is_bulk = sum(len(text.ids) for text in texts) > BULK_TOKENS
-                lane = caller.lane or ("bulk" if is_bulk else "interactive")
-                self.check_wait(lane, caller, sum(len(miss.sequence.ids) for miss in misses), entered=entered)
-                await self._queue(job, misses, kinds, lane, caller.client, device)
+            misses: Sequence[int] | None = None  # all
+            if not fresh and kinds <= self._cache.kinds:
+                misses = await self._cache.look_up(job)
+            if misses is None or misses:
+                lane = caller.lane or ("bulk" if len(texts.ids) > BULK_TOKENS else "interactive")
+                places = None if misses is None or len(misses) == job.count else np.array(misses, np.int32)
+                tokens = len(texts.ids) if places is None else int(texts.sizes[places].sum())
+                self.check_wait(lane, caller, tokens, entered=entered)
+                await self._queue(job, places, lane, device)
             await job.done
             answers = job.answers
         except BaseException:
@@ -200,11 +202,11 @@ class ModelRunner:
             raise
         finally:
             self._jobs.discard(job)
-            job.items.clear()  # breaks the reference cycle: otherwise the answers wait for the garbage collector
+            job.release()
         return RunResult(
             answers,
             job.failures,
-            began_s=job.began_s if misses else math.inf,
+            began_s=math.inf if misses == [] else job.began_s,
             started_s=job.started_s,
             ended_s=job.ended_s,
             device=self.facts.device,
@@ -247,81 +249,125 @@ class ModelRunner:
 
     # --- the queue --------------------------------------------------------------------------------------------
 
-    async def _queue(
-        self,
-        job: Job,
-        misses: Sequence[Miss],
-        kinds: frozenset[AnswerKind],
-        lane: Lane,
-        client: str,
-        device: int | None,
-    ) -> None:
-        for start in range(0, len(misses), TEXTS_PER_STEP):
+    async def _queue(self, job: Job, places: Int32 | None, lane: Lane, device: int | None) -> None:
+        """places: of the job's texts to run; None: all."""
+        count = job.count if places is None else len(places)
+        request = None if self._joins_requests else job
+        for start in range(0, count, TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)
                 if job.done.done():  # one of the first texts has failed already
                     return
-            items: list[Item] = []
-            for index, sequence, key in misses[start : start + TEXTS_PER_STEP]:
-                item = None if key is None else self._cache.running.get(key)
-                if item is None:
-                    item = Item(sequence, kinds, client, lane, key, None if self._joins_requests else job)
-                    items.append(item)
-                    if key is not None:
-                        self._cache.running[key] = item
-                elif item.lane == "bulk" and lane == "interactive":
-                    self.worker.promote(item, client)
-                item.waiters.append((job, index))
-                job.items.append(item)
-            if items and device is None:
-                self.worker.put(items)
-            elif items and device is not None:
-                self.worker.put_on(device, items)
+            own = places
+            if count > TEXTS_PER_STEP:
+                own = np.arange(count, dtype=np.int32) if own is None else own
+                own = own[start : start + TEXTS_PER_STEP]
+            if job.keys:
+                own = self._join(job, own, lane)
+            if own is not None and not len(own):
+                continue
+            item = Item(job.texts, job.kinds, job.caller.client, lane, job, own, request=request)
+            job.items.append(item)
+            if device is None:
+                self.worker.put([item])
+            else:
+                self.worker.put_on(device, [item])
         job.is_queued_whole = True
         self._queue_changed()
 
+    def _join(self, job: Job, places: Int32 | None, lane: Lane) -> Int32:
+        """Lets these texts wait for equal ones that are queued or running already; returns the places of the others."""
+        running = self._cache.running
+        own: list[int] = []
+        promoted: dict[Job, list[int]] = {}
+        for place in range(job.count) if places is None else places.tolist():
+            owner, owned = running.setdefault(job.keys[place], (job, place))
+            if (owner, owned) == (job, place):
+                own.append(place)
+                continue
+            owner.waiters.setdefault(owned, []).append((job, place))
+            job.joined.append((owner, owned))
+            if lane == "interactive" and owner is not job:
+                promoted.setdefault(owner, []).append(owned)
+        for owner, owned_places in promoted.items():
+            owner.items += self.worker.promote(owner.items, owned_places, job.caller.client)
+        return np.array(own, np.int32)
+
     def _abandon(self, job: Job) -> None:
-        cancelled = self.worker.cancel(job.leave())
-        for item in cancelled:  # running items continue, and the cache keeps their answers
-            if item.key is not None:
-                self._cache.running.pop(item.key, None)
-        if cancelled:
+        any_cancelled = False
+        for owner, places in job.leave().items():
+            for item in self.worker.cancel(owner.items, places):  # running texts continue, and the cache keeps them
+                any_cancelled = True
+                for place in item.places.tolist() if owner.keys else ():
+                    self._cache.running.pop(owner.keys[place], None)
+            if owner.has_left:
+                owner.release()
+        if any_cancelled:
             self._queue_changed()
 
     # --- after a batch ----------------------------------------------------------------------------------------
 
     def _deliver(self, outcome: BatchOutcome) -> None:
         """The answers first: nothing that follows can fail them."""
-        batch, kept = outcome.batch, list[tuple[Item, Answer]]()
-        for item, answer in zip(batch.items, outcome.answers, strict=True):
-            if item.key is not None:
-                self._cache.running.pop(item.key, None)
-            if isinstance(answer, InferenceFailed):
-                for waiter, index in item.waiters:
-                    waiter.fail(index, answer)
-                continue
-            for waiter, index in item.waiters:
-                waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
-            kept.append((item, answer))
-        for item, answer in kept:
-            if item.key is not None:
-                try:
-                    self._cache.keep(item.key, answer)
-                except Exception as problem:
-                    self._housekeeping.log(problem)
-        failed = len(kept) < len(batch.items)
+        failed = False
+        known: list[tuple[CacheKey, Answer]] = []
+        for item, reply in outcome.replies:
+            job = item.job
+            assert job is not None, "the runner's items have one"
+            if isinstance(reply, InferenceFailed):
+                failed = True
+                job.fail(item.places, reply)
+            else:
+                job.fill(item.places, reply, outcome.started_s, outcome.ended_s)
+            if job.keys:
+                known += self._shared_answers(item, job, reply, outcome)
+            if job.has_left:
+                job.release()
+        for key, answer in known:
+            try:
+                self._cache.keep(key, answer)
+            except Exception as problem:
+                self._housekeeping.log(problem)
+        batch = outcome.batch
         if batch.under_load and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
         self._observer(self._report(outcome, failed))
         self._queue_changed()
 
+    def _shared_answers(
+        self, item: Item, job: Job, reply: Answers | InferenceFailed, outcome: BatchOutcome
+    ) -> list[tuple[CacheKey, Answer]]:
+        """Fill in the answers of jobs that joined; returns those that the cache may keep, which own their memory."""
+        known: list[tuple[CacheKey, Answer]] = []
+        pooled = [1] * len(item.places) if job.texts.pooled is None else job.texts.pooled[item.places].tolist()
+        stop = 0
+        for i, place in enumerate(item.places.tolist()):
+            start, stop = stop, stop + pooled[i]
+            key = job.keys[place]
+            self._cache.running.pop(key, None)
+            waiters = job.waiters.pop(place, ())
+            if isinstance(reply, InferenceFailed):
+                for other, own_place in waiters:
+                    other.fail(np.array([own_place], np.int32), reply)
+                continue
+            answer: Answer = {
+                kind: values[start:stop].copy() if isinstance(values, np.ndarray) else values[i]
+                for kind, values in reply.items()
+            }
+            for other, own_place in waiters:
+                other.fill_one(own_place, answer, outcome.started_s, outcome.ended_s)
+            known.append((key, answer))
+        return known
+
     def _report(self, outcome: BatchOutcome, failed: bool) -> BatchRan:
         batch, device = outcome.batch, outcome.device
         facts = self.facts if device is None else self.backends[device.index].facts
-        padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens
+        padded = batch.tokens
+        if facts.cost == "padded":
+            padded = max(int(item.sizes.max()) for item in batch.items) * batch.texts
         return BatchRan(
             model=self._name,
-            texts=len(batch.items),
+            texts=batch.texts,
             tokens=batch.tokens,
             padding_tokens=padded - batch.tokens,
             bulk_tokens=sum(item.tokens for item in batch.items if item.lane == "bulk"),
@@ -332,6 +378,14 @@ class ModelRunner:
             streams=sum(1 if one.facts.pipelined else one.facts.streams for one in self.backends),
             failed=failed,
         )
+
+
+def _last(job: Job) -> list[Item]:
+    """The items that may hold the last of a job's texts."""
+    if job.items:
+        return job.items
+    owner, place = job.joined[-1]
+    return [item for item in owner.items if place in item.places]
 
 
 def _together(facts: Sequence[BackendFacts]) -> BackendFacts:

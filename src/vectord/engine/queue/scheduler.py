@@ -2,7 +2,7 @@
 
     two lanes (interactive 8 : bulk 1, in virtual time)
       └── a flow per client, equal shares of tokens
-            └── items, first come first served
+            └── items, first come first served; a batch may end within one, whose rest keeps its place
 
 A lane uses start-time fair queueing (Goyal, Vin and Cheng, 1996). Every client has a virtual time, the tokens it has
 been served; the client with the least goes first. A newcomer starts at the present virtual time, so that no client
@@ -22,7 +22,7 @@ batch limits.
 
 A running batch cannot be interrupted, so an interactive text waits for it. While the interactive lane is in use, bulk
 batches have a third of the budget, and bulk texts fill up at most an eighth of a batch with interactive texts.
-Adding, cancelling and taking a text are O(log clients); `tokens_ahead` looks at each client once.
+Adding, cancelling and taking an item are O(log clients); `tokens_ahead` looks at each client once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from vectord.engine.queue.batch import Batch, Item
+from vectord.engine.queue.batch import Batch, Item, together
 from vectord.schema import Lane
 
 
@@ -82,14 +82,13 @@ class LaneQueue:
         self.tokens_by_client[item.client] = self.tokens_by_client.get(item.client, 0) + item.tokens
         return flow
 
-    def remove(self, flow: Flow, item: Item) -> None:
-        del flow.items[item]
-        self.tokens -= item.tokens
-        left = self.tokens_by_client[item.client] - item.tokens
+    def remove(self, client: str, tokens: int) -> None:
+        self.tokens -= tokens
+        left = self.tokens_by_client[client] - tokens
         if left:
-            self.tokens_by_client[item.client] = left
+            self.tokens_by_client[client] = left
         else:
-            del self.tokens_by_client[item.client]
+            del self.tokens_by_client[client]
 
     def charge(self, flow: Flow, tokens: int) -> None:
         flow.start += tokens
@@ -147,16 +146,13 @@ class Scheduler:
         self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
         self._clock = 0.0  # virtual time of the lane served last
         self._flow_of: dict[Item, Flow] = {}
-        self.tokens = 0  # queued
+        self.texts = self.tokens = 0  # queued
         self._waiting: OrderedDict[Flow, None] = OrderedDict()  # in order of the last service, oldest first
         self._opened_s = 0.0  # when the queue last became non-empty
         self._interactive_s = -math.inf  # when the interactive lane last received a text
         self._light_tokens = min(limits.max_batch_tokens for limits in devices) // LIGHT_CLIENT
         self._light: OrderedDict[Flow, None] = OrderedDict()  # flows of light clients, first come first served
         self._passed_over = False  # the last batch had light texts only, and others were queued
-
-    def __len__(self) -> int:
-        return len(self._flow_of)
 
     def add(self, item: Item, now_s: float) -> None:
         if not self._flow_of:
@@ -176,24 +172,28 @@ class Scheduler:
             elif len(flow.items) == 1:
                 self._light[flow] = None
         self._flow_of[item] = flow
+        self.texts += len(item.places)
         self.tokens += item.tokens
 
     def __contains__(self, item: Item) -> bool:
         return item in self._flow_of
 
-    def cancel(self, item: Item) -> bool:
-        """Remove an item; False if it is not queued."""
+    def cancel(self, item: Item, places: Sequence[int] | None = None) -> Item | None:
+        """Remove an item's texts at these places, None: all; returns those that were still queued."""
         flow = self._flow_of.get(item)
-        if flow is None:
-            return False
-        self._remove(item, flow)
-        return True
+        taken = None if flow is None else item.take_out(places)
+        if flow is not None and taken is not None:
+            self._remove(taken, item, flow)
+        return taken
 
-    def promote(self, item: Item, client: str, now_s: float) -> None:
-        """Move a queued item to the interactive lane and to `client`: an interactive request needs it as well."""
-        if self.cancel(item):
-            item.lane, item.client = "interactive", client
-            self.add(item, now_s)
+    def promote(self, item: Item, places: Sequence[int], client: str, now_s: float) -> Item | None:
+        """Move an item's queued texts at these places to the interactive lane and to `client`: an interactive request
+        needs them as well. Returns them."""
+        taken = self.cancel(item, places)
+        if taken is not None:
+            taken.lane, taken.client = "interactive", client
+            self.add(taken, now_s)
+        return taken
 
     def take_all(self) -> list[Item]:
         """Remove and return all items."""
@@ -229,7 +229,7 @@ class Scheduler:
         if not self._flow_of:
             return None
         limits = self._devices[device]
-        if self.tokens >= limits.max_batch_tokens or len(self) >= (limits.max_batch_texts or math.inf):
+        if self.tokens >= limits.max_batch_tokens or self.texts >= (limits.max_batch_texts or math.inf):
             return 0.0
         if limits.pipelined and self.tokens < busy_tokens:
             return None
@@ -250,33 +250,43 @@ class Scheduler:
         light_room = 0 if self._passed_over else limits.max_batch_tokens // LIGHT_SHARE
         only_light = True
         share = math.ceil(self.tokens / idle_streams)
-        items: list[Item] = []
-        tokens = longest = 0
+        taken: dict[Item, list[Item]] = {}  # the parts of each item, in order
+        first: Item | None = None
+        texts = tokens = longest = 0
         while self._flow_of:
             light = self._light_flow(light_room)
             flow = light or self._next_flow(now_s)
             item = flow.head
-            longest = max(longest, item.tokens)
-            # Stop at the first item that does not fit: skipping it would starve long texts.
-            room = self._room(limits, items[0] if items else item, item, now_s)
+            if first is not None and item.request is not first.request:
+                break
+            # Stop at the first text that does not fit: skipping it would starve long texts.
+            room = self._room(limits, item if first is None else first, item, now_s)
             if item.request is None:  # a request that runs alone is not divided among streams
                 room = min(share, room)
-            more = tokens + item.tokens
-            if items and (more > room or not limits.fit(len(items) + 1, more, longest)):
+            in_turn = len(item.places) if len(self._waiting) == 1 else 1  # clients take turns text by text
+            count, total, most = 0, tokens, longest
+            for size in item.sizes[: min(in_turn, room + 1)].tolist():
+                total, most = total + size, max(most, size)
+                if texts + count and not (total <= room and limits.fit(texts + count + 1, total, most)):
+                    break
+                count += 1
+            if not count:
                 break
-            if items and item.request is not items[0].request:
-                break
-            self._take(item, flow, now_s)
-            items.append(item)
-            tokens += item.tokens
+            # The last of several is taken by itself, so that the virtual times are those of its turn.
+            part = self._take(item, max(1, count - 1), flow, now_s)
+            texts, tokens, longest = texts + len(part.places), tokens + part.tokens, max(longest, int(part.sizes.max()))
+            taken.setdefault(item, []).append(part)
+            first = part if first is None else first
             if light is not None:
-                light_room -= item.tokens
+                light_room -= part.tokens
             elif only_light:
                 only_light = False
                 light_room = limits.max_batch_tokens // LIGHT_SHARE if self._passed_over else light_room
         self._passed_over = only_light and bool(self._flow_of)
-        alone = len(items) == 1 and not busy_streams and not self._flow_of
-        return Batch(items, tokens, alone, under_load=bool(self._flow_of))
+        alone = texts == 1 and not busy_streams and not self._flow_of
+        return Batch(
+            [together(parts) for parts in taken.values()], texts, tokens, alone, under_load=bool(self._flow_of)
+        )
 
     def _room(self, limits: BatchLimits, first: Item, item: Item, now_s: float) -> int:
         """The token budget of a batch that starts with `first`, if it includes `item`."""
@@ -286,7 +296,7 @@ class Scheduler:
 
     def _light_flow(self, room: int) -> Flow | None:
         flow = next(iter(self._light), None)
-        return flow if flow is not None and flow.head.tokens <= room else None
+        return flow if flow is not None and flow.head.sizes[0] <= room else None
 
     def _next_flow(self, now_s: float) -> Flow:
         """The next in order: the longest wait above max_age_s, else the least served. The queue is not empty."""
@@ -300,17 +310,25 @@ class Scheduler:
                 return flow
         raise AssertionError("the queue is empty")
 
-    def _take(self, item: Item, flow: Flow, now_s: float) -> None:
-        self._remove(item, flow)
-        flow.lane.charge(flow, item.tokens)
+    def _take(self, item: Item, count: int, flow: Flow, now_s: float) -> Item:
+        """Remove and return the first `count` texts of the flow's first item; the rest stays in front."""
+        taken = item if count == len(item.places) else item.take_first(count)
+        self._remove(taken, item, flow)
+        flow.lane.charge(flow, taken.tokens)
         flow.waiting_since_s = now_s
         if flow.items:
             self._waiting.move_to_end(flow)
+        return taken
 
-    def _remove(self, item: Item, flow: Flow) -> None:
+    def _remove(self, taken: Item, item: Item, flow: Flow) -> None:
+        """taken: the item, or texts that have been taken out of it."""
+        self.texts -= len(taken.places)
+        self.tokens -= taken.tokens
+        flow.lane.remove(item.client, taken.tokens)
+        if taken is not item:
+            return
         del self._flow_of[item]
-        self.tokens -= item.tokens
-        flow.lane.remove(flow, item)
+        del flow.items[item]
         if not flow.items:
             del self._waiting[flow]
             self._light.pop(flow, None)

@@ -39,10 +39,10 @@ logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The result of one batch: `answers[i]` belongs to `batch.items[i]`."""
+    """The result of one batch."""
 
     batch: Batch
-    answers: Sequence[Reply]
+    replies: Sequence[Reply]  # to all of its texts
     free_s: float
     started_s: float
     ended_s: float
@@ -102,7 +102,7 @@ class Worker:
             for item in items:
                 self._scheduler.add(item, now_s)
             if len(self._devices.all) == 1:
-                self._condition.notify(len(items))
+                self._condition.notify(sum(len(item.places) for item in items))
             else:
                 self._condition.notify_all()  # each thread checks whether its device is next
             if not self._devices.living:
@@ -114,14 +114,22 @@ class Worker:
             self._reserve(Reservation(list(items), frozenset({self._devices.all[device]})))
             self._fail_unserved()
 
-    def cancel(self, items: Sequence[Item]) -> list[Item]:
-        """Remove queued items; returns those that were still queued."""
+    def cancel(self, items: Sequence[Item], places: Sequence[int] | None = None) -> list[Item]:
+        """Remove the queued texts at these places of their request, None: all of the items'; returns them."""
         with self._condition:
-            return [item for item in items if self._scheduler.cancel(item) or self._reservations.cancel(item)]
+            cancelled = [self._scheduler.cancel(item, places) for item in items]
+            if self._reservations.texts:
+                for texts in {id(item.texts): item.texts for item in items}.values():
+                    cancelled += self._reservations.cancel(texts, places)
+            return [part for part in cancelled if part is not None]
 
-    def promote(self, item: Item, client: str) -> None:
+    def promote(self, items: Sequence[Item], places: Sequence[int], client: str) -> list[Item]:
+        """Move the texts at these places of queued bulk items to the interactive lane and to `client`; returns them."""
         with self._condition:
-            self._scheduler.promote(item, client, self.now_s())
+            now_s = self.now_s()
+            bulk = [item for item in items if item.lane == "bulk"]
+            moved = [self._scheduler.promote(item, places, client, now_s) for item in bulk]
+            return [part for part in moved if part is not None]
 
     def tokens_ahead(self, lane: Lane, client: str, tokens: int) -> float:
         with self._condition:
@@ -130,16 +138,16 @@ class Worker:
     def queued(self) -> tuple[int, int]:
         """The number of queued texts and tokens."""
         with self._condition:
-            return len(self._scheduler) + self._reservations.texts, self._scheduler.tokens + self._reservations.tokens
+            return self._scheduler.texts + self._reservations.texts, self._scheduler.tokens + self._reservations.tokens
 
     def queued_tokens(self) -> int:
         """The number of queued tokens. Without the lock: each of the two numbers is right at some moment."""
         return self._scheduler.tokens + self._reservations.tokens
 
-    def are_queued(self, items: Sequence[Item]) -> list[bool]:
-        """Whether each item is in the queue, without retries."""
+    def are_queued(self, groups: Sequence[Sequence[Item]]) -> list[bool]:
+        """Whether texts of any item of each group are in the queue, without retries."""
         with self._condition:
-            return [item in self._scheduler for item in items]
+            return [any(item in self._scheduler for item in group) for group in groups]
 
     def queued_by_lane(self) -> dict[Lane, int]:
         """Queued tokens, without retries."""
@@ -178,10 +186,10 @@ class Worker:
         now_s = self.now_s()
         # One after the other: of several that hang at once on a device, the first MAX_HUNG are replaced.
         while (running := self._give_up_overdue(now_s)) is not None:
-            stream, items, seconds = running.stream, running.batch.items, now_s - running.started_s
-            logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, len(items), seconds)
+            stream, batch, seconds = running.stream, running.batch, now_s - running.started_s
+            logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, batch.texts, seconds)
             error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._forward_timeout_s)
-            self._finish(running, [error] * len(items), now_s)
+            self._finish(running, [(item, error) for item in batch.items], now_s)
             self._hung_threads.append((stream.device, self._threads[stream]))
             hung = sum(device is stream.device for device, _ in self._hung_threads)
             if hung <= MAX_HUNG:
@@ -212,12 +220,12 @@ class Worker:
             return
         ended_s = self.now_s()
         while (running := self._next_batch(stream, ended_s)) is not None:
-            answers = stream.device.execution.run(running.batch, stream.number)
+            replies = stream.device.execution.run(running.batch, stream.number)
             ended_s = self.now_s()
             with self._condition:
                 if not self._devices.ended(running):
                     return
-            self._answered(running, answers, ended_s)
+            self._answered(running, replies, ended_s)
             self._housekeeping.run(stream.device.execution.backend.free_memory)
 
     def _renew(self, stream: DeviceStream) -> bool:
@@ -245,7 +253,7 @@ class Worker:
                 if batch is not None:
                     running = RunningBatch(batch, free_s, now_s, stream, reservation)
                     self._devices.began(running)
-                    if len(self._devices.all) > 1 and len(self._scheduler):
+                    if len(self._devices.all) > 1 and self._scheduler.texts:
                         self._condition.notify_all()  # another device may be next now
                     return running
                 self._condition.wait(self._hold_s(device, now_s))
@@ -276,42 +284,42 @@ class Worker:
         self._reservations.add(reservation)
         self._condition.notify_all()
 
-    def _answered(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
-        """Deliver the answers; texts without one are retried on another device, if there is one."""
-        pairs = list(zip(running.batch.items, answers, strict=True))
-        failed = [item for item, answer in pairs if isinstance(answer, InferenceFailed)]
+    def _answered(self, running: RunningBatch, replies: Sequence[Reply], ended_s: float) -> None:
+        """Deliver the replies; texts that failed are retried on another device, if there is one."""
+        failed = [(item, error) for item, error in replies if isinstance(error, InferenceFailed)]
         suspect = None if running.reservation is None else running.reservation.suspect
         is_lost = False
-        if len(failed) < len(pairs) and len(self._devices.all) > 1:
+        if len(failed) < len(replies) and len(self._devices.all) > 1:
             with self._condition:
                 self._devices.clear(running.stream.device)
                 is_lost = suspect is not None and self._devices.blame(suspect)
         if suspect is not None and is_lost:
             logger.error("%s fails texts that other devices answer: %s no longer uses it", suspect.name, self._name)
             self._lose([stream for stream in self._devices.all_streams if stream.device is suspect])
-        if failed and self._retried_elsewhere(running, failed, answers):
-            pairs = [(item, answer) for item, answer in pairs if not isinstance(answer, InferenceFailed)]
-            running = replace(running, batch=unscheduled_batch([item for item, _ in pairs]))
-        if pairs:
-            self._finish(running, [answer for _, answer in pairs], ended_s)
+        if failed and self._retried_elsewhere(running, failed):
+            replies = [reply for reply in replies if not isinstance(reply[1], InferenceFailed)]
+            running = replace(running, batch=unscheduled_batch([item for item, _ in replies]))
+        if replies:
+            self._finish(running, replies, ended_s)
 
-    def _retried_elsewhere(self, running: RunningBatch, failed: list[Item], answers: Sequence[Reply]) -> bool:
+    def _retried_elsewhere(self, running: RunningBatch, failed: Sequence[tuple[Item, InferenceFailed]]) -> bool:
         """Whether another device will run them. A lack of memory is no device's fault."""
         if running.reservation is not None:
             return False
         device = running.stream.device
-        out_of_memory = any(isinstance(answer, OutOfMemory) for answer in answers)
+        out_of_memory = any(isinstance(error, OutOfMemory) for _, error in failed)
+        items = [item for item, _ in failed]
         with self._condition:
             others = self._devices.living - {device}
             if not others or self._stopping:
                 return False
-            self._reserve(Reservation(failed, others, suspect=None if out_of_memory else device))
-        logger.warning("%d texts failed on %s: another device retries them", len(failed), device.name)
+            self._reserve(Reservation(items, others, suspect=None if out_of_memory else device))
+        logger.warning("%d texts failed on %s: another device retries them", sum(map(len, items)), device.name)
         return True
 
-    def _finish(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
+    def _finish(self, running: RunningBatch, replies: Sequence[Reply], ended_s: float) -> None:
         outcome = BatchOutcome(
-            running.batch, answers, running.free_s, running.started_s, ended_s, running.stream.device
+            running.batch, replies, running.free_s, running.started_s, ended_s, running.stream.device
         )
         self._post(self._deliver, outcome)
 
@@ -333,7 +341,8 @@ class Worker:
         if items:
             error = InferenceTimedOut("The model hangs, and the server must be restarted.")
             now_s = self.now_s()
-            outcome = BatchOutcome(unscheduled_batch(items), [error] * len(items), now_s, now_s, now_s, None)
+            replies = [(item, error) for item in items]
+            outcome = BatchOutcome(unscheduled_batch(items), replies, now_s, now_s, now_s, None)
             self._post(self._deliver, outcome)
 
     def _report_states(self) -> None:
