@@ -564,6 +564,18 @@ events = st.lists(
 
 
 @given(events, st.sampled_from(["packed", "padded"]), st.sampled_from([None, 3]))
+# The last text of the first request in bulk decides which virtual times the later requests begin with.
+@example(
+    [
+        ("add", ("a", "interactive", [1])),
+        ("add", ("a", "bulk", [1, 1])),
+        ("batch", 1),
+        ("add", ("a", "interactive", [1] * 5)),
+        ("add", ("b", "interactive", [1, 4])),
+    ],
+    "packed",
+    3,
+)
 @settings(deadline=None, max_examples=200)
 def test_the_texts_of_a_request_are_served_as_if_each_came_alone(events, cost, max_batch_texts):
     """Every batch has the same texts and facts: a request of many texts has no other share than its texts."""
