@@ -94,8 +94,6 @@ class Texts:
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
         """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
-        if len(parts) == 1:
-            return parts[0]
         spans = pooled = keys = type_ids = None
         if any(part.type_ids is not None for part in parts):
             type_ids = np.concatenate([part.all_type_ids for part in parts])
@@ -103,10 +101,10 @@ class Texts:
             spans = np.concatenate([part.all_spans for part in parts])
             pooled = np.concatenate([part.all_pooled for part in parts])
         if any(part.keys is not None for part in parts):
-            keys = np.concatenate([part.sizes if part.keys is None else part.keys for part in parts])
+            keys = np.concatenate([np.diff(part.cu_seqlens) if part.keys is None else part.keys for part in parts])
         return cls(
             ids=np.concatenate([part.ids for part in parts]),
-            cu_seqlens=cu_seqlens_of([size for part in parts for size in part.sizes.tolist()]),
+            cu_seqlens=cu_seqlens_of(np.concatenate([np.diff(part.cu_seqlens) for part in parts]).tolist()),
             type_ids=type_ids,
             spans=spans,
             pooled=pooled,
@@ -142,11 +140,6 @@ class Texts:
         )
 
     @property
-    def sizes(self) -> Int32:
-        """The number of tokens of each text. (N,)"""
-        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
-
-    @property
     def all_type_ids(self) -> Int32:
         return np.zeros_like(self.ids) if self.type_ids is None else self.type_ids
 
@@ -156,7 +149,9 @@ class Texts:
 
     @property
     def all_spans(self) -> Int32:
-        return np.stack([np.zeros(len(self), np.int32), self.sizes], axis=1) if self.spans is None else self.spans
+        if self.spans is not None:
+            return self.spans
+        return np.stack([np.zeros(len(self), np.int32), np.diff(self.cu_seqlens)], axis=1)
 
     def take(self, places: Int32) -> Texts:
         """The texts at these places (n,), ascending, without the facts for the request."""
@@ -169,8 +164,8 @@ class Texts:
             chosen, bounds = slice(first, stop), self.cu_seqlens[first : stop + 1]
             tokens, cu_seqlens = slice(bounds[0], bounds[-1]), bounds - bounds[0]
         else:
-            tokens = np.repeat(np.isin(np.arange(len(self)), places), self.sizes)
-            cu_seqlens = cu_seqlens_of(self.sizes[places].tolist())
+            tokens = np.repeat(np.isin(np.arange(len(self)), places), np.diff(self.cu_seqlens))
+            cu_seqlens = cu_seqlens_of(np.diff(self.cu_seqlens)[places].tolist())
         return Texts(
             ids=self.ids[tokens],
             cu_seqlens=cu_seqlens,
@@ -198,7 +193,7 @@ class Texts:
         return replace(
             self,
             ids=self.ids[own],
-            cu_seqlens=cu_seqlens_of((self.sizes - begun).tolist()),
+            cu_seqlens=cu_seqlens_of((np.diff(self.cu_seqlens) - begun).tolist()),
             type_ids=None if self.type_ids is None else self.type_ids[own],
             prefix=None,
         )

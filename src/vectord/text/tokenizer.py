@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
-from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence, cu_seqlens_of
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
@@ -155,8 +155,9 @@ class TextEncoder:
         first = np.full(len(read), prompt_tokens, np.int32)
         if limit.side == "left":  # a cut from the left removes the prompt's tokens first
             first = np.array([max(specials[0], prompt_tokens - length.seen + length.kept) for length in texts.lengths])
-        first = np.minimum(first, texts.sizes - 1)  # at least one row is pooled
-        return replace(texts, spans=np.stack([first, texts.sizes], axis=1).astype(np.int32))
+        sizes = np.diff(texts.cu_seqlens)
+        first = np.minimum(first, sizes - 1)  # at least one row is pooled
+        return replace(texts, spans=np.stack([first, sizes], axis=1).astype(np.int32))
 
     def _take_ids(
         self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
@@ -192,10 +193,8 @@ class TextEncoder:
 
     def _joined(self, read: Sequence[TokenIds], indexes: Sequence[int]) -> Texts:
         """Raises Untokenizable for the first text with unknown ids."""
-        sizes = [len(one.ids) for one in read]
-        cu_seqlens = cu_seqlens_of(sizes)
-        total = int(cu_seqlens[-1])
-        ids = np.fromiter(chain.from_iterable(one.ids for one in read), np.int32, total)
+        stops = [*accumulate((len(one.ids) for one in read), initial=0)]
+        ids = np.fromiter(chain.from_iterable(one.ids for one in read), np.int32, stops[-1])
         try:
             self._plain.check_known(ids, None)
         except Untokenizable:
@@ -204,14 +203,14 @@ class TextEncoder:
         type_ids = None
         if self._frame.has_type_ids:
             types = (np.zeros(len(one.ids), np.int32) if one.types is None else one.types for one in read)
-            type_ids = np.fromiter(chain.from_iterable(types), np.int32, total)
+            type_ids = np.fromiter(chain.from_iterable(types), np.int32, stops[-1])
         return Texts(
             ids=ids,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=np.array(stops, np.int32),
             type_ids=type_ids,
             lengths=[one.length for one in read],
             indexes=indexes,
-            rows=[np.arange(1, size, dtype=np.int32) for size in sizes] if self._drops_first else (),
+            rows=[np.arange(1, len(one.ids), dtype=np.int32) for one in read] if self._drops_first else (),
         )
 
     def _prompt(self, options: TextOptions) -> str:

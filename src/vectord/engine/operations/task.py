@@ -68,7 +68,8 @@ class Task:
         elif request.query is not None:
             once = len(request.query)
         encode = partial(runner.encoder.read, request)
-        return Texts.join(await self.encode_parts(request.inputs, encode, once=once, each=each))
+        parts = await self.encode_parts(request.inputs, encode, once=once, each=each)
+        return parts[0] if len(parts) == 1 else Texts.join(parts)
 
     async def run(
         self,

@@ -234,7 +234,7 @@ def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: boo
         parts.append(texts.after_prefix())
         parents += [parent] * len(texts)
         adapters += [texts.adapter] * len(texts)
-    joined = Texts.join(parts)
+    joined = parts[0] if len(parts) == 1 else Texts.join(parts)
     spans = joined.spans
     if spans is not None:
         spans = spans + np.repeat(joined.cu_seqlens[:-1], joined.all_pooled)[:, None]
