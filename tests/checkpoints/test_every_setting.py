@@ -51,11 +51,11 @@ from vectord.compute.backends.base import Answers, Backend, BackendOptions, Toke
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.engine.operations.postprocess import activate
-from vectord.engine.queue.batch import Item, unscheduled_batch
+from vectord.engine.queue.batch import IN_ROWS, Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
 from vectord.errors import ConfigError, InvalidRequest, StartError
 from vectord.schema import AnswerKind, TextOptions
-from vectord.text.sequence import ReadRequest
+from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 7, 10**30, 0.5, float("nan"), "x", "", [], ["x"], {}, {"a": 1})
@@ -113,17 +113,20 @@ class NumpyBackend:
 
     def answers(
         self, output: AnswerKind, inputs: Sequence[Any], query: str | None = None, **options: Any
-    ) -> list[tuple[Item, Any]]:
+    ) -> list[tuple[TokenSequence, Any]]:
         if ("splade" if output == "sparse" else output) not in self.spec.outputs:  # the engine refuses such a request
             raise ConfigError(f"{output}: a model of another kind by config.json and modules.json")
         read = ReadRequest(inputs=inputs, query=query, options=TextOptions(**options), truncate=True)
-        items = [Item(one, frozenset({output}), "", "bulk") for one in self.encoder.read(read)]
+        texts = self.encoder.read(read)
+        places = np.arange(len(texts), dtype=np.int32)[:, None]
+        items = [Item(texts, frozenset({output}), "", "bulk", places=place) for place in places]
         execution = Execution(cast(Backend, self), self.spec, self.encoder.special_ids)
-        replies = execution.run(unscheduled_batch(items), 0)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return [(item, reply[output]) for item, reply in zip(items, replies, strict=True)]
+        found = []
+        for one, (_, answers) in zip(texts, execution.run(unscheduled_batch(items), 0), strict=True):
+            if isinstance(answers, Exception):
+                raise answers
+            found.append((one, answers[output] if output in IN_ROWS else answers[output][0]))
+        return found
 
 
 def dense_rows(spec: ModelSpec, texts: Sequence[str], **options: Any) -> np.ndarray:
@@ -162,9 +165,9 @@ def sparse_answer(folder: Path) -> Arrays:
 def tokens_answer(folder: Path) -> Arrays:
     backend = NumpyBackend(spec_of(folder))
     return [
-        rows if item.sequence.rows is None else rows[item.sequence.rows]
+        rows if one.rows is None else rows[one.rows]
         for kind in ("query", "document")
-        for item, rows in backend.answers("colbert", TEXTS, kind=kind)
+        for one, rows in backend.answers("colbert", TEXTS, kind=kind)
     ]
 
 

@@ -20,7 +20,7 @@ from vectord.config import ServerConfig
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Rate, load_dialects
 from vectord.schema import TextLength
-from vectord.server.admission.buckets import Draw
+from vectord.server.admission.buckets import Draw, LocalBuckets
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
@@ -40,7 +40,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def passes(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("vectord.server.admission.buckets.monotonic", look)
+    monkeypatch.setattr(LocalBuckets, "now_s", staticmethod(look))
     return passes
 
 

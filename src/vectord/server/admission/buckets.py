@@ -5,11 +5,11 @@ redis_buckets.py has those in Redis, and cluster/remote forwards draws to the pr
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from time import monotonic
 from typing import NamedTuple, Protocol
 
 from vectord.products.common.dialect import Rate
@@ -62,13 +62,15 @@ class LocalBuckets:
     has the same arithmetic.
     """
 
+    now_s = staticmethod(time.monotonic)
+
     def __init__(self) -> None:
         self._full_s: OrderedDict[str, float] = OrderedDict()  # the least recently used first
 
     def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         """See TokenBuckets.draw."""
         for place, (rate, bucket, amount) in enumerate(draws):
-            now_s = monotonic()
+            now_s = self.now_s()
             full_s = max(now_s, self._full_s.pop(bucket, now_s))
             token_s = rate.period_s / rate.amount
             wait_s = full_s - now_s + (max(amount, 1) - rate.burst) * token_s
