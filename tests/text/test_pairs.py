@@ -200,6 +200,14 @@ def test_a_tokenizer_may_not_join_pairs(tmp_path: Path) -> None:
         read(encoder, ["b"], PLAIN, query="a")
 
 
+def test_a_pair_without_any_token_is_refused(tmp_path: Path) -> None:
+    """Of a tokenizer without special tokens: the network would have no row to score."""
+    tokenizer = wordpiece()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    with pytest.raises(Untokenizable, match="no tokens"):
+        read(make_encoder(tmp_path, tokenizer), ["fox", ""], PLAIN, query="")
+
+
 def test_a_limit_without_room_for_both_texts_makes_pairs_impossible(tmp_path: Path) -> None:
     """Three special tokens and one token leave no room for the second text."""
     assert not make_encoder(tmp_path, wordpiece(), max_tokens=4).reads_pairs

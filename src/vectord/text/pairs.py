@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from tokenizers import Tokenizer
 
-from vectord.errors import InputTooLong, ModelCannot, VectordError
+from vectord.errors import InputTooLong, ModelCannot, Untokenizable, VectordError
 from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
@@ -175,6 +175,8 @@ class PairEncoder:
                 given=seen,
             )
         joined = frame.join(*(keep(text_ids, count, limit.side) for text_ids, count in zip(ids, kept, strict=True)))
+        if not len(joined):
+            raise Untokenizable("{field} has no tokens", index=index)
         first, second = (
             TextLength(len(text_ids), count, source.characters_cut)
             for source, text_ids, count in zip(sources, ids, kept, strict=True)

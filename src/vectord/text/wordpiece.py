@@ -75,10 +75,11 @@ class FastWordPiece:
     def read(self, texts: Sequence[str]) -> list[Int32 | None]:
         """The ids (n,) of each text without special tokens; None for a text that tokenizers has to read."""
         found: list[Int32 | None] = [None] * len(texts)
-        if not self._is_loaded:
-            with self._lock:
-                if not self._is_loaded:
-                    self._library, self._is_loaded = self._load(), True
+        if not self._is_loaded and self._lock.acquire(blocking=False):
+            try:  # meanwhile tokenizers reads the texts of other threads
+                self._library, self._is_loaded = self._library if self._is_loaded else self._load(), True
+            finally:
+                self._lock.release()
         if self._library is None:
             return found
         all_sure = self._is_sure("\n".join(texts))

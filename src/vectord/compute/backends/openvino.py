@@ -159,7 +159,8 @@ class OpenvinoBackend(Backend):
     def renew(self, stream: int) -> None:
         """Make new plans and locks: the hung forward keeps threads and may hold a lock. As slow as a load."""
         wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
-        narrow = None if self._narrow is None else self._compiler.compile(self.facts.streams, self._groups)
+        needs_narrow = wide is None or self._ready_narrow() is not None
+        narrow = self._compiler.compile(self.facts.streams, self._groups) if needs_narrow else None
         self._wide, self._wide_lock = wide, threading.Lock()
         self._exact, self._exact_lock = None, threading.Lock()
         if narrow is not None:

@@ -259,7 +259,8 @@ def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
 def _from_table(runner: ModelRunner, texts: Texts) -> RunResult:
     weights = runner.encoder.query_weights
     assert weights is not None, "only if reads_by_table"
-    return replace(NOTHING_RAN, answers={"sparse": [_of_tokens(sequence.ids, weights) for sequence in texts]})
+    each = np.split(texts.ids, texts.cu_seqlens[1:-1])
+    return replace(NOTHING_RAN, answers={"sparse": [_of_tokens(ids, weights) for ids in each]})
 
 
 def _of_tokens(ids: Int32, weights: Float32) -> Sparse:

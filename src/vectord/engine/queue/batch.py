@@ -105,15 +105,6 @@ class Item:
         return taken
 
 
-def together(parts: Sequence[Item]) -> Item:
-    """Consecutive parts of one item as one."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    places, sizes = (np.concatenate(each) for each in zip(*((one.places, one.sizes) for one in parts), strict=True))
-    return Item(first.texts, first.kinds, first.client, first.lane, first.job, places, sizes, request=first.request)
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     items: Sequence[Item]
@@ -214,7 +205,7 @@ class Job:
         self.has_left = True
         self.answers = {}  # an error's traceback may keep this job alive, and answers are large
         of_others: dict[Job, list[int]] = {}
-        for owner, place in self.joined:
+        for owner, place in dict.fromkeys(self.joined):
             waiters = owner.waiters.get(place, [])
             waiters[:] = [waiter for waiter in waiters if waiter[0] is not self]
             if not waiters and owner.waiters.pop(place, None) is not None and owner.has_left and owner is not self:
@@ -228,3 +219,4 @@ class Job:
         if not self.waiters:
             self.items.clear()
             self.joined.clear()
+            self.answers = {}  # the result has them; a thread may keep the job until its next batch

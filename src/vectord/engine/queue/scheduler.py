@@ -30,12 +30,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from vectord.engine.queue.batch import Batch, Item, together
+from vectord.engine.queue.batch import Batch, Item
 from vectord.schema import Lane
 
 
@@ -83,12 +83,13 @@ class LaneQueue:
         return flow
 
     def remove(self, client: str, tokens: int) -> None:
+        """tokens: 0 for a text without any, whose client may have no others."""
         self.tokens -= tokens
-        left = self.tokens_by_client[client] - tokens
+        left = self.tokens_by_client.get(client, 0) - tokens
         if left:
             self.tokens_by_client[client] = left
         else:
-            del self.tokens_by_client[client]
+            self.tokens_by_client.pop(client, None)
 
     def charge(self, flow: Flow, tokens: int) -> None:
         flow.start += tokens
@@ -183,7 +184,7 @@ class Scheduler:
         flow = self._flow_of.get(item)
         taken = None if flow is None else item.take_out(places)
         if flow is not None and taken is not None:
-            self._remove(taken, item, flow)
+            self._remove(item, len(taken), taken.tokens, flow, is_whole=taken is item)
         return taken
 
     def promote(self, item: Item, places: Sequence[int], client: str, now_s: float) -> Item | None:
@@ -250,11 +251,12 @@ class Scheduler:
         light_room = 0 if self._passed_over else limits.max_batch_tokens // LIGHT_SHARE
         only_light = True
         share = math.ceil(self.tokens / idle_streams)
-        taken: dict[Item, list[Item]] = {}  # the parts of each item, in order
+        begun: dict[Item, int] = {}  # how many texts of each item are taken; it is cut once, at the end
+        sizes_of: dict[Item, list[int]] = {}
         first: Item | None = None
         texts = tokens = longest = 0
         while self._flow_of:
-            light = self._light_flow(light_room)
+            light = self._light_flow(light_room, begun)
             flow = light or self._next_flow(now_s)
             item = flow.head
             if first is not None and item.request is not first.request:
@@ -263,9 +265,11 @@ class Scheduler:
             room = self._room(limits, item if first is None else first, item, now_s)
             if item.request is None:  # a request that runs alone is not divided among streams
                 room = min(share, room)
-            in_turn = len(item.places) if len(self._waiting) == 1 else 1  # clients take turns text by text
+            done = begun.get(item, 0)
+            sizes = sizes_of[item] = sizes_of.get(item) or item.sizes.tolist()
+            in_turn = len(sizes) - done if len(self._waiting) == 1 else 1  # clients take turns text by text
             count, total, most = 0, tokens, longest
-            for size in item.sizes[: min(in_turn, room + 1)].tolist():
+            for size in sizes[done : done + min(in_turn, room + 1)]:
                 total, most = total + size, max(most, size)
                 if texts + count and not (total <= room and limits.fit(texts + count + 1, total, most)):
                     break
@@ -273,20 +277,21 @@ class Scheduler:
             if not count:
                 break
             # The last of several is taken by itself, so that the virtual times are those of its turn.
-            part = self._take(item, max(1, count - 1), flow, now_s)
-            texts, tokens, longest = texts + len(part.places), tokens + part.tokens, max(longest, int(part.sizes.max()))
-            taken.setdefault(item, []).append(part)
-            first = part if first is None else first
+            in_part = sizes[done : done + max(1, count - 1)]
+            begun[item] = done + len(in_part)
+            part_tokens = sum(in_part)
+            self._take(item, len(in_part), part_tokens, flow, now_s, is_last=begun[item] == len(sizes))
+            texts, tokens, longest = texts + len(in_part), tokens + part_tokens, max(longest, *in_part)
+            first = item if first is None else first
             if light is not None:
-                light_room -= part.tokens
+                light_room -= part_tokens
             elif only_light:
                 only_light = False
                 light_room = limits.max_batch_tokens // LIGHT_SHARE if self._passed_over else light_room
         self._passed_over = only_light and bool(self._flow_of)
         alone = texts == 1 and not busy_streams and not self._flow_of
-        return Batch(
-            [together(parts) for parts in taken.values()], texts, tokens, alone, under_load=bool(self._flow_of)
-        )
+        parts = [item if count == len(sizes_of[item]) else item.take_first(count) for item, count in begun.items()]
+        return Batch(parts, texts, tokens, alone, under_load=bool(self._flow_of))
 
     def _room(self, limits: BatchLimits, first: Item, item: Item, now_s: float) -> int:
         """The token budget of a batch that starts with `first`, if it includes `item`."""
@@ -294,9 +299,11 @@ class Scheduler:
             return limits.max_batch_tokens
         return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 
-    def _light_flow(self, room: int) -> Flow | None:
+    def _light_flow(self, room: int, begun: Mapping[Item, int]) -> Flow | None:
         flow = next(iter(self._light), None)
-        return flow if flow is not None and flow.head.sizes[0] <= room else None
+        if flow is None or flow.head.sizes[begun.get(flow.head, 0)] > room:
+            return None
+        return flow
 
     def _next_flow(self, now_s: float) -> Flow:
         """The next in order: the longest wait above max_age_s, else the least served. The queue is not empty."""
@@ -310,22 +317,20 @@ class Scheduler:
                 return flow
         raise AssertionError("the queue is empty")
 
-    def _take(self, item: Item, count: int, flow: Flow, now_s: float) -> Item:
-        """Remove and return the first `count` texts of the flow's first item; the rest stays in front."""
-        taken = item if count == len(item.places) else item.take_first(count)
-        self._remove(taken, item, flow)
-        flow.lane.charge(flow, taken.tokens)
+    def _take(self, item: Item, texts: int, tokens: int, flow: Flow, now_s: float, *, is_last: bool) -> None:
+        """Count the next texts of the flow's first item as served. is_last: it has no others."""
+        self._remove(item, texts, tokens, flow, is_whole=is_last)
+        flow.lane.charge(flow, tokens)
         flow.waiting_since_s = now_s
         if flow.items:
             self._waiting.move_to_end(flow)
-        return taken
 
-    def _remove(self, taken: Item, item: Item, flow: Flow) -> None:
-        """taken: the item, or texts that have been taken out of it."""
-        self.texts -= len(taken.places)
-        self.tokens -= taken.tokens
-        flow.lane.remove(item.client, taken.tokens)
-        if taken is not item:
+    def _remove(self, item: Item, texts: int, tokens: int, flow: Flow, *, is_whole: bool) -> None:
+        """is_whole: no text of the item is left."""
+        self.texts -= texts
+        self.tokens -= tokens
+        flow.lane.remove(item.client, tokens)
+        if not is_whole:
             return
         del self._flow_of[item]
         del flow.items[item]
