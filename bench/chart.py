@@ -79,8 +79,9 @@ def draw(points: Sequence[Loaded], peers: Mapping[str, float], kept: Mapping[str
             conditions = kept[name]["conditions"]
             about = f"{conditions['processor']}, commit {conditions['commit']}"
             parts.append(_text(left, height - 10, about[:70]))
+    width = WIDTH if peers else BARS_LEFT
     label = "Latency against load, and other servers and libraries"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</svg>\n"
 
 
