@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ class Pool:
     tokens: Sequence[int]  # as the model reads them, truncated
     vectors: np.ndarray  # (texts, D) float32, of length 1
     model: str = DEFAULT_MODEL
+
+    @property
+    def served_name(self) -> str:
+        """The server names a model of a folder by the folder."""
+        return Path(self.model).name if Path(self.model).is_dir() else self.model
 
 
 def make_pool(subject: Subject) -> Pool:
