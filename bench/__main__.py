@@ -24,6 +24,7 @@ from bench import (
     rejections,
     run,
     scaling,
+    soak,
     static,
     systems,
     tokenizing,
@@ -34,7 +35,6 @@ from bench.corpus import digest_of, make_corpus
 from bench.machine import conditions
 from bench.precision_texts import precision_texts
 from bench.report import Report, Row, plain, show
-from bench.soak import soak
 from bench.soak_texts import make_long_pool, make_pool
 from bench.subject import Subject, make_subject
 from vectord.checkpoints.hub import resolve
@@ -169,9 +169,10 @@ def _peers(options: argparse.Namespace, machine: dict[str, str]) -> None:
 def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:
     if options.measure == "soak":
         pool, long = make_pool(subject), make_long_pool(subject)
-        with subject.start_server(pool.model, long.model, "--auto-truncate") as server:
-            server.wait_until_answering()
-            rows, soaked = soak(server, pool, long, options.minutes)
+        with subject.start_server(pool.model, str(subject.folder / long.model), "--auto-truncate") as server:
+            for each in (pool, long):
+                server.wait_until_answering(question=soak.request(["ready?"], model=each.model))
+            rows, soaked = soak.soak(server, pool, long, options.minutes)
         return rows, {"soak": soaked}
     if options.measure == "overload":
         with subject.start_server(*overload.OPTIONS) as server:

@@ -85,7 +85,7 @@ async def _load(
     while time.perf_counter() < until_s:
         pool = long if chance.random() < LONG_SHARE else usual
         some = chance.choices(range(len(pool.texts)), k=chance.randint(1, MOST_TEXTS))
-        answer = await connection.ask(request([pool.texts[i] for i in some], key, pool.served_name))
+        answer = await connection.ask(request([pool.texts[i] for i in some], key, pool.model))
         count(found, pool, some, answer)
     connection.close()
 

@@ -10,7 +10,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from bench.corpus import MAX_TOKENS, Corpus
 from bench.in_process import pack
 from bench.subject import Subject
-from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.hub import model_id_of, resolve
 from vectord.checkpoints.reader import read_spec
 from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL
@@ -65,12 +64,7 @@ class Pool:
     texts: Sequence[str]
     tokens: Sequence[int]  # as the model reads them, truncated
     vectors: np.ndarray  # (texts, D) float32, of length 1
-    model: str = DEFAULT_MODEL
-
-    @property
-    def served_name(self) -> str:
-        """The server names a model of a folder by the folder."""
-        return Path(self.model).name if Path(self.model).is_dir() else self.model
+    model: str = DEFAULT_MODEL  # its name for clients
 
 
 def make_pool(subject: Subject) -> Pool:
@@ -99,7 +93,7 @@ def _pool_of(subject: Subject, model: str, texts: Sequence[str]) -> Pool:
         backend.close()
     vectors = np.stack(rows).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Pool(texts, [len(text.ids) for text in encoded], vectors, model)
+    return Pool(texts, [len(text.ids) for text in encoded], vectors, model_id_of(model))
 
 
 def every_length(corpus: Corpus) -> list[str]:
