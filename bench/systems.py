@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from bench import random_models
-from bench.http_load import HOST, Request, Round, embedding_request, request, run_load
+from bench.http_load import Request, Round, embedding_request, request, run_load
 from bench.random_models import BERT
 from bench.report import Row, load_name, load_row
 from bench.run import best_load
-from bench.server_process import Server, free_port
 from bench.subject import Subject
 from vectord.config import DEFAULT_MODEL
 
 CELL_S = 15.0
+# As the benchmark of the product with these limits advises; and no request is refused for its wait.
+UNLIMITED = ("--rate-limit-requests-per-minute", "1000000", "--max-queue-wait-s", "3600")
 SENTENCES = 64  # different requests of a scenario
 SENTENCE_TOKENS = 20
 BGE_SMALL = {**BERT, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -66,7 +67,8 @@ def measure(subject: Subject, models_folder: Path, rounds: int) -> dict[str, lis
     for scenario in SCENARIOS:
         print(scenario.what, file=sys.stderr)
         requests = _requests(subject, scenario)
-        with _server(subject, scenario, folders[scenario.model]) as server:
+        named = str(folders[scenario.model]), "--served-model-name", DEFAULT_MODEL
+        with subject.start_server(*named, *UNLIMITED) as server:
             server.wait_until_answering(question=requests[0].payload)
             run_load(server.port, requests, scenario.connections, CELL_S / 3)
             found[scenario.what] = [
@@ -84,15 +86,6 @@ def rows(found: Mapping[str, Sequence[Round]]) -> list[Row]:
         )
         for one in SCENARIOS
     ]
-
-
-def _server(subject: Subject, scenario: Scenario, folder: Path) -> Server:
-    port = free_port()
-    named = ["--model", str(folder), "--served-model-name", DEFAULT_MODEL, "--cache-bytes", "0"]
-    computes = ["--backend", subject.backend, "--dtype", subject.dtype, "--max-queue-wait-s", "3600"]
-    unlimited = ["--rate-limit-requests-per-minute", "1000000"]  # as the product's benchmark advises
-    command = [str(subject.command), "serve", "--host", HOST, "--port", str(port)]
-    return Server([*command, *named, *computes, *unlimited], port, subject.folder / "vectord.log")
 
 
 def _requests(subject: Subject, scenario: Scenario) -> list[Request]:
