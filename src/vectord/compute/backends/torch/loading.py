@@ -46,7 +46,7 @@ from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.torch import TorchOps, find_varlen, pack
 from vectord.compute.ops.torch.flat import NotFlat, flat_of, tokens_of
-from vectord.compute.ops.torch.ops import FUSED_TOLERANCES, LARGEST, EightBits
+from vectord.compute.ops.torch.ops import LARGEST, EightBits, agrees_with_torch
 from vectord.compute.processor import thread_budget
 
 logger = logging.getLogger(__name__)
@@ -130,16 +130,16 @@ def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
     """Return FusedOps if its kernels compile on this GPU and agree with torch's functions, else TorchOps."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return TorchOps
-    try:
-        from vectord.compute.ops.torch.fused import FusedOps, largest_difference  # noqa: PLC0415
 
-        difference = largest_difference(device, dtype)
-    except Exception as error:  # Triton's own, the compiler's or the driver's
-        logger.warning("fused kernels cannot be compiled, so torch's own are used: %s", str(error).split("\n")[0][:200])
+    def difference() -> float:
+        from vectord.compute.ops.torch.fused import largest_difference  # noqa: PLC0415 - fails without Triton
+
+        return largest_difference(device, dtype)
+
+    if not agrees_with_torch("fused kernels", difference, dtype):
         return TorchOps
-    if not difference < FUSED_TOLERANCES[dtype]:
-        logger.warning("fused kernels differ from torch's own by %.2g, so those are used", difference)
-        return TorchOps
+    from vectord.compute.ops.torch.fused import FusedOps  # noqa: PLC0415 - as above
+
     return FusedOps
 
 

@@ -6,7 +6,6 @@ reads the keys of all texts in the block, and each row sees those of its own tex
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,9 +18,7 @@ from torch import Tensor
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
 from vectord.compute.ops.torch.flat import flat_of
 from vectord.compute.ops.torch.grouped import pack
-from vectord.compute.ops.torch.ops import FUSED_TOLERANCES, TorchOps
-
-logger = logging.getLogger(__name__)
+from vectord.compute.ops.torch.ops import TorchOps, agrees_with_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +142,7 @@ def attend(
 @cache
 def agrees(device: torch.device, dtype: torch.dtype, spec: AttentionSpec, biased: bool) -> bool:
     """Return whether the kernel compiles for such attention on this device and agrees with torch's own functions."""
-    try:
-        difference = _difference(device, dtype, spec, biased)
-    except Exception as error:  # Triton's own, such as too little shared memory, the compiler's or the driver's
-        logger.warning("the attention kernel cannot be compiled: %s", str(error).split("\n")[0][:200])
-        return False
-    if not difference < FUSED_TOLERANCES[dtype]:
-        logger.warning("the attention kernel differs from torch's own functions by %.2g", difference)
-        return False
-    return True
+    return agrees_with_torch("the attention kernel", lambda: _difference(device, dtype, spec, biased), dtype)
 
 
 def _difference(device: torch.device, dtype: torch.dtype, spec: AttentionSpec, biased: bool) -> float:

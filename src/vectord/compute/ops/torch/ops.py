@@ -5,6 +5,7 @@ Attention uses the variable-length kernel where it is available, and length grou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,8 @@ from vectord.compute.ops.base import Activation, AttentionSpec, Ops, Tokens
 from vectord.compute.ops.torch.flat import FlatLayout, NotFlat
 from vectord.compute.ops.torch.grouped import GroupedLayout, gather
 from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
+
+logger = logging.getLogger(__name__)
 
 EightBits: TypeAlias = Literal["int8", "fp8"]
 
@@ -292,6 +295,22 @@ def quantize(rows: Tensor, form: EightBits) -> tuple[Tensor, Tensor]:
 def restore(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the rounded matrix. Multiplied in float32, because a scale may be too small for float16."""
     return (numbers * scales).to(dtype)
+
+
+def agrees_with_torch(what: str, difference: Callable[[], float], dtype: torch.dtype) -> bool:
+    """Return whether kernels of our own compile and agree with torch's functions; if not, the log has the reason.
+
+    difference: runs them and returns the largest difference of a number n from torch's in float32, in units of 1 + |n|.
+    """
+    try:
+        largest = difference()
+    except Exception as error:  # Triton's own, such as too little shared memory, the compiler's or the driver's
+        logger.warning("%s cannot be compiled, so torch's own are used: %s", what, str(error).split("\n")[0][:200])
+        return False
+    if not largest < FUSED_TOLERANCES[dtype]:
+        logger.warning("%s: the result differs from torch's own functions by %.2g, so those are used", what, largest)
+        return False
+    return True
 
 
 def _in_groups(layout: Layout) -> GroupedLayout:
