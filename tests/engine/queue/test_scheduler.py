@@ -629,13 +629,6 @@ def test_a_request_is_cut_where_the_batch_ends_and_its_rest_keeps_its_place() ->
     assert last is later
 
 
-def test_a_text_without_tokens_stops_no_queue() -> None:
-    scheduler = queue(max_batch_tokens=8)
-    scheduler.add(span([8, 0]), 0.0)
-    assert sum(batch.texts for batch in drain(scheduler)) == 2
-    assert scheduler.tokens == 0
-
-
 def test_clients_take_turns_text_by_text_within_their_requests() -> None:
     """Half of a batch each, as one item of each request."""
     scheduler = queue(max_batch_tokens=80)

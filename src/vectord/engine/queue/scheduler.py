@@ -83,13 +83,12 @@ class LaneQueue:
         return flow
 
     def remove(self, client: str, tokens: int) -> None:
-        """tokens: 0 for a text without any, whose client may have no others."""
         self.tokens -= tokens
-        left = self.tokens_by_client.get(client, 0) - tokens
+        left = self.tokens_by_client[client] - tokens
         if left:
             self.tokens_by_client[client] = left
         else:
-            self.tokens_by_client.pop(client, None)
+            del self.tokens_by_client[client]
 
     def charge(self, flow: Flow, tokens: int) -> None:
         flow.start += tokens
