@@ -33,6 +33,7 @@ CLIENTS_APART_ENV := .venv-clients-apart/.installed
 RAY_ENV := .venv-ray/.installed
 LOWEST_ENV := .venv-lowest/.installed
 REAL_WEIGHTS := .venv-tools/real/.unpacked
+SOURCES := .venv-tools/sources/.unpacked
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
 HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
@@ -149,7 +150,7 @@ URL ?= http://127.0.0.1:8000
 attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")
 	@.venv-dev/bin/python -m tests.attack $(URL) $(ARGS)
 
-clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(NODE_CLIENTS) ## Install the third-party clients of the tests
+clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(NODE_CLIENTS) $(SOURCES) ## Install the third-party clients of the tests
 
 programs: | $(TOOLS_ENV) ## Fetch the programs that the tests run and this machine lacks: Chromium, Redis, Prometheus, Node ...
 	@.venv-tools/bin/python -m tests.programs
@@ -271,6 +272,11 @@ $(CLIENTS_ENV): tests/clients/requirements.txt tests/clients/requirements-b.txt 
 $(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-clients-apart
 	@$(UV) pip install --python .venv-clients-apart/bin/python --no-deps --requirement $<
+	@touch $@
+
+# The request types of servers without a client of their own.
+$(SOURCES): tests/clients/sources.py | $(TOOLS_ENV)
+	@.venv-tools/bin/python -m tests.clients.sources
 	@touch $@
 
 $(NODE_CLIENTS): tests/clients/node/package-lock.json | programs

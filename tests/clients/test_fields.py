@@ -1,6 +1,7 @@
-"""The fields of the official clients' request types are those of the products' bodies here.
+"""Every field of the products' own request types is known to the products' bodies here.
 
-tests/products/test_fields.py has the types of products without a client of their own.
+The types are those of the official clients, and of the servers' sources (sources.py). tests/products/test_fields.py has
+lists for the products of which no package contains the types.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pytest
 import voyageai
 from cohere.raw_base_client import RawBaseCohere
 from cohere.v2.raw_client import RawV2Client
+from huggingface_hub import FeatureExtractionInput
 from mistralai.client.models import EmbeddingRequest as MistralEmbeddings
 from mixedbread import Mixedbread
+from tests.clients.sources import fields, llama_cpp
 from together.types.embedding_create_params import EmbeddingCreateParams as TogetherEmbeddings
 from together.types.rerank_create_params import RerankCreateParams as TogetherRanking
 
@@ -55,6 +58,23 @@ TYPES: list[tuple[str, str, Iterable[str]]] = [
     ("ollama", "/api/embed", ollama._types.EmbedRequest.model_fields),
     ("ollama", "/api/embeddings", ollama._types.EmbeddingsRequest.model_fields),
     ("ollama", "/api/show", ollama._types.ShowRequest.model_fields),
+    ("tei", "/embed", typing.get_type_hints(FeatureExtractionInput)),
+    ("infinity", "/embeddings", fields("infinity_emb", r"_?OpenAIEmbeddingInput\w+")),
+    ("infinity", "/rerank", fields("infinity_emb", "RerankInput")),
+    ("infinity", "/classify", fields("infinity_emb", "ClassifyInput")),
+    ("vllm", "/v1/embeddings", fields("vllm", r"(Token)?Embedding\w*Request")),
+    ("vllm", "/pooling", fields("vllm", r"Pooling\w+Request|IOProcessorRequest")),
+    ("vllm", "/classify", fields("vllm", r"Classification\w+Request")),
+    ("vllm", "/score", fields("vllm", r"Score\w+Request")),
+    ("vllm", "/rerank", fields("vllm", "RerankRequest")),
+    ("vllm", "/tokenize", fields("vllm", r"Tokenize\w+Request")),
+    ("vllm", "/detokenize", fields("vllm", "DetokenizeRequest")),
+    ("cohere", "/v2/embed", fields("vllm", "CohereEmbedRequest")),
+    ("llamacpp", "/embeddings", llama_cpp("handle_embeddings_impl")),
+    ("llamacpp", "/v1/embeddings", llama_cpp("handle_embeddings_impl")),
+    ("llamacpp", "/rerank", llama_cpp("post_rerank") | llama_cpp("format_response_rerank")),
+    ("llamacpp", "/tokenize", llama_cpp("post_tokenize")),
+    ("llamacpp", "/detokenize", llama_cpp("post_detokenize")),
 ]
 
 
@@ -72,14 +92,14 @@ def known(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(("product", "path", "fields"), TYPES, ids=lambda part: part if isinstance(part, str) else "")
-def test_every_field_of_a_client_is_known(
-    document: dict[str, Any], product: str, path: str, fields: Iterable[str]
+@pytest.mark.parametrize(("product", "path", "names"), TYPES, ids=lambda part: part if isinstance(part, str) else "")
+def test_every_field_of_a_product_is_known(
+    document: dict[str, Any], product: str, path: str, names: Iterable[str]
 ) -> None:
     """The body applies the field, refuses it, or lists it as without effect."""
     operation = document["paths"][f"/dialects/{product}{path}"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert set(fields) - known(document, schema) == set()
+    assert set(names) - known(document, schema) == set()
 
 
 def test_every_option_of_ollama_is_known(document: dict[str, Any]) -> None:

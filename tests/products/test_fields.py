@@ -1,7 +1,7 @@
 """Every field of the products' own request types is applied, refused, or listed as without effect.
 
-The lists below are the products' types, with their version and source; tests/clients/test_fields.py reads those of the
-official client packages. A new release of a product shows its new fields here.
+The lists below are the types of products of which no package contains them, with version and source;
+tests/clients/test_fields.py reads the types of the others. A new release of a product shows its new fields there.
 """
 
 from __future__ import annotations
@@ -26,32 +26,10 @@ from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
 
-VLLM_COMMON = (
-    "model user truncate_prompt_tokens padding truncation_side request_id priority mm_processor_kwargs cache_salt"
-)
-VLLM_INPUT = f"{VLLM_COMMON} input messages add_special_tokens use_activation add_generation_prompt "
-VLLM_INPUT += "continue_final_message chat_template chat_template_kwargs media_io_kwargs"
-VLLM_NUMBERS = "encoding_format embed_dtype endianness dimensions"
-VLLM_SCORING = f"{VLLM_COMMON} use_activation max_tokens_per_query max_tokens_per_doc instruction chat_template_kwargs"
 TEI_TEXTS = "inputs truncate truncation_direction prompt_name"
 
 # (product, path, a key if several of its routes have the path): fields
 TYPES: Mapping[tuple[str, str, str], str] = {
-    # vLLM 0.33.0: entrypoints/pooling/*/protocol.py and entrypoints/serve/tokenize/protocol.py
-    ("vllm", "/v1/embeddings", ""): f"{VLLM_INPUT} {VLLM_NUMBERS} late_chunking_params",
-    ("vllm", "/pooling", ""): f"{VLLM_INPUT} {VLLM_NUMBERS} task data",
-    ("vllm", "/classify", ""): VLLM_INPUT,
-    ("vllm", "/score", ""): f"{VLLM_SCORING} queries documents items data_1 data_2 text_1 text_2",
-    ("vllm", "/rerank", ""): f"{VLLM_SCORING} query documents top_n",
-    ("vllm", "/tokenize", ""): "model prompt messages add_special_tokens return_token_strs add_generation_prompt "
-    "continue_final_message chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs tools",
-    ("vllm", "/detokenize", ""): "model tokens",
-    # llama.cpp, October 2026: handle_embeddings_impl, post_rerank, post_tokenize in tools/server/server-context.cpp
-    ("llamacpp", "/embeddings", ""): "input content encoding_format embd_normalize model",
-    ("llamacpp", "/v1/embeddings", ""): "input content encoding_format embd_normalize model user",
-    ("llamacpp", "/rerank", ""): "query documents texts top_n return_text model",
-    ("llamacpp", "/tokenize", ""): "content add_special parse_special with_pieces",
-    ("llamacpp", "/detokenize", ""): "tokens",
     # text-embeddings-inference 1.9.3: docs/openapi.json
     ("tei", "/embed", ""): f"{TEI_TEXTS} normalize dimensions",
     ("tei", "/embed_all", ""): TEI_TEXTS,
@@ -64,10 +42,6 @@ TYPES: Mapping[tuple[str, str, str], str] = {
     ("tei", "/decode", ""): "ids skip_special_tokens",
     ("tei", "/vertex", ""): "instances",
     ("tei", "/v1/embeddings", ""): "input model user encoding_format dimensions",
-    # infinity 0.0.77: infinity_emb/fastapi_schemas/pymodels.py
-    ("infinity", "/embeddings", ""): "input model encoding_format user dimensions modality",
-    ("infinity", "/rerank", ""): "query documents return_documents raw_scores model top_n",
-    ("infinity", "/classify", ""): "input model raw_scores",
     # Ollama 0.32: api/types.go
     ("ollama", "/api/embed", ""): "model input keep_alive truncate dimensions options options.num_ctx "
     "options.num_batch options.num_gpu options.main_gpu options.use_mmap options.num_thread options.draft_num_predict "
