@@ -38,7 +38,12 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
 
-FURTHER = {"list": "models", "show": "models", "stop": "ps"}  # command -> the module that has it, as `NAME_command`
+FURTHER = {
+    "list": "models",
+    "rerank": "embed",
+    "show": "models",
+    "stop": "ps",
+}  # command -> the module that has it, as `NAME_command`
 
 
 class Commands(click.Group):

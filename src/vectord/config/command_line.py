@@ -34,7 +34,8 @@ _HYPHEN = "\N{NON-BREAKING HYPHEN}"  # in names, until the lines are wrapped
 class Command(click.Command):
     """A command whose options print in groups. A usage error is a ConfigError with one line.
 
-    settings: accepts every setting and MODELs, read into the context's CommandLine; `pass_command_line` hands it over.
+    settings: accepts every setting, and MODELs unless it has words of its own, read into the context's CommandLine;
+    `pass_command_line` hands it over.
     `--help-all` lists them. list_settings: `--help` describes the common ones and names the others.
     """
 
@@ -55,7 +56,9 @@ class Command(click.Command):
             self._settings = False
             own = {flag for param in self.params for flag in param.opts}
             self.params += [option for option in _options(self._profiles()) if option.opts[0] not in own]
-            self.params += [_models(), _help_all()]
+            if not any(param.nargs == -1 for param in self.params):
+                self.params.append(_models())
+            self.params.append(_help_all())
         return super().get_params(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

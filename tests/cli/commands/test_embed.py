@@ -1,0 +1,81 @@
+"""`vectord embed` and `rerank`: a few texts, without a server."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vectord import Embedder
+from vectord.cli.main import run
+
+TEXTS = ["That is a happy person", "That is a glad person", "It rains"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder()
+
+
+def test_each_text_is_a_line_with_the_numbers_of_its_vector(
+    embedder: Embedder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = embedder.embed(TEXTS)
+    assert run(["embed", *TEXTS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    np.testing.assert_allclose([json.loads(line) for line in lines], expected, atol=1e-6)
+    assert run(["embed", "--json", *TEXTS]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    np.testing.assert_allclose(answer["embeddings"], expected, atol=1e-6)
+
+
+def test_similar_compares_the_first_text_with_the_others(
+    embedder: Embedder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = embedder.embed(TEXTS)
+    assert run(["embed", "--similar", TEXTS[0], TEXTS[2], TEXTS[1]]) == 0
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [[f"{first @ other:.4f}", text] for other, text in zip(others, TEXTS[1:], strict=True)]
+
+
+def test_the_texts_are_ranked_for_a_query(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = embedder.rerank("happy", TEXTS, top_k=2)
+    assert run(["rerank", "happy", *TEXTS, "--top-n", "2", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [(one["index"], one["text"]) for one in results] == [(one.index, one.document) for one in expected]
+
+
+@pytest.mark.parametrize("words", [["embed", "--similar"], ["rerank", "happy"]])
+def test_lines_of_standard_input_are_texts(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a glad person\njoy\n"))
+    assert run(words) == 0
+    assert "joy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["embed", "--similar", "a"], 2, "--similar: expected two texts or more"),
+        (["embed"], 2, "expected a TEXT"),
+        (["embed", "a", "word " * 400], 1, "TEXT[1]"),
+        (["embed", "a", "--model", "missing/folder/here"], 1, "missing/folder/here"),
+    ],
+)
+def test_a_refusal_is_one_line(
+    words: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run(words) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
