@@ -55,6 +55,16 @@ def lint(chart: Path) -> tuple[dict[str, Any], str]:
 
 def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The objects of a release named vectord, with these values merged over the chart's defaults."""
+    return [made for text in _rendered(values) if "apiVersion:" in text for made in yaml.safe_load_all(text) if made]
+
+
+def notes(values: Mapping[str, Any]) -> str:
+    """What Helm prints after the installation."""
+    (text,) = (text for text in _rendered(values) if "apiVersion:" not in text and "vectord runs" in text)
+    return text
+
+
+def _rendered(values: Mapping[str, Any]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(shutil.copytree(CHART, Path(folder) / "vectord"))
         own = yaml.safe_load((chart / "values.yaml").read_text())
@@ -62,11 +72,12 @@ def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         (chart / "told").mkdir()
         helpers = chart / "templates/_helpers.tpl"
         helpers.write_text(helpers.read_text().replace(".Release.Name", '"vectord"'))
-        for template in sorted((chart / "templates").glob("*.yaml")):
+        templates = chart / "templates"
+        for template in sorted([*templates.rglob("*.yaml"), templates / "NOTES.txt"]):
             (chart / "told" / template.name).write_text(template.read_text())
             template.write_text(f'{{{{ fail (tpl (.Files.Get "told/{template.name}") .) }}}}')
         _, log = lint(chart)
-    return [made for text in _told(log) for made in yaml.safe_load_all(text) if made]
+    return list(_told(log))
 
 
 def _told(log: str) -> Iterator[str]:
@@ -83,7 +94,14 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain() -> list[dict[str, Any]]:
-    return render(yaml.safe_load((ROOT / "deploy/kubernetes/base/values.yaml").read_text()))
+    """The objects for kubectl: without Helm's labels and its test."""
+    made = render(yaml.safe_load((ROOT / "deploy/kubernetes/base/values.yaml").read_text()))
+    objects = [thing for thing in made if "helm.sh/hook" not in thing["metadata"].get("annotations", {})]
+    for thing in objects:
+        for metadata in (thing["metadata"], thing["spec"].get("template", {}).get("metadata", {})):
+            for label in ("helm.sh/chart", "app.kubernetes.io/managed-by"):
+                metadata.get("labels", {}).pop(label, None)
+    return objects
 
 
 if __name__ == "__main__":

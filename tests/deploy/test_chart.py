@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.config.start import load
-from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, Refused, lint, merged, plain, render
+from tests.deploy.chart import CHART, LIBRARY, PLAIN, ROOT, Refused, lint, merged, notes, plain, render
 
 from vectord.config import Config
 from vectord.config.settings import SETTINGS
@@ -318,6 +318,45 @@ def test_the_pod_is_restricted() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+@helm
+def test_the_contexts_of_security_are_values() -> None:
+    """OpenShift chooses the user itself."""
+    spec = pod({"podSecurityContext": {"runAsUser": None}, "securityContext": {"privileged": False}})
+    assert "runAsUser" not in {name for name, value in spec["securityContext"].items() if value is not None}
+    assert spec["containers"][0]["securityContext"]["privileged"] is False
+
+
+@helm
+@pytest.mark.parametrize(
+    ("values", "name", "label"),
+    [
+        ({}, "vectord", "vectord"),
+        ({"nameOverride": "search"}, "vectord-search", "search"),
+        ({"fullnameOverride": "embedder"}, "embedder", "vectord"),
+    ],
+)
+def test_the_names_can_be_overridden(values: Mapping[str, Any], name: str, label: str) -> None:
+    """In all objects; the Service selects the pods, and not the pod of `helm test`."""
+    made = render({**ALL, "serviceAccount": {"create": True}, **values})
+    assert {thing["metadata"]["name"].removesuffix("-models").removesuffix("-test") for thing in made} == {name}
+    (service,) = (thing for thing in made if thing["kind"] == "Service")
+    (deployment,) = (thing for thing in made if thing["kind"] == "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == label
+    assert service["spec"]["selector"].items() <= labels.items()
+    (test,) = (thing for thing in made if thing["kind"] == "Pod")
+    assert "labels" not in test["metadata"]
+    assert f"--host={name}" in test["spec"]["containers"][0]["args"]
+
+
+@helm
+def test_the_notes_have_the_address_and_warn_of_an_open_server() -> None:
+    assert "at http://vectord." in notes({})
+    assert "there is no key" in notes({})
+    assert "at https://vectord." in notes(ALL)
+    assert "there is no key" not in notes(ALL)
 
 
 @helm

@@ -1,15 +1,25 @@
 {{- define "vectord.name" -}}
-{{- if eq .Release.Name "vectord" }}vectord{{ else }}{{ printf "%s-vectord" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{ default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{/* At most 52 characters, so that the names made of it have at most 63. */}}
+{{- define "vectord.fullname" -}}
+{{- $name := include "vectord.name" . }}
+{{- $release := .Release.Name }}
+{{- $full := ternary $release (printf "%s-%s" $release $name) (contains $name $release) }}
+{{- default $full .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "vectord.selector" -}}
-app.kubernetes.io/name: vectord
+app.kubernetes.io/name: {{ include "vectord.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "vectord.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "vectord.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/* Whether a setting has a value, plain or secret. */}}
@@ -45,5 +55,5 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "vectord.serviceAccount" -}}
-{{ .Values.serviceAccount.name | default (ternary (include "vectord.name" .) "default" .Values.serviceAccount.create) }}
+{{ .Values.serviceAccount.name | default (ternary (include "vectord.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
