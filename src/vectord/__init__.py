@@ -3,23 +3,42 @@
 TYPE_CHECKING = False  # as type checkers understand it, without importing typing
 if TYPE_CHECKING:
     from vectord.client import AsyncClient, Client
+    from vectord.errors import InputTooLong, InvalidRequest, ModelNotFound, ModelUnavailable, VectordError
     from vectord.library.embedder import Embedder
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "Embedder", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Embedder",
+    "InputTooLong",
+    "InvalidRequest",
+    "ModelNotFound",
+    "ModelUnavailable",
+    "VectordError",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:
-    """The classes, imported on first use: the server must start without httpx, and at once."""
+    """What the package exports, imported on first use: the server must start without httpx, and at once."""
+    if name not in __all__:
+        raise AttributeError(f"module 'vectord' has no attribute {name!r}")
     if name == "Embedder":
         from vectord.library.embedder import Embedder  # noqa: PLC0415
 
         return Embedder
-    if name not in ("AsyncClient", "Client"):
-        raise AttributeError(f"module 'vectord' has no attribute {name!r}")
-    try:
-        from vectord import client  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        error.add_note("vectord.Client and vectord.AsyncClient need httpx: pip install httpx")
-        raise
-    return getattr(client, name)
+    if name in ("AsyncClient", "Client"):
+        try:
+            from vectord import client  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            error.add_note("vectord.Client and vectord.AsyncClient need httpx: pip install httpx")
+            raise
+        return getattr(client, name)
+    from vectord import errors  # noqa: PLC0415
+
+    return getattr(errors, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

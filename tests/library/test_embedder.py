@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import inspect
 import io
 import pickle
 import re
@@ -19,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.checkpoints.kinds.test_scores_classifier import save_bert_classifier
 from tests.models import MAX_TOKENS, WIDTH, write_bert
+from tokenizers import Tokenizer
 
 from vectord import Embedder
 from vectord.config import DEFAULT_MODEL
@@ -229,7 +232,8 @@ def test_encode_refuses_the_librarys_own_features(embedder: Embedder) -> None:
         ("rerank", ("a", "b"), {}, ("documents", None)),
         ("rerank", ("a", ["b", b"c"]), {}, ("documents", 1)),
         ("rerank", ("a", ["b"]), {"top_k": -1}, ("top_k", None)),
-        ("embed", ("a",), {"outputs": "dense"}, ("outputs", None)),
+        ("embed", ("a",), {"outputs": "dance"}, ("outputs", None)),
+        ("classify", (["a", 1],), {}, ("texts", 1)),
         ("embed", ("a",), {"kind": "passage"}, ("kind", None)),
         ("embed", ("a",), {"precision": "float16"}, ("precision", None)),
     ],
@@ -273,6 +277,54 @@ def test_rerank(embedder: Embedder) -> None:
     assert (len(ranked), ranked[0].document) == (2, "hello world")
     assert ranked[0].score > ranked[1].score
     assert embedder.rerank("hello world", []) == []
+
+
+def test_help_lists_the_options_of_embed(embedder: Embedder) -> None:
+    """With their defaults; the twin for asyncio has the same, but for the progress bar. A wrong one is a TypeError."""
+    options = inspect.signature(Embedder.embed).parameters
+    assert options["outputs"].default == "dense"
+    assert options["truncate"].default is True
+    assert list(inspect.signature(Embedder.aembed).parameters) == [name for name in options if name != "show_progress"]
+    assert inspect.signature(Embedder.arerank).parameters == inspect.signature(Embedder.rerank).parameters
+    with pytest.raises(TypeError, match=r"Embedder\.embed\(\) got an unexpected keyword argument 'normalise'"):
+        embedder.embed("a", normalise=True)  # type: ignore[call-arg]
+
+
+def test_one_kind_of_vectors_may_be_named_alone(embedder: Embedder) -> None:
+    assert embedder.embed(TEXTS, outputs="dense").shape == (3, WIDTH)
+    assert len(embedder.embed(TEXTS, outputs="tokens").tokens) == 3
+
+
+def test_the_facts_of_an_embedder(embedder: Embedder) -> None:
+    assert (embedder.dimensions, len(embedder.models)) == (WIDTH, 1)
+    assert repr(embedder) == f"Embedder({embedder.models[0]!r}, dimensions={WIDTH}, max_tokens={embedder.max_tokens})"
+
+
+def test_similarity_is_that_of_sentence_transformers(embedder: Embedder) -> None:
+    """Cosines of dense vectors of any length, and MaxSim of ColBERT matrices."""
+    from sentence_transformers.util import cos_sim
+
+    vectors = embedder.embed(TEXTS, normalize=False)
+    np.testing.assert_allclose(Embedder.similarity(vectors, vectors[:2]), cos_sim(vectors, vectors[:2]), atol=1e-6)
+    generator = np.random.default_rng(0)
+    queries, texts = ([generator.normal(size=(n, 4)) for n in lengths] for lengths in ((2, 3), (5, 1, 4)))
+    found = Embedder.similarity(queries, texts)
+    assert found.shape == (2, 3)
+    assert found[1, 2] == pytest.approx(sum(max(float(a @ b) for b in texts[2]) for a in queries[1]), rel=1e-5)
+
+
+def test_tokenize_gives_the_tokens_of_the_model(embedder: Embedder, folder: Path) -> None:
+    want = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("hello world").ids
+    assert [token.id for token in embedder.tokenize("hello world")[0]] == want
+    assert embedder.tokenize([]) == []
+
+
+def test_classify_gives_the_labels_best_first(tmp_path: Path) -> None:
+    save_bert_classifier(tmp_path, 3)
+    with Embedder(str(tmp_path), offline=True) as made:
+        (labels, _) = made.classify(["a", "b"])
+    assert len(labels) > 1
+    assert [one.score for one in labels] == sorted((one.score for one in labels), reverse=True)
 
 
 def test_threads_share_one_embedder(embedder: Embedder) -> None:

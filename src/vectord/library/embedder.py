@@ -20,7 +20,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +30,22 @@ from vectord.errors import ConfigError, InvalidField, ModelUnavailable, Shutting
 from vectord.housekeeping import Housekeeping
 from vectord.schema import (
     Caller,
+    ClassifyRequest,
+    ClassifyResult,
     EmbedRequest,
     EmbedResult,
     Float32,
     InputKind,
     Precision,
+    RerankMethod,
     RerankRequest,
     RerankResult,
+    Result,
     Sparse,
     TextOptions,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
     VectorKind,
     best_first,
 )
@@ -54,7 +61,7 @@ CALLER = Caller(client="embedder", route="embedder")
 TEXTS_PER_REQUEST = 256
 CONCURRENT_REQUESTS = 4
 QUANTIZED = ("int8", "uint8", "binary", "ubinary")  # precisions of `encode`
-LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal
+LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal or in a notebook
 
 _sharing = threading.Lock()
 _shared: weakref.WeakValueDictionary[str, Embedder] = weakref.WeakValueDictionary()  # by their settings
@@ -82,25 +89,12 @@ class Ranked:
     document: str
 
 
-class EmbedOptions(TypedDict, total=False):
-    """Options of `embed`, named as in docs/api.md."""
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label of a classifier and its score for a text."""
 
-    outputs: Sequence[VectorKind]  # dense, sparse, colbert, tokens; default: dense
-    model: str  # default: the first model with those outputs
-    kind: InputKind | None  # "query" or "document": selects the model's own prompt
-    prompt_name: str | None  # one of the model's prompts; outranks kind
-    prompt: str | None  # the text of the prompt; outranks both
-    truncate: bool  # cut texts that are too long (default), or refuse them
-    normalize: bool  # scale dense vectors to length 1 (default)
-    dimensions: int | None  # keep this many leading numbers
-    force_dimensions: bool  # even if the model was not trained for it
-    precision: Precision  # of dense vectors: float (default), int8, uint8, binary, ubinary
-
-
-class RerankOptions(TypedDict, total=False):
-    model: str  # default: the first reranker, else the first model that embeds
-    truncate: bool  # cut documents that are too long (default), or refuse them
-    instruction: str  # for language models that read one; default: the model's own
+    label: str
+    score: float
 
 
 class Embedder:
@@ -160,6 +154,7 @@ class Embedder:
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
         self._specs = {source.name: source.spec for source in sources}
+        self._first = sources[0].spec
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
@@ -187,35 +182,157 @@ class Embedder:
         """Another process opens an Embedder with the same settings."""
         return Embedder.shared, (self.settings,)
 
+    @property
+    def models(self) -> list[str]:
+        """The names that `model` accepts. The first one that makes what a call asks for is its default."""
+        return list(self._specs)
+
+    @property
+    def dimensions(self) -> int:
+        """The width of a dense vector of the first model; 0 if it makes none."""
+        return self._first.usual_dimensions
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that the first model reads of a text, specials included."""
+        return self._first.max_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Embedder({', '.join(map(repr, self.models))}, dimensions={self.dimensions}, max_tokens={self.max_tokens})"
+        )
+
     def embed(
-        self, texts: str | Iterable[str], *, show_progress: bool | None = None, **options: Unpack[EmbedOptions]
+        self,
+        texts: str | Iterable[str],
+        *,
+        outputs: VectorKind | Sequence[VectorKind] = "dense",
+        model: str | None = None,
+        kind: InputKind | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        force_dimensions: bool = False,
+        precision: Precision = "float",
+        show_progress: bool | None = None,
     ) -> Any:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single string; else Embeddings.
 
-        show_progress: None: for long lists on a terminal.
+        outputs: dense, sparse, colbert, tokens; one or several.
+        model: one of `models`; default: the first one that makes these outputs.
+        kind: query, document, classification or clustering: selects the model's own prompt.
+        prompt_name: one of the model's prompts; outranks kind. prompt: its text; outranks both.
+        truncate: cut texts that are too long; False: refuse them.
+        normalize: scale dense vectors to length 1.
+        dimensions: keep this many leading numbers; force_dimensions: even if the model was not trained for it.
+        precision: of dense vectors: float, int8, uint8, binary, ubinary.
+        show_progress: None: for long lists on a terminal or in a notebook.
         """
         several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
+        request = _request(
+            outputs, model, kind, prompt_name, prompt, truncate, normalize, dimensions, force_dimensions, precision
+        )
         with _progress(len(several), show_progress) as advance:
-            found = self._run(self._embed(several, _request(**options), advance))
-        return _without_wrapping(found, options, is_single=isinstance(texts, str))
+            found = self._run(self._embed(several, request, advance))
+        return _without_wrapping(found, request, is_single=isinstance(texts, str))
 
-    async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> Any:
+    async def aembed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        outputs: VectorKind | Sequence[VectorKind] = "dense",
+        model: str | None = None,
+        kind: InputKind | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        force_dimensions: bool = False,
+        precision: Precision = "float",
+    ) -> Any:
         """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
         several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
-        found = await self._arun(self._embed(several, _request(**options), _nothing))
-        return _without_wrapping(found, options, is_single=isinstance(texts, str))
+        request = _request(
+            outputs, model, kind, prompt_name, prompt, truncate, normalize, dimensions, force_dimensions, precision
+        )
+        found = await self._arun(self._embed(several, request, _nothing))
+        return _without_wrapping(found, request, is_single=isinstance(texts, str))
 
     def rerank(
-        self, query: str, documents: Iterable[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        top_k: int | None = None,
+        model: str | None = None,
+        method: RerankMethod | None = None,
+        truncate: bool = True,
+        instruction: str | None = None,
     ) -> list[Ranked]:
-        """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared."""
-        return self._run(self._rerank(query, documents, top_k, **options))
+        """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared.
+
+        model: default: the first reranker, else the first model that embeds.
+        method: scores, dense, colbert, sparse or weighted; default: the model's own scores, else its best vectors.
+        truncate: cut documents that are too long; False: refuse them.
+        instruction: for language models that read one; default: the model's own.
+        """
+        return self._run(self._rerank(query, documents, top_k, model, method, truncate, instruction))
 
     async def arerank(
-        self, query: str, documents: Iterable[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        top_k: int | None = None,
+        model: str | None = None,
+        method: RerankMethod | None = None,
+        truncate: bool = True,
+        instruction: str | None = None,
     ) -> list[Ranked]:
         """`rerank` for asyncio, on any event loop."""
-        return await self._arun(self._rerank(query, documents, top_k, **options))
+        return await self._arun(self._rerank(query, documents, top_k, model, method, truncate, instruction))
+
+    def classify(
+        self, texts: str | Iterable[str], *, model: str | None = None, truncate: bool = True
+    ) -> list[list[Label]]:
+        """The labels of each text, best first, by the first model that classifies."""
+        inputs = [texts] if isinstance(texts, str) else _strings(texts, "texts")
+        if not inputs:
+            return []
+        request = ClassifyRequest(inputs=inputs, model=model, text=TextOptions(truncate=truncate))
+        result = cast("ClassifyResult", self._run(self._answer(request)))
+        logits = result.scores if result.logits is None else result.logits
+        return [
+            [Label(result.labels[i], float(row[i])) for i in best_first(row, row_of_logits)]
+            for row, row_of_logits in zip(result.scores, logits, strict=True)
+        ]
+
+    def tokenize(
+        self, texts: str | Iterable[str], *, model: str | None = None, add_special_tokens: bool = True
+    ) -> list[list[Token]]:
+        """The tokens of each text: their ids, texts and places."""
+        inputs = [texts] if isinstance(texts, str) else _strings(texts, "texts")
+        if not inputs:
+            return []
+        request = TokenizeRequest(inputs=inputs, model=model, add_special_tokens=add_special_tokens)
+        result = cast("TokenizeResult", self._run(self._answer(request)))
+        return [list(tokens) for tokens in result.tokens]
+
+    @staticmethod
+    def similarity(first: Array | Sequence[Array], second: Array | Sequence[Array]) -> Float32:
+        """(N, M) float32, of the vectors that `embed` returns.
+
+        Dense vectors, (N, D) and (M, D): their cosines. ColBERT vectors, N and M matrices: MaxSim, which is for each
+        row of the first matrix its best product with a row of the second one, summed.
+        """
+        if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+            rows, columns = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
+            lengths = np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(columns, axis=1))
+            return cast("Float32", (rows @ columns.T) / np.maximum(lengths, np.finfo(np.float32).tiny))
+        return np.array([[(query @ text.T).max(axis=1).sum() for text in second] for query in first], np.float32)
 
     def encode(
         self,
@@ -326,14 +443,23 @@ class Embedder:
         results = await together([part(start) for start in range(0, len(texts), TEXTS_PER_REQUEST)])
         return _joined(results, request)
 
+    async def _answer(self, request: ClassifyRequest | TokenizeRequest) -> Result:
+        try:
+            return await self._engine.answer(request, CALLER)
+        except VectordError as error:
+            if error.field != "inputs":
+                raise
+            raise error.at(field="texts", index=error.index) from error.__cause__
+
     async def _rerank(
         self,
         query: str,
         documents: Iterable[str],
         top_k: int | None,
-        truncate: bool = True,
-        model: str | None = None,
-        instruction: str | None = None,
+        model: str | None,
+        method: RerankMethod | None,
+        truncate: bool,
+        instruction: str | None,
     ) -> list[Ranked]:
         _check_string(query, "query")
         documents = _strings(documents, "documents")
@@ -341,8 +467,14 @@ class Embedder:
             raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
         if not documents:
             return []
-        text = TextOptions(truncate=truncate)
-        request = RerankRequest(query=query, passages=documents, model=model, text=text, instruction=instruction)
+        request = RerankRequest(
+            query=query,
+            passages=documents,
+            model=model,
+            method=method,
+            text=TextOptions(truncate=truncate),
+            instruction=instruction,
+        )
         result = cast("RerankResult", await self._engine.answer(request, CALLER))
         best = best_first(result.scores, result.logits)[:top_k].tolist()
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
@@ -437,17 +569,19 @@ def _settings(**options: object) -> dict[str, Any]:
 
 
 def _request(
-    outputs: Sequence[VectorKind] = ("dense",),
-    model: str | None = None,
-    kind: InputKind | None = None,
-    prompt_name: str | None = None,
-    prompt: str | None = None,
-    truncate: bool = True,
-    normalize: bool = True,
-    dimensions: int | None = None,
-    force_dimensions: bool = False,
-    precision: Precision = "float",
+    outputs: VectorKind | Sequence[VectorKind],
+    model: str | None,
+    kind: InputKind | None,
+    prompt_name: str | None,
+    prompt: str | None,
+    truncate: bool,
+    normalize: bool,
+    dimensions: int | None,
+    force_dimensions: bool,
+    precision: Precision,
 ) -> EmbedRequest:
+    if isinstance(outputs, str):
+        outputs = (outputs,)
     for name, given, choices in (
         ("outputs", outputs or (None,), VectorKind),
         ("kind", () if kind is None else (kind,), InputKind),
@@ -490,8 +624,8 @@ def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
     )
 
 
-def _without_wrapping(found: Embeddings, options: EmbedOptions, *, is_single: bool) -> Any:
-    if tuple(options.get("outputs", ("dense",))) != ("dense",):
+def _without_wrapping(found: Embeddings, request: EmbedRequest, *, is_single: bool) -> Any:
+    if request.outputs != {"dense"}:
         return found
     assert found.dense is not None
     return found.dense[0] if is_single else found.dense
@@ -523,7 +657,9 @@ def _nothing(texts: int) -> None:
 
 @contextmanager
 def _progress(texts: int, shown: bool | None) -> Iterator[Advance]:
-    if not (texts > LARGE_TEXTS and sys.stderr.isatty() if shown is None else shown):
+    if shown is None:
+        shown = texts > LARGE_TEXTS and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if not shown:
         yield _nothing
         return
     from rich.console import Console  # noqa: PLC0415 - most calls show none
