@@ -44,6 +44,26 @@ def test_charts_move_under_load(page: Page, server: str) -> None:
     assert "M" in (drawn.get_attribute("d") or "")
 
 
+def test_a_newcomer_sees_the_playground_first(visit: Visit) -> None:
+    """Until there is a request: then the charts appear, and the playground stays where it is."""
+    tokens = 0
+
+    def without_traffic(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "tokens": tokens})
+
+    visit.page.route("**/console/live", without_traffic)
+    visit.open()
+    sections = visit.page.locator("main > section")
+    expect(sections.first).to_have_id("playground")
+    expect(visit.page.locator("#silence")).to_be_visible()
+    expect(visit.page.locator("#charts")).to_be_hidden()
+    tokens = 1
+    expect(visit.page.locator("#charts")).to_be_visible()
+    expect(visit.page.locator("#silence")).to_be_hidden()
+    expect(sections.first).to_have_id("playground")
+    visit.page.unroute_all(behavior="wait")
+
+
 def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
     """As charts and table rows. Figures of a server with two GPUs are inserted into the responses."""
     forwards = 0

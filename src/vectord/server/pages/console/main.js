@@ -13,6 +13,7 @@ startTheme();
 startKey();
 let models = [];
 let failure = null;
+let isFirst = true; // of the answers with figures
 startPlayground((whenChanged) => startModels((list) => {
   models = list;
   showState();
@@ -20,10 +21,20 @@ startPlayground((whenChanged) => startModels((list) => {
 }));
 startLive((figures, error) => {
   failure = error;
-  if (figures !== null) allowManaging(figures.admin);
+  if (figures !== null) {
+    allowManaging(figures.admin);
+    welcome(figures);
+  }
   showState();
 });
 startRequests();
+
+/** Of a server that has read no text yet: the playground first, as long as the page is open, and no empty charts. */
+function welcome({ tokens }) { // its requests include those of this page
+  if (isFirst && tokens === 0) find("main").prepend(find("playground"));
+  isFirst = false;
+  find("main").classList.toggle("silent", tokens === 0);
+}
 
 function startTheme() {
   const select = find("theme");
