@@ -191,7 +191,7 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
             rows, opened = console.console(server, subject.corpus)
         return rows, {"console": opened}
     if options.measure == "static":
-        tables = static.measure(subject, options.models[0], options.rounds, options.texts)
+        tables = static.measure(subject.corpus, options.models[0], options.rounds)
         return static.rows(tables), tables
     if options.measure == "systems":
         published = systems.measure(subject, options.models_folder, options.rounds)
@@ -239,7 +239,7 @@ def _options() -> argparse.Namespace:
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; int8: its speed next to the usual dtype; "
-        "static: a static model next to MiniLM and model2vec; "
+        "static: a table in process, next to model2vec and sentence-transformers; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
         "systems: the benchmarks that other servers have published; "
         "tokenizing: CPU time of a text in tokenizers and in tokie",

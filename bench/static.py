@@ -1,94 +1,67 @@
-"""Static models next to MiniLM and model2vec: the same texts by the backends alone, by encode, and over HTTP.
+"""A static table in process by vectord, model2vec and sentence-transformers: the same calls, in alternating rounds.
 
-A text counts, not a token: the tokenizers differ. Texts are cut to CHARACTERS, so that no library truncates them.
+A library that cannot read the folder has no rows. Texts are short, so that no library truncates them.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from bench.http_load import Request, embedding_request, run_load
-from bench.in_process import arrival_batches
+from bench.corpus import Corpus
 from bench.report import Row, at_least
-from bench.subject import Subject
-from vectord.checkpoints.spec import Located, ModelSpec
-from vectord.compute.backends.base import Backend, BackendOptions
-from vectord.config import DEFAULT_MODEL
-from vectord.schema import TextOptions
-from vectord.text.sequence import ReadRequest
+from vectord import Embedder
 
-CHARACTERS = 400
-MINILM_TEXTS = 256  # of a round: it is a hundred times slower
-TEXTS_PER_REQUEST = 16
-CONNECTIONS = 32
-TARGET = 100  # times MiniLM's texts per second
+WORDS = 14
+CALLS = {1: 200, 32: 40, 1024: 4}  # texts a call -> calls a round
 
 
-def measure(subject: Subject, folder: Path, rounds: int, texts: int) -> Mapping[str, Sequence[float]]:
-    """Texts per second of every round. Imports model2vec, which the development environment has."""
-    from model2vec import StaticModel  # noqa: PLC0415 - peers are imported where they run
-
-    from vectord.checkpoints.reader import read_spec  # noqa: PLC0415
-
-    some = [text[:CHARACTERS] for text in subject.corpus.first(texts).texts]
-    spec = read_spec(Located(folder=folder, model_id=folder.name, revision=None, source="folder"))
-    library = StaticModel.from_pretrained(folder)
-    minilm = read_spec(Located(folder=subject.model_folder, model_id="minilm", revision=None, source="folder"))
-    forwards = {
-        "MiniLM, backend": _Forward(minilm, subject.backend, subject.dtype, some[:MINILM_TEXTS]),
-        "static, backend": _Forward(spec, "static", "auto", some),
-    }
-    requests = [
-        Request(embedding_request(some[i : i + TEXTS_PER_REQUEST]), TEXTS_PER_REQUEST, 0)
-        for i in range(0, len(some) - TEXTS_PER_REQUEST + 1, TEXTS_PER_REQUEST)
-    ]
-    found: dict[str, list[float]] = defaultdict(list)
-    with subject.start_server(str(folder), "--served-model-name", DEFAULT_MODEL) as server:
-        server.wait_until_answering()
+def measure(corpus: Corpus, folder: Path, rounds: int) -> Mapping[str, Sequence[float]]:
+    """By texts a call and library, the microseconds a text in each round: of the round's middle call."""
+    texts = cycle([" ".join(text.split()[:WORDS]) for text in corpus.texts])
+    found: dict[str, list[float]] = {}
+    with Embedder(str(folder), offline=True) as embedder:
+        libraries = {"vectord": embedder.embed, **_peers(folder)}
+        for encode in libraries.values():  # warm
+            for size in (1024, 1024, 1):
+                encode([*islice(texts, size)])
         for _ in range(rounds):
-            for name, forward in forwards.items():
-                found[name].append(forward.texts_per_s())
-            started_s = time.perf_counter()
-            library.encode(some)
-            found["model2vec encode"].append(len(some) / (time.perf_counter() - started_s))
-            load = run_load(server.port, requests, CONNECTIONS)
-            found["static, HTTP"].append(load.texts / load.elapsed_s)
+            for size, calls in CALLS.items():
+                for name, encode in libraries.items():
+                    seconds = [_seconds(encode, [*islice(texts, size)]) for _ in range(calls)]
+                    found.setdefault(f"{name}, {size} a call", []).append(statistics.median(seconds) / size * 1e6)
     return found
 
 
-class _Forward:
-    """Token ids to vectors by one backend, in full batches, one after the other on one stream."""
+def _peers(folder: Path) -> dict[str, Callable[[list[str]], Any]]:
+    from model2vec import StaticModel  # noqa: PLC0415 - peers are imported where they run
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
 
-    def __init__(self, spec: ModelSpec, backend: str, dtype: str, texts: Sequence[str]) -> None:
-        from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415
+    peers: dict[str, Callable[[list[str]], Any]] = {}
+    if (folder / "config.json").exists():
+        peers["model2vec"] = StaticModel.from_pretrained(folder).encode
+    if (folder / "modules.json").exists():
+        peers["sentence-transformers"] = SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode
+    return peers
 
-        options = BackendOptions(dtype=dtype, streams=1)
-        self._backend: Backend = import_module(f"vectord.compute.backends.{backend}").load(spec, options)
-        read = TextEncoder(spec).read(ReadRequest(inputs=texts, options=TextOptions(), truncate=True))
-        ids: list[Any] = [sequence.ids for sequence in read]
-        self._batches = arrival_batches(ids, self._backend.facts.max_batch_tokens)
-        self._texts = len(texts)
-        self.texts_per_s()
 
-    def texts_per_s(self) -> float:
-        started_s = time.perf_counter()
-        for batch in self._batches:
-            self._backend.forward(batch, 0)
-        return self._texts / (time.perf_counter() - started_s)
+def _seconds(encode: Callable[[list[str]], Any], texts: list[str]) -> float:
+    began_s = time.perf_counter()
+    encode(texts)
+    return time.perf_counter() - began_s
 
 
 def rows(found: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Best rounds; `value` is texts per second."""
-    best = {name: max(rates) for name, rates in found.items()}
-    ratio = best["static, backend"] / best["MiniLM, backend"]
-    peer = best["static, HTTP"] / best["model2vec encode"]
-    return [
-        *(Row(what=name, value=f"{rate:,.0f} texts/s") for name, rate in best.items()),
-        Row(what="static to MiniLM, backend", value=f"{ratio:.0f} x", **at_least(ratio, TARGET, " x")),
-        Row(what="HTTP to model2vec encode", value=f"{peer:.2f} x"),
-    ]
+    """Best rounds."""
+    best = {name: min(us) for name, us in found.items()}
+    shown = [Row(what=name, value=f"{us:.1f} us a text") for name, us in best.items()]
+    for name, us in best.items():
+        library, calls = name.split(", ")
+        if library != "vectord":
+            ratio = us / best[f"vectord, {calls}"]
+            shown.append(Row(what=f"{calls}, faster than {library}", value=f"{ratio:.2f} x", **at_least(ratio, 1, " x")))
+    return shown

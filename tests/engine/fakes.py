@@ -202,6 +202,7 @@ class FakeBackend(Backend):
         fail: Callable[[TokenBatch], None] | None = None,
         device: str = "cpu",
         pipelined: bool = False,
+        quick_tokens: int = 0,
     ) -> None:
         self.facts = BackendFacts(
             name="fake",
@@ -212,6 +213,7 @@ class FakeBackend(Backend):
             max_batch_tokens=max_batch_tokens,
             max_batch_texts=max_batch_texts,
             pipelined=pipelined,
+            quick_tokens=quick_tokens,
         )
         self.labels = labels
         self.fail = fail

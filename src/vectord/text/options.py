@@ -93,8 +93,11 @@ def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = No
 
 
 @lru_cache(maxsize=256)
-def text_limit(asked: int | None, truncate: bool, side: Side, most: int, least: int) -> Limit:
-    """`limit_of` inputs that are cut at any end. asked: by the request; None: as many as the model reads."""
+def text_limit(
+    asked: int | None, truncate: bool, side: Side, most: int, least: int, characters: int | None = None
+) -> Limit:
+    """`limit_of` inputs that are cut at any end. asked: by the request; None: as many as the model reads. characters:
+    see Limit.model_characters."""
     if asked is not None and asked < least:
         raise InvalidField(
             "{field} must be at least {limit} here, special tokens included; got {given}",
@@ -102,7 +105,7 @@ def text_limit(asked: int | None, truncate: bool, side: Side, most: int, least: 
             limit=least,
             given=asked,
         )
-    return Limit(most if asked is None else min(asked, most), truncate, side, most)
+    return Limit(most if asked is None else min(asked, most), truncate, side, most, characters)
 
 
 def require_specials(options: TextOptions, purpose: str) -> None:

@@ -113,11 +113,12 @@ class PlainTokenizer:
         groups = _groups(list(compress(sources, (ids is None for ids in found))))
         run = self.tokenizer.encode_batch_fast
         others = chain.from_iterable(_encoded(run, group, specials) for group in groups)
+        framed = specials and any(self.frame.specials)
         for ids in found:
             if ids is None:
                 yield next(others)
             else:
-                yield FastEncoding(np.concatenate((self._prefix, ids, self._suffix)) if specials else ids)
+                yield FastEncoding(np.concatenate((self._prefix, ids, self._suffix)) if framed else ids)
 
     def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
         for encoding in self.encodings(sources, specials=False):

@@ -123,11 +123,15 @@ class TextEncoder:
         prompt = self._prompt(options)
         specials = self._specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
+        most_characters = None if self._static is None else self._static.max_characters
         limit = text_limit(
-            options.max_tokens, request.truncate, options.truncate_side, self.max_tokens, sum(specials) + 1
+            options.max_tokens,
+            request.truncate,
+            options.truncate_side,
+            self.max_tokens,
+            sum(specials) + 1,
+            most_characters,
         )
-        if self._static is not None:
-            limit = replace(limit, model_characters=self._static.max_characters)
         by_table = self.query_weights is not None and options.is_query  # without a network, no token gives no weight
         given: dict[int, TokenIds] = {}
         sources: list[Source] = []

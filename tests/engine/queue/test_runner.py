@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from tests.engine.fakes import (
 )
 from tests.engine.fakes import sequence_of as text
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec, StaticTable
 from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.events import discard
@@ -184,3 +186,50 @@ async def test_a_text_can_be_requested_again_after_cancellation():
         backend.gate.set()
         await asyncio.wait_for(asyncio.gather(blocker, again), 10)
     assert backend.texts_run() == ["blocker", "left"]
+
+
+async def test_a_quick_batch_does_not_wait_for_busy_streams():
+    """The table of a static model answers a query faster than a thread would be woken."""
+    backend = FakeBackend(quick_tokens=5)
+    async with running(backend) as runner:
+        close_gate(backend)
+        long = run(runner, text("longer"))
+        await entered(backend)
+        threads: list[int] = []
+        backend.fail = lambda batch: threads.append(threading.get_ident())
+        backend.gate.set()
+        ran = await run(runner, text("ab"), text("cd"))
+        await long
+    np.testing.assert_array_equal(ran.rows("dense"), [expected_row("ab"), expected_row("cd")])
+    assert threads.count(threading.get_ident()) == 1
+
+
+async def test_a_quick_batch_respects_the_operators_limit():
+    """Of texts in a batch."""
+    backend = FakeBackend(quick_tokens=100)
+    async with running(backend, max_batch_texts=2) as runner:
+        await run(runner, *[text("x" * n) for n in range(1, 6)])
+    assert max(len(sizes(batch)) for batch in backend.batches) == 2
+
+
+async def test_a_text_that_fails_in_a_quick_batch_fails_alone():
+    """As in a batch of the queue."""
+    backend = FakeBackend(quick_tokens=100)
+    backend.poison = ids_of("!")[0]
+    async with running(backend) as runner:
+        texts = Texts.of([text("ab"), text("!"), text("cd")])
+        ran = await runner.run(texts, runner.kinds, Caller(), partial=True)
+    assert list(ran.failures) == [1]
+    np.testing.assert_array_equal(ran.rows("dense")[[0, 2]], [expected_row("ab"), expected_row("cd")])
+
+
+async def test_answers_of_a_static_table_are_not_kept():
+    """Adding rows of the table is faster than looking an answer up."""
+    cache = AnswerCache(2**20)
+    table = replace(DENSE_MODEL, static=StaticTable(tensor="embeddings"))
+    backend = FakeBackend(quick_tokens=100)
+    async with running(backend, cache, model=table) as runner:
+        await run(runner, text("ab"))
+        await run(runner, text("ab"))
+    assert backend.texts_run() == ["ab", "ab"]
+    assert not len(cache)

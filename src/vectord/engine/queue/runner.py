@@ -90,6 +90,7 @@ class ModelRunner:
         self._cache = cache
         self._observer = observer
         self._queue_changed = queue_changed
+        self._max_batch_texts = _least(max_batch_texts, self.facts.max_batch_texts)
         self._housekeeping = Housekeeping(f"keeping the answers of {name}")
         self._jobs: set[Job] = set()
         self._stopped = False
@@ -256,8 +257,8 @@ class ModelRunner:
         for start in range(0, count, TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)
-                if job.done.done():  # one of the first texts has failed already
-                    return
+            if job.done.done():  # the model is unloaded, or one of the first texts has failed already
+                return
             own = places
             if count > TEXTS_PER_STEP:
                 own = np.arange(count, dtype=np.int32) if own is None else own
@@ -268,12 +269,22 @@ class ModelRunner:
                 continue
             item = Item(job.texts, job.kinds, job.caller.client, lane, job, own, request=request)
             job.items.append(item)
-            if device is None:
-                self.worker.put([item])
-            else:
+            if device is not None:
                 self.worker.put_on(device, [item])
+            elif self._is_quick(item):
+                self.worker.run_now(item)
+            else:
+                self.worker.put([item])
         job.is_queued_whole = True
         self._queue_changed()
+
+    def _is_quick(self, item: Item) -> bool:
+        facts, most = self.facts, self._max_batch_texts
+        return (
+            item.tokens <= min(facts.quick_tokens, facts.max_batch_tokens)
+            and (most is None or len(item) <= most)
+            and not self.worker.stalled
+        )
 
     def _join(self, job: Job, places: Int32 | None, lane: Lane) -> Int32:
         """Lets these texts wait for equal ones that are queued or running already; returns the places of the others."""
