@@ -30,6 +30,7 @@ def measure(tokenizer_file: Path, texts: int, rounds: int) -> tuple[Corpus, Mapp
     tokenizer.no_padding()
     tokenizer.no_truncation()
     fast = FastWordPiece(tokenizer, tokenizer_file)
+    fast.load()
 
     def reference(batch: Sequence[str]) -> list[Any]:
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)

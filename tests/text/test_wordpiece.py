@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
@@ -59,7 +60,9 @@ def prepared(path: Path) -> Tokenizer:
 
 
 def loaded(path: Path) -> FastWordPiece:
-    return FastWordPiece(prepared(path), path)
+    reader = FastWordPiece(prepared(path), path)
+    reader.load()
+    return reader
 
 
 def minilm(folder: Path) -> Path:
@@ -293,6 +296,7 @@ def test_tokenizers_reads_the_texts_of_a_call_that_fails(
     monkeypatch.setattr(tokie, "Tokenizer", type("Loader", (), {"from_json": lambda path: library}))
     assert is_read(loaded(tmp_path / "tokenizer.json"), "lazy")
     monkeypatch.setattr(plain, "COST_BEFORE_LOAD", 0)
+    monkeypatch.setattr(FastWordPiece, "load_later", FastWordPiece.load)
     encoder = make_encoder(tmp_path, wordpiece())
     assert [one.ids.tolist() for one in read(encoder, ["lazy", "z"])] == want
 
@@ -315,6 +319,26 @@ def test_tokie_loads_after_enough_texts(tmp_path: Path, monkeypatch: pytest.Monk
     assert calls == []
     read(encoder, ["lazy", "dog"])
     assert calls == [2]
+
+
+def test_tokie_loads_in_a_thread_of_its_own(uncased: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may be the event loop, which loading would block for 0.2 s."""
+    threads: list[threading.Thread] = []
+    done = threading.Event()
+
+    def load(path: str) -> Any:
+        threads.append(threading.current_thread())
+        done.set()
+        raise ValueError
+
+    monkeypatch.setattr(tokie, "Tokenizer", type("Loader", (), {"from_json": load}))
+    reader = FastWordPiece(prepared(uncased), uncased)
+    assert not is_read(reader, "a")
+    assert not is_read(reader, "a")
+    assert done.wait(10)
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    thread.join()
 
 
 def test_the_thread_may_use_the_same_processors_as_before(uncased: Path) -> None:
@@ -358,6 +382,7 @@ def test_a_model_reads_texts_as_before(kind: str, tmp_path: Path, monkeypatch: p
     options = [TextOptions()] if kind != "texts" else [TextOptions(), TextOptions(add_special_tokens=False)]
     before = make_encoder(tmp_path, wordpiece(), max_tokens=16, **facts)
     monkeypatch.setattr(plain, "COST_BEFORE_LOAD", 0)
+    monkeypatch.setattr(FastWordPiece, "load_later", FastWordPiece.load)
     after = make_encoder(tmp_path, wordpiece(), max_tokens=16, **facts)
     assert 0 < sum(ids is not None for ids in loaded(tmp_path / "tokenizer.json").read(texts)) < len(texts)
     for one in options:

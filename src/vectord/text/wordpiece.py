@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -62,24 +62,21 @@ class FastEncoding:
 
 
 class FastWordPiece:
-    """Reads texts for one model's tokenizer. Loads tokie at the first of them. Several threads use it at once."""
+    """Reads texts for one model's tokenizer. Several threads use it at once."""
 
     def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
         self._tokenizer, self._path = tokenizer, path
         added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
         self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
-        self._lock = Lock()
-        self._is_loaded = False
+        self._begun = Lock()  # held once the load has begun
         self._library: Any = None  # a tokie.Tokenizer; its type hints lack encode_batch_flat
 
     def read(self, texts: Sequence[str]) -> list[Int32 | None]:
-        """The ids (n,) of each text without special tokens; None for a text that tokenizers has to read."""
+        """The ids (n,) of each text without special tokens; None for a text that tokenizers has to read. The first call
+        begins to load tokie."""
         found: list[Int32 | None] = [None] * len(texts)
-        if not self._is_loaded and self._lock.acquire(blocking=False):
-            try:  # meanwhile tokenizers reads the texts of other threads
-                self._library, self._is_loaded = self._library if self._is_loaded else self._load(), True
-            finally:
-                self._lock.release()
+        if self._library is None and self._begun.acquire(blocking=False):
+            self.load_later()
         if self._library is None:
             return found
         all_sure = self._is_sure("\n".join(texts))
@@ -96,6 +93,14 @@ class FastWordPiece:
         for i, ids in zip(sure, rows, strict=True):
             found[i] = ids
         return found
+
+    def load_later(self) -> None:
+        """Load in a thread, because the caller may be the event loop."""
+        Thread(target=self.load, name="vectord-tokie").start()
+
+    def load(self) -> None:
+        """Load tokie, if it reads this model's texts as tokenizers does. Blocks."""
+        self._library = self._load()
 
     def _load(self) -> Any:
         """The library's tokenizer; None if it cannot be used here, or reads a probe differently."""

@@ -216,6 +216,7 @@ class CountingPlan:
 
     def __init__(self, plan: Plan, calls: list[str], name: str) -> None:
         self._plan, self._calls, self._name = plan, calls, name
+        self.lock = plan.lock
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
         self._calls.append(self._name)
@@ -257,6 +258,20 @@ def test_the_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatc
     backend.compile_narrow().result()
     assert backend.forward(batch, 0).keys() == batch.outputs
     assert compiler.calls == [plan]
+    backend.close()
+
+
+@pytest.mark.parametrize("batch", [BATCH, LONE], ids=["many texts", "a lone text"])
+def test_a_hung_forward_on_the_wide_plan_does_not_block_another_stream(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, batch: TokenBatch
+) -> None:
+    """The narrow plan is compiled for it."""
+    monkeypatch.setattr(backend_module, "BUSY_S", 0.01)
+    compiler = CountingCompiler(spec)
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    with compiler.plans[WIDE].lock:  # of the hung forward
+        backend.forward(batch, 1)
+    assert compiler.calls == [NARROW]
     backend.close()
 
 

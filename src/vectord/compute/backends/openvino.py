@@ -31,6 +31,7 @@ MAX_BATCH_TOKENS = 1024  # memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
 # In batches, after which the narrow plan is compiled: several times the self-test, and less than a second of work.
 NARROW_AFTER_TOKENS = 4 * MAX_BATCH_TOKENS
+BUSY_S = 2.0  # a stream that waits so long for the wide plan takes the narrow one
 ONE_PLAN_GROUPS, NARROW_GROUPS = 2, 4  # length groups of an only plan, and of the narrow one
 
 DTYPES: Mapping[InferencePrecision, str] = {"bf16": "bfloat16", "f32": "float32"}
@@ -113,7 +114,6 @@ class OpenvinoBackend(Backend):
         self.facts = facts
         self._compiler = compiler
         self._largest_batch = largest_batch
-        self._wide_lock = threading.Lock()
         self._exact_lock = threading.Lock()
         self._exact: Plan | None = None
         self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
@@ -127,17 +127,23 @@ class OpenvinoBackend(Backend):
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         assert 0 <= stream < self.facts.streams, "no such stream"
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
-        narrow = self._ready_narrow()
-        wide, lock = self._wide, self._wide_lock
-        if wide is not None and (batch.alone or narrow is None):
-            if not batch.alone and self._narrow is None:
-                self._batched_tokens += batch.texts.ids.size
-                if self._batched_tokens >= NARROW_AFTER_TOKENS:
-                    self.compile_narrow()
-            with lock:
-                return wide.run(batch, stream=0)
-        assert narrow is not None, "load waits for the only plan"
-        return narrow.run(batch, stream)
+        if not batch.alone and self._narrow is None:
+            self._batched_tokens += batch.texts.ids.size
+            if self._batched_tokens >= NARROW_AFTER_TOKENS:
+                self.compile_narrow()
+        prefers_wide = batch.alone
+        while True:
+            wide, narrow = self._wide, self._ready_narrow()
+            if narrow is not None and (wide is None or not prefers_wide):
+                return narrow.run(batch, stream)
+            assert wide is not None, "load waits for the only plan"
+            if wide.lock.acquire(timeout=BUSY_S):
+                try:
+                    return wide.run(batch, stream=0)
+                finally:
+                    wide.lock.release()
+            self.compile_narrow()  # the wide plan may hang; `renew` replaces it after forward_timeout_s
+            prefers_wide = False
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
         """See Backend.forward_exact. Its plan is compiled on first use, which is rare."""
@@ -161,7 +167,7 @@ class OpenvinoBackend(Backend):
         wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
         needs_narrow = wide is None or self._ready_narrow() is not None
         narrow = self._compiler.compile(self.facts.streams, self._groups) if needs_narrow else None
-        self._wide, self._wide_lock = wide, threading.Lock()
+        self._wide = wide
         self._exact, self._exact_lock = None, threading.Lock()
         if narrow is not None:
             self._narrow = Future()

@@ -78,6 +78,7 @@ class Plan:
         self._graph = graph
         self._compiled = compiled
         self.memory = memory or GraphMemory(compiled)
+        self.lock = threading.Lock()  # of a plan that several streams share
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
