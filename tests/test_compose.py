@@ -147,6 +147,13 @@ def test_a_setting_without_its_library_stops_the_start(
         compose.build(config)
 
 
+@pytest.mark.parametrize("url", ["redis://:part#word@host", "redis://host:70000", "redis://host?db=x"])
+def test_an_invalid_url_of_redis_stops_the_start(url: str) -> None:
+    """The error does not quote it, because it may have a password."""
+    with pytest.raises(ConfigError, match=r"^redis_url: expected a URL such as redis://host:6379/0$"):
+        compose.build(Config(device=FAKE, server=ServerConfig(redis_url=url)))
+
+
 def test_a_server_imitates_only_an_api_that_it_serves() -> None:
     """Else its /health and its log would disagree."""
     with pytest.raises(ConfigError, match=r"imitates: tei is not one of the --dialects"):

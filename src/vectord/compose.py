@@ -70,7 +70,10 @@ def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Compositi
     ):
         if value is not None and find_spec(library) is None:
             raise ConfigError(f"{option}: {library} is not installed; run {installing(library)}")
-    buckets = Buckets(config.server.redis_url)
+    try:
+        buckets = Buckets(config.server.redis_url)
+    except ValueError:  # redis-py's error may quote a part of the password
+        raise ConfigError("redis_url: expected a URL such as redis://host:6379/0") from None
     gate = Gate(config.server, dialects, buckets)
     metrics = None
     if config.telemetry.enable_metrics:

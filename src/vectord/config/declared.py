@@ -48,7 +48,10 @@ def profile_setting(default: Any, meaning: str, **declared: Any) -> Any:
 
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-_REDIS_URL = (r"(redis|rediss|unix)://.+", "a URL such as redis://host:6379/0")
+_REDIS_URL = (
+    r"rediss?://([^/?#]*@)?([^/?#@:\[\]]+|\[[^/?#@\[\]]+\])?(:\d{1,5})?([/?#].*)?|unix://.+",
+    "a URL such as redis://host:6379/0",
+)
 
 
 def cpu_if_none_visible(text: str) -> str | None:

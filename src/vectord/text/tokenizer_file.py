@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, models, normalizers
 
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import unread_settings
@@ -233,7 +233,8 @@ def count_ids(tokenizer: Tokenizer, path: Path) -> int:
     """One more than the highest id: added tokens may be beyond the model's own, with a gap between."""
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
     own = tokenizer.get_vocab_size(with_added_tokens=False)
-    if None in map(tokenizer.model.id_to_token, range(own)):  # the ids have a gap
+    may_have_gaps = not isinstance(tokenizer.model, models.Unigram)  # whose ids are the places of its tokens
+    if may_have_gaps and None in map(tokenizer.model.id_to_token, range(own)):
         own = max(tokenizer.get_vocab(with_added_tokens=False).values()) + 1
     if max(own, added + 1) >= 2**31:
         raise ModelUnavailable(f"{path}: a token of the id {max(own - 1, added)}, which no model has a row for")
