@@ -63,5 +63,7 @@ def rows(found: Mapping[str, Sequence[float]]) -> list[Row]:
         library, calls = name.split(", ")
         if library != "vectord":
             ratio = us / best[f"vectord, {calls}"]
-            shown.append(Row(what=f"{calls}, faster than {library}", value=f"{ratio:.2f} x", **at_least(ratio, 1, " x")))
+            shown.append(
+                Row(what=f"{calls}, faster than {library}", value=f"{ratio:.2f} x", **at_least(ratio, 1, " x"))
+            )
     return shown
