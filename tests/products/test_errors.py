@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -25,7 +23,7 @@ from vectord.errors import (
     VectordError,
 )
 from vectord.products.common.dialect import Call, Incoming, Route
-from vectord.products.common.errors import Statuses, render_any
+from vectord.products.common.errors import render_any
 
 DIALECTS = all_dialects()
 RENDERERS = {
@@ -54,17 +52,6 @@ def instance(kind: type[VectordError]) -> VectordError:
     return kind(MESSAGE)
 
 
-def table_of(dialect: str) -> Statuses:
-    """The product's `ERRORS`, in its module, or in its errors.py, fields.py or routes.py."""
-    package = f"vectord.products.{dialect}"
-    names = [package, *(f"{package}.{part}" for part in ("errors", "fields", "routes"))]
-    modules = [import_module(package)]
-    if hasattr(modules[0], "__path__"):
-        modules += [import_module(name) for name in names[1:] if find_spec(name)]
-    (table,) = {id(module.ERRORS): module.ERRORS for module in modules if hasattr(module, "ERRORS")}.values()
-    return table
-
-
 KINDS = sorted(subclasses(VectordError), key=lambda kind: kind.__name__)
 REPEATABLE = (InferenceFailed, Overloaded, StartError, TimedOut, Unavailable)  # a retry may succeed
 
@@ -79,12 +66,6 @@ def test_every_error_has_a_response():
                 assert isinstance(json.loads(rendered.body), dict), renderer
             else:
                 assert renderer.startswith("tei"), renderer
-
-
-@pytest.mark.parametrize("dialect", [one.name for one in all_dialects()])
-def test_every_product_has_a_status_for_every_error(dialect):
-    """A new error has a status in each product's table. Errors at start never reach a client."""
-    assert set(table_of(dialect)) == subclasses(VectordError) - subclasses(StartError)
 
 
 def test_an_error_that_would_repeat_is_not_retried():

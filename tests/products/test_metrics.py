@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from vectord.errors import VectordError
+from vectord.engine.events import RequestEnded
 from vectord.observability.exchange import Exchange
-from vectord.observability.instruments import Gauge, Histogram, Snapshot, error_names
+from vectord.observability.instruments import Gauge, Histogram, Snapshot
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
-from vectord.products.tei.metrics import FAILURES
 from vectord.products.tei.metrics import SECONDS as TEI_SECONDS
-from vectord.schema import DeviceMemory, Gauges
+from vectord.products.tei.metrics import TeiMetrics
+from vectord.schema import Caller, DeviceMemory, Gauges
 
 REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 FORWARDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
@@ -39,29 +39,20 @@ def test_buckets_are_those_of_the_product() -> None:
     assert TEI_SECONDS[34] == pytest.approx(14.55, rel=0.01)
 
 
-def test_every_error_of_a_request_has_a_name_in_tei() -> None:
-    """The engine can end a request with any error except those of the start and of HTTP."""
-    elsewhere = {
-        "MalformedHead",
-        "MalformedBody",
-        "MissingField",
-        "RateLimited",
-        "UnsupportedMediaType",
-        "UploadTooSlow",
-        "NotAcceptable",
-        "PayloadTooLarge",
-        "Unauthorized",
-        "Forbidden",
-        "NoSuchRoute",
-        "MethodNotAllowed",
-        "StartError",
-        "PullFailed",
-        "ConfigError",
-        "ModelUnavailable",
-        "UnreadableModel",
-        "VectordError",
-    }
-    assert error_names(VectordError) - elsewhere <= set(FAILURES)
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("TooManyCharacters", "validation"),
+        ("TooManyInputs", "batch_size"),
+        ("ShuttingDown", "overloaded"),
+        ("OutOfMemory", "inference"),
+    ],
+)
+def test_a_failed_request_has_teis_name_of_its_error(error: str, name: str) -> None:
+    """That of the class, or of its base."""
+    families = TeiMetrics()
+    families.request_ended(RequestEnded(operation="embed", caller=Caller(), error=error))
+    assert families.failure.values[(name,)] == 1
 
 
 @pytest.mark.parametrize(

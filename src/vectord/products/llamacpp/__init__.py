@@ -80,7 +80,7 @@ Model = Annotated[str | None, msgspec.Meta(description="with one served model, a
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.QueueTimedOut: 503, errors.RateLimited: 429}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",

@@ -387,7 +387,7 @@ def render_front(result: ModelList) -> Rendered:
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.QueueTimedOut: 503, errors.RateLimited: 429}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
 
 # Clients look for these beginnings of the message.
 _BEGINNINGS: Mapping[type[VectordError], str] = {

@@ -79,7 +79,6 @@ ERRORS: Statuses = {
     **STATUSES,
     errors.ModelNotFound: 400,
     errors.Overloaded: 503,
-    errors.QueueTimedOut: 503,
     errors.RateLimited: 429,
 }
 

@@ -45,7 +45,7 @@ TEXT = TextOptions(truncate_by_default=True)
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
-ERRORS: Statuses = {**STATUSES, errors.MalformedBody: 422, errors.WrongType: 422, errors.MissingField: 422}
+ERRORS: Statuses = {**STATUSES, errors.MalformedBody: 422, errors.WrongType: 422}
 
 # The product's sentences; None stands for our message.
 SENTENCES: Mapping[type[VectordError], str | None] = {

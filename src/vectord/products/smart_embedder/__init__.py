@@ -54,12 +54,9 @@ ERRORS: Statuses = {
     **STATUSES,
     errors.MalformedBody: 422,
     errors.InvalidField: 422,
-    errors.WrongType: 422,
-    errors.MissingField: 422,
     errors.TooManyInputs: 422,
     errors.TooManyCharacters: 422,
     errors.Overloaded: 503,
-    errors.QueueTimedOut: 503,
     errors.RateLimited: 429,
 }
 

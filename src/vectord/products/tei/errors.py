@@ -9,12 +9,7 @@ from vectord.errors import InputTooLong, InvalidField, TooManyCharacters, TooMan
 from vectord.products.common.dialect import Rendered
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
 
-ERRORS: Statuses = {
-    **UNPROCESSABLE,
-    errors.ModelCannot: 424,
-    errors.InferenceFailed: 424,
-    errors.OutOfMemory: 424,
-}
+ERRORS: Statuses = {**UNPROCESSABLE, errors.ModelCannot: 424, errors.InferenceFailed: 424}
 
 # TEI's sentence; {} is our message.
 SENTENCES: Mapping[type[VectordError], str] = {

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vectord.engine.events import BatchRan, RequestEnded
-from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
+from vectord.errors import InvalidRequest, Overloaded, Unavailable
+from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot, error_names
 from vectord.products.common.operations import EMBEDS, PREDICTS
 from vectord.schema import Timings
 
@@ -19,22 +20,13 @@ LENGTHS = tuple(float(2**power) for power in range(20))  # 1 to 524,288
 TEXTS = tuple(float(2**power) for power in range(13))  # 1 to 4,096
 TOKENS = tuple(float(2**power) for power in range(21))  # 1 to 1,048,576
 
-# Class of an error -> its name in te_request_failure{err}.
+# Class of an error -> its name in te_request_failure{err}; of all others, such as a failed model, "inference".
 FAILURES: Mapping[str, str] = {
+    **dict.fromkeys(("ModelNotFound", "FingerprintMismatch", *error_names(InvalidRequest)), "validation"),
+    **dict.fromkeys(("TimedOut", *error_names(Overloaded), *error_names(Unavailable)), "overloaded"),
     "Untokenizable": "tokenization",
-    **dict.fromkeys(
-        ("Overloaded", "QueueTimedOut", "Unavailable", "ModelFailed", "ShuttingDown", "TimedOut"), "overloaded"
-    ),
     "ModelCannot": "model_type",
-    **dict.fromkeys(
-        (
-            *("ModelNotFound", "FingerprintMismatch", "InvalidRequest", "InvalidField", "WrongType", "MissingField"),
-            *("EmptyInput", "InputTooLong", "TooManyCharacters", "ForeignIds"),
-        ),
-        "validation",
-    ),
     "TooManyInputs": "batch_size",
-    **dict.fromkeys(("InferenceFailed", "InferenceTimedOut", "OutOfMemory"), "inference"),
     "Cancelled": "dropped",
 }
 ALWAYS_ZERO = ("missing_values", "queue_full")  # names of TEI's errors that do not occur here
@@ -60,7 +52,7 @@ class TeiMetrics(MetricFamilies):
         for method in ("single", "batch"):
             self.count.expect(method)
             self.success.expect(method)
-        for failure in (*FAILURES.values(), *ALWAYS_ZERO):
+        for failure in ("inference", *FAILURES.values(), *ALWAYS_ZERO):
             self.failure.expect(failure)
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:

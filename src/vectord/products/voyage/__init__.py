@@ -60,7 +60,6 @@ ERRORS: Statuses = {
     **STATUSES,
     errors.MalformedBody: 422,
     errors.WrongType: 422,
-    errors.MissingField: 422,
     errors.EmptyInput: 422,
     errors.ModelNotFound: 400,
 }
