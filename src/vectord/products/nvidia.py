@@ -10,6 +10,7 @@ import msgspec
 from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, error_response
+from vectord.products.common.fields import about
 from vectord.products.common.inputs import TextItem, Truncate, read_truncate
 from vectord.products.common.models import check_one_model
 from vectord.products.common.ranking import RerankFields, best_passages, with_fields
@@ -23,7 +24,7 @@ ERRORS = UNPROCESSABLE
 class RankingBody(RerankFields):
     query: TextItem
     passages: list[TextItem]
-    model: Annotated[str | None, msgspec.Meta(description="null: the model in the path")] = None
+    model: Annotated[str | None, about("null: the model in the path")] = None
     truncate: Truncate = None
 
 

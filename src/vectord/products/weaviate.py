@@ -12,7 +12,7 @@ from vectord.errors import InvalidField, MissingField, Unavailable
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
-from vectord.products.common.fields import no_effect
+from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import failed_last, ready_models, requested_model
 from vectord.products.common.ranking import RerankFields, with_fields
@@ -31,7 +31,7 @@ OfResponse = Annotated[Any, no_effect("a field of the response, which Weaviate a
 
 
 class Vectorizing(msgspec.Struct):
-    task_type: Annotated[str | None, msgspec.Meta(description='"query" or "passage"')] = None
+    task_type: Annotated[str | None, about('"query" or "passage"')] = None
     dimensions: Count | None = None
     pooling_strategy: Annotated[
         Any, no_effect("Weaviate always sends its own default, and a model has one pooling")

@@ -16,7 +16,7 @@ from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
-from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
 from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
 from vectord.products.common.vectors import (
@@ -76,7 +76,7 @@ class Meta(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    type: Annotated[str, msgspec.Meta(description='"text"; this server embeds no images')]
+    type: Annotated[str, about('"text"; this server embeds no images')]
     text: str | None = None
 
 
@@ -89,23 +89,18 @@ class EmbedBody(msgspec.Struct):
 
     texts: list[str] | None = None
     inputs: Annotated[
-        list[EmbedInput] | None,
-        msgspec.Meta(description="the text parts of each are one text, with one line for each part"),
+        list[EmbedInput] | None, about("the text parts of each are one text, with one line for each part")
     ] = None
     images: Annotated[Any, refused("this model embeds texts only", [])] = None
     model: str | None = None
     input_type: Annotated[
-        str | None,
-        msgspec.Meta(
-            description='"search_query", "search_document", "classification" or "clustering"; "image" has no effect'
-        ),
+        str | None, about('"search_query", "search_document", "classification" or "clustering"; "image" has no effect')
     ] = None
     embedding_types: Annotated[
-        list[EmbeddingType] | None,
-        msgspec.Meta(description="base64 is little-endian float32; null: float, in v1 as plain lists"),
+        list[EmbeddingType] | None, about("base64 is little-endian float32; null: float, in v1 as plain lists")
     ] = None
     truncate: Truncate | None = None
-    max_tokens: Annotated[PositiveCount | None, msgspec.Meta(description="of an input, special tokens included")] = None
+    max_tokens: Annotated[PositiveCount | None, about("of an input, special tokens included")] = None
     output_dimension: Width = None
     force_dimensions: Force = None
     priority: Priority | None = None
@@ -237,19 +232,14 @@ class RerankBody(RerankFields):
     top_n: TopN = None
     rank_fields: Annotated[
         list[str] | None,
-        msgspec.Meta(
-            description="ranked fields of objects, in this order, with one line `name: value` for each; null: `text`"
-        ),
+        about("ranked fields of objects, in this order, with one line `name: value` for each; null: `text`"),
     ] = None
-    return_documents: Annotated[
-        Switch, msgspec.Meta(description="null: true in v1, as in other APIs of the path, and false in v2")
-    ] = None
+    return_documents: Annotated[Switch, about("null: true in v1, as in other APIs of the path, and false in v2")] = None
     max_chunks_per_doc: Annotated[
         Any, refused("long documents are truncated, not split; use `chunk` of /vectord/rerank", 1, DEFAULT_CHUNKS)
     ] = None
     max_tokens_per_doc: Annotated[
-        PositiveCount | None,
-        msgspec.Meta(description="longer documents are truncated; null: 4096 in v2, and no limit in v1"),
+        PositiveCount | None, about("longer documents are truncated; null: 4096 in v2, and no limit in v1")
     ] = None
     normalize: ProbabilitiesOnly = None
     relevant_spans: Annotated[

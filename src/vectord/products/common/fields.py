@@ -1,7 +1,6 @@
-"""The fields of a product's bodies that this server does not apply: refused, or without effect on the response.
+"""What a product's body says about its fields, for /docs and docs/apis: their meaning, and which are not applied.
 
-A body declares them with the fields that it applies, so that /docs and docs/apis list them with their reasons:
-
+    dimensions: Annotated[Count | None, about("leading numbers to keep")] = None
     padding: Annotated[Any, refused("texts are not padded; leave it out", "do_not_pad")] = None
     user: Annotated[Any, no_effect("names the end user")] = None
 
@@ -39,6 +38,11 @@ class RefusedField:
     def error(self) -> InvalidField:
         """For a value that is not harmless."""
         return InvalidField("{field} is not supported: {reason}.", field=self.field, reason=self.reason)
+
+
+def about(description: str) -> msgspec.Meta:
+    """Describes a field where its name does not."""
+    return msgspec.Meta(description=description)
 
 
 def refused(reason: str, *harmless: object) -> msgspec.Meta:

@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.fields import described, no_effect, refused
+from vectord.products.common.fields import about, described, no_effect, refused
 from vectord.schema import Input, InputKind, Side, Span, TextOptions
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 # --- inputs ---------------------------------------------------------------------------------------------------
 
 
-Medium = Annotated[Any, msgspec.Meta(description="refused: this model embeds texts only")]
+Medium = Annotated[Any, about("refused: this model embeds texts only")]
 
 
 class TextItem(msgspec.Struct):
@@ -211,8 +211,7 @@ def read_switch(word: str, field: str) -> bool:
 
 
 Truncate = Annotated[
-    bool | str | None,
-    msgspec.Meta(description='true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side'),
+    bool | str | None, about('true or false, or as in NVIDIA NIM "NONE", "START" or "END", the truncated side')
 ]
 
 _TRUNCATIONS: Mapping[str, tuple[bool, Side | None]] = {
@@ -229,9 +228,7 @@ def read_truncate(value: bool | str | None) -> tuple[bool | None, Side | None]:
     return _TRUNCATIONS.get(value.lower()) or (read_switch(value, "truncate"), None)
 
 
-Use = Annotated[
-    str | None, msgspec.Meta(description='"query" or "passage": selects the prompt, or the network, of such texts')
-]
+Use = Annotated[str | None, about('"query" or "passage": selects the prompt, or the network, of such texts')]
 
 
 def with_nvidia_keys(
@@ -252,21 +249,19 @@ def with_nvidia_keys(
     )
 
 
-Prompt = Annotated[str | None, msgspec.Meta(description="put before every text, in place of the model's own prompt")]
+Prompt = Annotated[str | None, about("put before every text, in place of the model's own prompt")]
 Normalize = Annotated[Any, refused("its name here is `normalized`", True)]
 ProbabilitiesOnly = Annotated[
     Any, refused("scores are from 0 to 1 here; for logits set `use_activation` to false", True)
 ]
 User = Annotated[Any, no_effect("names the end user")]
 
-OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]
-Force = Annotated[
-    Switch, msgspec.Meta(description="an addition: also shorten vectors of models that were not trained for it")
-]
-Width = Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")]
-TopN = Annotated[Count | None, msgspec.Meta(description="results to show; 0 and null: all")]
+OnSwitch = Annotated[Switch, about("null: yes")]
+Force = Annotated[Switch, about("an addition: also shorten vectors of models that were not trained for it")]
+Width = Annotated[Count | None, about("leading numbers to keep; 0 and null: all")]
+TopN = Annotated[Count | None, about("results to show; 0 and null: all")]
 
-Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the side that is truncated')]
+Direction = Annotated[str, about('"Right" or "Left": the side that is truncated')]
 
 _SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "left"}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import TextItem, agreed
 from vectord.schema import ClassifyResult, RerankRequest, RerankResult, best_first
 
@@ -50,11 +50,9 @@ def read_documents(documents: Sequence[str | TextItem]) -> list[str]:
     ]
 
 
-Instruction = Annotated[str | None, msgspec.Meta(description="for language models that rerank; other models refuse it")]
-Variables = Annotated[
-    dict[str, Any] | None, msgspec.Meta(description="`instruction` only, which outranks the field of that name")
-]
-QueryTokens = Annotated[Count | None, msgspec.Meta(description="a longer query is truncated; 0 and null: no limit")]
+Instruction = Annotated[str | None, about("for language models that rerank; other models refuse it")]
+Variables = Annotated[dict[str, Any] | None, about("`instruction` only, which outranks the field of that name")]
+QueryTokens = Annotated[Count | None, about("a longer query is truncated; 0 and null: no limit")]
 
 
 # The number of results, in bodies that have no such field and share paths with others that have.

@@ -14,6 +14,7 @@ from vectord.errors import TooManyInputs, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
+from vectord.products.common.fields import about
 from vectord.products.common.inputs import Direction, TextsOrIds, read_filled_inputs, read_side
 from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.vectors import TokenUsage, embedding_items, list_answer
@@ -37,9 +38,9 @@ class EmbedBody(msgspec.Struct):
     prompt_name: str | None = None
     normalize: bool | None = None
     dimensions: Count | None = None
-    force_dimensions: Annotated[
-        bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")
-    ] = None
+    force_dimensions: Annotated[bool | None, about("also shorten vectors of models that were not trained for it")] = (
+        None
+    )
 
 
 class EmbeddedInput(msgspec.Struct):

@@ -24,7 +24,7 @@ from vectord.errors import (
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
     ProbabilitiesOnly,
@@ -67,10 +67,7 @@ TEXT = TextOptions(truncate_by_default=True)
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS, description="white space at both ends is removed")]
 Model = Annotated[
-    str | None,
-    msgspec.Meta(
-        description='null or "default/not-specified": the first suitable model; with one served model, any name'
-    ),
+    str | None, about('null or "default/not-specified": the first suitable model; with one served model, any name')
 ]
 
 
@@ -107,12 +104,12 @@ class EmbeddingsBody(msgspec.Struct):
 
     input: Text | list[Text | TokenId | list[TokenId]]
     model: Model = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     user: User = None
     dimensions: Width = None
-    output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's name of `dimensions`")] = None
+    output_dimension: Annotated[Count | None, about("LiteLLM's name of `dimensions`")] = None
     force_dimensions: Force = None
-    modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
+    modality: Annotated[str | None, about('"text"; images and audio are not served')] = None
     truncate: Truncate = None
     input_type: Use = None
 
@@ -177,8 +174,8 @@ class RerankBody(RerankFields):
     documents: list[Text | TextDocument]
     model: Model = None
     return_documents: Switch = None
-    raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: 0 to 1")] = None
-    top_n: Annotated[PositiveCount | None, msgspec.Meta(description="results to show; null: all")] = None
+    raw_scores: Annotated[Switch, about("logits; null: 0 to 1")] = None
+    top_n: Annotated[PositiveCount | None, about("results to show; null: all")] = None
 
 
 class RankedDocument(msgspec.Struct):
@@ -233,7 +230,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 class ClassifyBody(msgspec.Struct):
     input: Text | list[Text]
     model: Model = None
-    raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: probabilities")] = None
+    raw_scores: Annotated[Switch, about("logits; null: probabilities")] = None
     normalize: ProbabilitiesOnly = None
     labels: Annotated[Any, refused("the model's own labels are scored")] = None
 

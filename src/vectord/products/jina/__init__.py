@@ -15,7 +15,7 @@ from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import FASTAPI, render_message
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
     Normalize,
@@ -77,8 +77,8 @@ EmbeddingTypes: TypeAlias = EmbeddingType | list[EmbeddingType]
 
 Types = Annotated[
     EmbeddingTypes | None,
-    msgspec.Meta(
-        description="base64 is of float32, little-endian; binary and ubinary are bytes of eight signs each. "
+    about(
+        "base64 is of float32, little-endian; binary and ubinary are bytes of eight signs each. "
         "Of a list, each vector is an object that holds it under each type"
     ),
 ]
@@ -88,13 +88,11 @@ class MultiVectorBody(msgspec.Struct):
     input: TextsIdsOrItems | TextItem
     model: str | None = None
     embedding_type: Types = None
-    encoding_type: Annotated[
-        EmbeddingTypes | None, msgspec.Meta(description="LlamaIndex's name of `embedding_type`")
-    ] = None
+    encoding_type: Annotated[EmbeddingTypes | None, about("LlamaIndex's name of `embedding_type`")] = None
     encoding_format: Annotated[
-        Literal["float", "base64"] | None, msgspec.Meta(description="the name of `embedding_type` in OpenAI's SDK")
+        Literal["float", "base64"] | None, about("the name of `embedding_type` in OpenAI's SDK")
     ] = None
-    input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
+    input_type: Annotated[str | None, about('"query" or "document"')] = None
     dimensions: Width = None
     truncate: Truncate = None
     prompt_name: str | None = None
@@ -103,16 +101,16 @@ class MultiVectorBody(msgspec.Struct):
 class EmbeddingsBody(MultiVectorBody):
     task: Annotated[
         str | None,
-        msgspec.Meta(
-            description='"retrieval.query", "text-matching" ...: the adapter of that name, or the prompt for that use. '
+        about(
+            '"retrieval.query", "text-matching" ...: the adapter of that name, or the prompt for that use. '
             "Other names are refused"
         ),
     ] = None
     normalized: OnSwitch = None
     late_chunking: Annotated[
-        Switch, msgspec.Meta(description="the inputs are chunks of one text, each embedded in the context of all")
+        Switch, about("the inputs are chunks of one text, each embedded in the context of all")
     ] = None
-    return_multivector: Annotated[Switch, msgspec.Meta(description="one vector per token, under `embeddings`")] = None
+    return_multivector: Annotated[Switch, about("one vector per token, under `embeddings`")] = None
     return_tokenized_input: Annotated[Any, refused("use /tokenize", False, "false")] = None
     prompt: Prompt = None
     force_dimensions: Force = None
@@ -344,14 +342,10 @@ class RerankBody(RerankFields):
     top_n: TopN = None
     return_documents: OnSwitch = None
     truncation: OnSwitch = None
-    max_doc_length: Annotated[
-        PositiveCount | None, msgspec.Meta(description="most tokens of a document; null: the model's limit")
-    ] = None
-    max_query_length: Annotated[
-        PositiveCount | None, msgspec.Meta(description="most tokens of the query; null: the model's limit")
-    ] = None
+    max_doc_length: Annotated[PositiveCount | None, about("most tokens of a document; null: the model's limit")] = None
+    max_query_length: Annotated[PositiveCount | None, about("most tokens of the query; null: the model's limit")] = None
     return_embeddings: Annotated[Any, refused("a ranking has no vectors; use /v1/embeddings", False, "false")] = None
-    return_len: Annotated[Any, msgspec.Meta(description="`meta` has the number of tokens, whatever the value")] = None
+    return_len: Annotated[Any, about("`meta` has the number of tokens, whatever the value")] = None
     max_chunks_per_doc: Annotated[
         Any, refused("long documents are truncated, not split; use `chunk` of /vectord/rerank", 1)
     ] = None

@@ -27,7 +27,7 @@ from vectord.errors import (
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
     Medium,
@@ -76,7 +76,7 @@ from vectord.schema import (
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
-Model = Annotated[str | None, msgspec.Meta(description="with one served model, any name; otherwise a served name")]
+Model = Annotated[str | None, about("with one served model, any name; otherwise a served name")]
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class EmbeddingBody(msgspec.Struct):
     content: Prompts | None = None
     input: Prompts | None = None
     embd_normalize: Norm | None = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"; of OpenAI\'s answer')] = None
+    encoding_format: Annotated[str | None, about('"float" or "base64"; of OpenAI\'s answer')] = None
     model: Model = None
     truncate: Truncate = None
     input_type: Use = None
@@ -313,9 +313,9 @@ class RerankBody(RerankFields):
     query: str | None = None
     documents: list[str] | None = None
     texts: list[str] | None = None
-    top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    top_n: Annotated[Count | None, about("null and 0: all")] = None
     top_k: Annotated[Any, refused("its name here is `top_n`", 0)] = None
-    return_text: Annotated[bool | None, msgspec.Meta(description="with `texts` only")] = None
+    return_text: Annotated[bool | None, about("with `texts` only")] = None
     model: Model = None
 
 

@@ -15,7 +15,7 @@ from vectord.errors import InputTooLong, MissingField, ModelFailed, ModelNotFoun
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
-from vectord.products.common.fields import no_effect
+from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import Width, agreed
 from vectord.products.common.models import first_model, named_models
 from vectord.products.common.vectors import json_answer
@@ -36,9 +36,7 @@ OfLoading = Annotated[Any, no_effect("the server's settings decide on memory and
 class Options(msgspec.Struct):
     """The options of Ollama 0.32 and, as its Python client sends them, of earlier versions."""
 
-    num_ctx: Annotated[
-        Count | None, msgspec.Meta(description="most tokens of an input; 0 and null: the model's limit")
-    ] = None
+    num_ctx: Annotated[Count | None, about("most tokens of an input; 0 and null: the model's limit")] = None
     num_batch: OfLoading = None
     num_gpu: OfLoading = None
     main_gpu: OfLoading = None
@@ -82,9 +80,9 @@ class EmbedBody(msgspec.Struct):
     model: str | None = None
     truncate: bool | None = None
     dimensions: Width = None
-    force_dimensions: Annotated[
-        bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")
-    ] = None
+    force_dimensions: Annotated[bool | None, about("also shorten vectors of models that were not trained for it")] = (
+        None
+    )
     options: Options | None = None
     keep_alive: KeepAlive = None
 

@@ -17,7 +17,7 @@ from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
-from vectord.products.common.fields import no_effect
+from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import (
     Normalize,
     Prompt,
@@ -61,23 +61,23 @@ class EmbeddingsBody(msgspec.Struct):
 
     input: TextsIdsOrItems
     model: str | None = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     dimensions: Width = None
-    output_dimension: Annotated[Count | None, msgspec.Meta(description="Mistral's name of `dimensions`")] = None
-    output_dtype: Annotated[Precision | None, msgspec.Meta(description="of Mistral: the type of the numbers")] = None
+    output_dimension: Annotated[Count | None, about("Mistral's name of `dimensions`")] = None
+    output_dtype: Annotated[Precision | None, about("of Mistral: the type of the numbers")] = None
     force_dimensions: Switch = None
     user: User = None
     metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
     truncate: Truncate = None
-    normalized: Annotated[Switch, msgspec.Meta(description="of Mixedbread")] = None
+    normalized: Annotated[Switch, about("of Mixedbread")] = None
     normalize: Normalize = None
     prompt_name: str | None = None
-    prompt: Annotated[Prompt, msgspec.Meta(description="of Mixedbread")] = None
+    prompt: Annotated[Prompt, about("of Mixedbread")] = None
     input_type: Use = None
     expect_fingerprint: Annotated[
-        str | None, msgspec.Meta(description="fingerprint of the expected vector space; another one gets 412")
+        str | None, about("fingerprint of the expected vector space; another one gets 412")
     ] = None
-    partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails has an error in `data`")] = None
+    partial_results: Annotated[Switch, about("an input that fails has an error in `data`")] = None
 
 
 class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):

@@ -21,6 +21,7 @@ from vectord.products.common.batches import (
     StoreFile,
 )
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.fields import about
 from vectord.products.common.form import FormPart, read_form
 from vectord.products.common.vectors import dump_json
 
@@ -41,9 +42,7 @@ class BatchBody(msgspec.Struct):
     endpoint: Annotated[str, msgspec.Meta(max_length=64, description=f"one of {', '.join(ENDPOINTS)}")]
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
-    output_expires_after: Annotated[Any, msgspec.Meta(description="not supported: --batch-retention-hours applies")] = (
-        None
-    )
+    output_expires_after: Annotated[Any, about("not supported: --batch-retention-hours applies")] = None
 
 
 class FileObject(msgspec.Struct, tag_field="object", tag="file"):

@@ -16,6 +16,7 @@ from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
+from vectord.products.common.fields import about
 from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
@@ -286,7 +287,7 @@ class RerankNamedBody(RerankFields):
     documents: list[str | NamedDocument]
     model: str | None = None
     top_k: TopN = None
-    top_n: Annotated[TopN, msgspec.Meta(description="the name of `top_k` at /rerank")] = None
+    top_n: Annotated[TopN, about("the name of `top_k` at /rerank")] = None
     return_scores: bool | None = None
 
 

@@ -15,6 +15,7 @@ from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordEr
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
+from vectord.products.common.fields import about
 from vectord.products.common.inputs import (
     Force,
     TextsOrIds,
@@ -78,7 +79,7 @@ class EmbeddingsBody(msgspec.Struct):
 
     input: TextsOrIds
     model: str | None = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     user: User = None
     dimensions: Width = None
     force_dimensions: Force = None
@@ -137,7 +138,7 @@ class RerankBody(RerankFields):
     query: str
     documents: list[str]
     model: str | None = None
-    top_n: Annotated[Count | None, msgspec.Meta(description="0 and null: all")] = None
+    top_n: Annotated[Count | None, about("0 and null: all")] = None
 
 
 class RankedDocument(RankedItem):

@@ -24,6 +24,7 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
+from vectord.products.common.fields import about
 from vectord.products.common.models import named_models, none_can, requested_model
 from vectord.products.common.ranking import NoCount, RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import dump_json, json_answer
@@ -93,9 +94,7 @@ def render_rerank_error(error: VectordError) -> Rendered:
 # --- booleans -------------------------------------------------------------------------------------------------
 
 # As pydantic 2 reads them.
-Flag: TypeAlias = Annotated[
-    bool | float | str | None, msgspec.Meta(description='also as a word or number, such as "yes" or 1')
-]
+Flag: TypeAlias = Annotated[bool | float | str | None, about('also as a word or number, such as "yes" or 1')]
 
 _MEANINGS: Mapping[object, bool] = {
     **dict.fromkeys((1, "1", "on", "t", "true", "y", "yes"), True),
@@ -352,9 +351,7 @@ class RerankBody(RerankFields):
     model: str | None = None
     top_n: NoCount = None
     top_k: NoCount = None
-    normalize: Annotated[Flag, msgspec.Meta(description="true: scores from 0 to 1; false: the model's raw scores")] = (
-        False
-    )
+    normalize: Annotated[Flag, about("true: scores from 0 to 1; false: the model's raw scores")] = False
 
 
 class Ranked(msgspec.Struct):

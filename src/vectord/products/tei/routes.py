@@ -14,7 +14,7 @@ import numpy as np
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId, decode, is_object
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Direction,
     TextsOrIds,
@@ -69,12 +69,12 @@ TRUNCATES = True  # TEI 1.9 truncates over-long text unless the request or the s
 MAX_INSTANCES = 2048  # each is parsed as a body of its own: 40 ms of a thread for this many
 
 # Ours: TEI cuts the vectors of every model, also of models whose leading numbers matter no more than the others.
-Force = Annotated[bool | None, msgspec.Meta(description="also shorten vectors of models that were not trained for it")]
+Force = Annotated[bool | None, about("also shorten vectors of models that were not trained for it")]
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-Model = Annotated[str | None, msgspec.Meta(description="if several models are served, the one that answers")]
+Model = Annotated[str | None, about("if several models are served, the one that answers")]
 
 
 class Truncation(msgspec.Struct, kw_only=True):
@@ -258,7 +258,7 @@ _any_body = msgspec.json.Decoder(AnyBody)
 
 RootAnswer = Annotated[
     list[list[Any] | dict[str, Any] | float],
-    msgspec.Meta(description="vectors; words, predictions or similarities where those are asked for"),
+    about("vectors; words, predictions or similarities where those are asked for"),
 ]
 
 
@@ -499,8 +499,8 @@ def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
 
 
 class VertexBody(msgspec.Struct):
-    instances: Annotated[list[msgspec.Raw], msgspec.Meta(description="each a body of `/`, or one with `texts` to rank")]
-    model: Annotated[str | None, msgspec.Meta(description="of the instances that name none")] = None
+    instances: Annotated[list[msgspec.Raw], about("each a body of `/`, or one with `texts` to rank")]
+    model: Annotated[str | None, about("of the instances that name none")] = None
 
 
 class VertexAnswer(msgspec.Struct):
@@ -573,7 +573,7 @@ class OpenAIBody(msgspec.Struct):
     input: TextsOrIds
     model: Model = None
     user: User = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
+    encoding_format: Annotated[str | None, about('"float" or "base64"')] = None
     dimensions: Count | None = None
     force_dimensions: Force = False
     truncate: Truncate = None

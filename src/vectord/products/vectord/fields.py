@@ -11,6 +11,7 @@ from vectord.errors import InvalidField, MissingField, VectordError
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import Rendered
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out
+from vectord.products.common.fields import about
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     ChunkOptions,
@@ -63,7 +64,7 @@ MAX_WEIGHT = 1000
 
 Words: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
 FusionWeight: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
-Expected: TypeAlias = Annotated[str, Meta(description="fingerprint of the expected vector space; another one gets 412")]
+Expected: TypeAlias = Annotated[str, about("fingerprint of the expected vector space; another one gets 412")]
 EncodedVector: TypeAlias = list[float] | str  # a vector, or base64 of its little-endian numbers
 
 

@@ -23,7 +23,7 @@ from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField,
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
-from vectord.products.common.fields import no_effect, refused
+from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import TextsOrIds, Truncate, Use, User, check_count, read_inputs, with_nvidia_keys
 from vectord.products.common.models import ModelItem, model_item, named_models, served_names
 from vectord.products.common.ranking import (
@@ -115,10 +115,8 @@ class CommonFields(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     request_id: RequestId | None = None
     cache_salt: CacheSalt | None = None
-    use_activation: Annotated[
-        bool | None, msgspec.Meta(description="false: vectors are not normalized, and scores are logits")
-    ] = None
-    normalize: Annotated[Any, msgspec.Meta(description="refused, as vLLM does; `use_activation` replaced it")] = None
+    use_activation: Annotated[bool | None, about("false: vectors are not normalized, and scores are logits")] = None
+    normalize: Annotated[Any, about("refused, as vLLM does; `use_activation` replaced it")] = None
     padding: Annotated[Any, refused("texts are not padded", "do_not_pad")] = None
     user: User = None
     priority: Annotated[Any, no_effect("the header x-vectord-lane selects the priority")] = None
@@ -135,7 +133,7 @@ class InputBody(CommonFields, kw_only=True):
     chat_template: RequestTemplate = None
     chat_template_kwargs: TemplateVariables | None = None
     media_io_kwargs: OfMedia = None
-    add_special_tokens: Annotated[bool | None, msgspec.Meta(description="null: of `input`, not of `messages`")] = None
+    add_special_tokens: Annotated[bool | None, about("null: of `input`, not of `messages`")] = None
 
 
 _post_input = partial(ROUTES.post, one_of=["input", "messages"], names=NAMES)
@@ -226,21 +224,18 @@ def _id(prefix: str, body: CommonFields) -> str:
 
 
 class EmbeddingBody(InputBody, kw_only=True):
-    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep")] = None
+    dimensions: Annotated[Count | None, about("leading numbers to keep")] = None
     encoding_format: Annotated[
         str | None,
-        msgspec.Meta(
-            description='"float", "base64", "bytes" (with the header `metadata`) or "bytes_only"; the last two answer '
+        about(
+            '"float", "base64", "bytes" (with the header `metadata`) or "bytes_only"; the last two answer '
             "with the bytes of all vectors"
         ),
     ] = None
     embed_dtype: Annotated[
-        str | None,
-        msgspec.Meta(description='of base64 and bytes: "float32", "float16", "bfloat16", "fp8_e4m3" or "fp8_e5m2"'),
+        str | None, about('of base64 and bytes: "float32", "float16", "bfloat16", "fp8_e4m3" or "fp8_e5m2"')
     ] = None
-    endianness: Annotated[str | None, msgspec.Meta(description='of base64 and bytes: "native", "little" or "big"')] = (
-        None
-    )
+    endianness: Annotated[str | None, about('of base64 and bytes: "native", "little" or "big"')] = None
     truncate: Truncate = None
     input_type: Use = None
     late_chunking_params: Annotated[Any, refused("/vectord/documents has the vectors of chunks")] = None
@@ -271,8 +266,7 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
 
 class PoolingBody(EmbeddingBody, kw_only=True):
     task: Annotated[
-        str | None,
-        msgspec.Meta(description='"embed", "classify", "token_embed" or "token_classify"; null: the model\'s purpose'),
+        str | None, about('"embed", "classify", "token_embed" or "token_classify"; null: the model\'s purpose')
     ] = None
     data: Annotated[Any, refused("it is the input of plugins; use `input`")] = None
 
@@ -533,9 +527,7 @@ PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), (
 class ScoringFields(CommonFields, kw_only=True):
     """The keys of the bodies of `/score` and `/rerank`."""
 
-    max_tokens_per_doc: Annotated[
-        int | None, msgspec.Meta(description="most tokens of a document; 0 and null: the model's limit")
-    ] = None
+    max_tokens_per_doc: Annotated[int | None, about("most tokens of a document; 0 and null: the model's limit")] = None
     instruction: Instruction = None
     chat_template_kwargs: Variables = None
     max_tokens_per_query: QueryTokens = None
@@ -634,7 +626,7 @@ def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Render
 class RerankBody(ScoringFields, kw_only=True):
     query: str
     documents: str | Documents
-    top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    top_n: Annotated[Count | None, about("null and 0: all")] = None
 
 
 class RankedDocument(msgspec.Struct):

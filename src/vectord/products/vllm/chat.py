@@ -7,6 +7,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from vectord.errors import InvalidField, MissingField
+from vectord.products.common.fields import about
 from vectord.schema import Conversation
 
 # The key of the text in each kind of part.
@@ -36,14 +37,10 @@ Messages = Annotated[
     list[Message],
     msgspec.Meta(max_length=1024, description="formatted by the chat template; not next to a text"),
 ]
-GenerationPrompt = Annotated[
-    bool, msgspec.Meta(description="of `messages`: end with the beginning of an assistant's message")
-]
-Continue = Annotated[bool, msgspec.Meta(description="of `messages`: leave the last one open, without its end")]
-RequestTemplate = Annotated[Any, msgspec.Meta(description="refused: only the server's templates are run")]
-TemplateVariables = Annotated[
-    dict[str, Any], msgspec.Meta(description="of `messages`: further variables of the chat template")
-]
+GenerationPrompt = Annotated[bool, about("of `messages`: end with the beginning of an assistant's message")]
+Continue = Annotated[bool, about("of `messages`: leave the last one open, without its end")]
+RequestTemplate = Annotated[Any, about("refused: only the server's templates are run")]
+TemplateVariables = Annotated[dict[str, Any], about("of `messages`: further variables of the chat template")]
 
 
 class ChatBody(Protocol):

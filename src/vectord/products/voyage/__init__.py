@@ -15,7 +15,7 @@ from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, render_message
-from vectord.products.common.fields import refused
+from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
     OnSwitch,
@@ -67,12 +67,12 @@ ERRORS: Statuses = {
 
 class VectorFields(msgspec.Struct, kw_only=True):
     model: str | None = None
-    input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
+    input_type: Annotated[str | None, about('"query" or "document"')] = None
     output_dimension: Width = None
     force_dimensions: Force = None
-    output_dtype: Annotated[Precision | None, msgspec.Meta(description="the type of the numbers; null: float")] = None
+    output_dtype: Annotated[Precision | None, about("the type of the numbers; null: float")] = None
     encoding_format: Annotated[
-        str | None, msgspec.Meta(description='null or "base64": the bytes of the numbers, in their `output_dtype`')
+        str | None, about('null or "base64": the bytes of the numbers, in their `output_dtype`')
     ] = None
 
 
@@ -132,13 +132,9 @@ class ContextualizedBody(VectorFields, kw_only=True):
     """`inputs`: one list for each document, with its chunks in order and without overlap, or with a single query."""
 
     inputs: list[list[str]]
-    enable_auto_chunking: Annotated[
-        Switch, msgspec.Meta(description="each document is one text, which is cut into chunks here")
-    ] = None
-    chunk_size: Annotated[PositiveCount | None, msgspec.Meta(description="tokens; null: 512")] = None
-    chunk_overlap: Annotated[
-        Count | None, msgspec.Meta(description="tokens that a chunk shares with the previous one; null: none")
-    ] = None
+    enable_auto_chunking: Annotated[Switch, about("each document is one text, which is cut into chunks here")] = None
+    chunk_size: Annotated[PositiveCount | None, about("tokens; null: 512")] = None
+    chunk_overlap: Annotated[Count | None, about("tokens that a chunk shares with the previous one; null: none")] = None
 
 
 class ChunkItem(EmbeddingItem):
