@@ -1,7 +1,4 @@
-"""Mixedbread's reranking route. Its embeddings route is OpenAI's.
-
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
-"""
+"""Mixedbread's reranking route. Its embeddings route is OpenAI's."""
 
 from typing import Annotated, Any, Literal
 

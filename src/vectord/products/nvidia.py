@@ -1,7 +1,4 @@
-"""NVIDIA NIM's reranking route. Its embeddings route is OpenAI's, with `input_type` and `truncate` (products/openai).
-
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
-"""
+"""NVIDIA NIM's reranking route. Its embeddings route is OpenAI's, with `input_type` and `truncate`."""
 
 from typing import Annotated
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
-import msgspec
 import pytest
 from tests.dialects import all_dialects
 from tests.products.results import model_info, model_list
 
 from vectord.errors import Forbidden
 from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route
-from vectord.products.common.models import ListedModels, listed_models, model_item, ready_models
-from vectord.products.common.vectors import dump_json
-from vectord.schema import ListModels
+from vectord.products.common.models import model_item, ready_models, render_listed_models
+from vectord.schema import ListModels, ModelList
 from vectord.server.grpc import messages
 
 NONE_SERVED = replace(model_list(), models=[])  # for a key with `models = []`
@@ -24,6 +24,10 @@ LISTS = [
     if route.method == "GET"
 ]
 RERANKER = {"outputs": frozenset(), "reranks": True, "labels": ("LABEL_0",), "dimensions": 0}
+
+
+def listed(served: ModelList, **options: str) -> Any:
+    return json.loads(render_listed_models(served, **options).body)
 
 
 def test_an_item_has_the_keys_of_every_product():
@@ -47,11 +51,11 @@ def test_models_are_listed_by_purpose():
     """Semantic Explorer reads the names of models with dense vectors, and of rerankers, in order."""
     sparse = model_info("sparse", outputs=frozenset({"sparse"}), dimensions=0)
     both = model_info("both", reranks=True)
-    listed = listed_models(model_list(model_info("a"), model_info("b", **RERANKER), sparse, both))
-    assert [item["id"] for item in listed["data"]] == ["a", "b", "sparse", "both"]
-    assert listed["object"] == "list"
-    assert listed["embedding_models"] == ["a", "both"]
-    assert listed["reranking_models"] == ["b", "both"]
+    shown = listed(model_list(model_info("a"), model_info("b", **RERANKER), sparse, both))
+    assert [item["id"] for item in shown["data"]] == ["a", "b", "sparse", "both"]
+    assert shown["object"] == "list"
+    assert shown["embedding_models"] == ["a", "both"]
+    assert shown["reranking_models"] == ["b", "both"]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +74,8 @@ def test_an_item_has_infinitys_capabilities(facts, capabilities):
 
 def test_items_have_the_given_owner():
     """infinity's client rejects any other `owned_by` than its own."""
-    listed = listed_models(model_list("a", "b"), owned_by="infinity")
-    assert [item["owned_by"] for item in listed["data"]] == ["infinity", "infinity"]
-
-
-def test_the_list_fits_its_schema():
-    """OpenAPI shows this schema."""
-    body = dump_json(listed_models(model_list("a", model_info("b", **RERANKER))))
-    assert [item.id for item in msgspec.json.decode(body, type=ListedModels).data] == ["a", "b"]
+    shown = listed(model_list("a", "b"), owned_by="infinity")
+    assert [item["owned_by"] for item in shown["data"]] == ["infinity", "infinity"]
 
 
 # --- readiness ------------------------------------------------------------------------------------------------
@@ -127,5 +125,5 @@ def test_grpc_refuses_info_for_a_key_without_models():
 
 def test_a_model_is_listed_with_each_of_its_adapters() -> None:
     """Its names are those of requests, so that clients find them in the list."""
-    listed = listed_models(model_list(model_info("a", adapters=["query", "passage"]), model_info("b")))
-    assert [item["id"] for item in listed["data"]] == ["a", "a:query", "a:passage", "b"]
+    shown = listed(model_list(model_info("a", adapters=["query", "passage"]), model_info("b")))
+    assert [item["id"] for item in shown["data"]] == ["a", "a:query", "a:passage", "b"]

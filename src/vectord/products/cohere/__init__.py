@@ -1,6 +1,5 @@
 """Cohere's API, v1 and v2: embed, rerank, tokenize and detokenize.
 
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
 v1 and v2 share the types of their bodies, so each version reads the few fields that only the other documents.
 """
 

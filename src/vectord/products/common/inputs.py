@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import inspect
@@ -11,7 +11,7 @@ from msgspec import inspect
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, described, no_effect, refused
-from vectord.schema import Input, InputKind, Side, Span, TextOptions
+from vectord.schema import ChunkOptions, Input, InputKind, Side, Span, TextOptions
 
 T = TypeVar("T")
 
@@ -147,6 +147,18 @@ def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:
         spans.append(Span(length, length + len(chunk)))
         length += len(chunk)
     return "".join(parts), spans
+
+
+def read_chunks(
+    max_tokens: int, overlap_tokens: int | None, by: Literal["tokens", "sentences"] | None = None
+) -> ChunkOptions:
+    """Raises InvalidField for an overlap of a whole chunk or more."""
+    overlap = overlap_tokens or 0
+    if overlap >= max_tokens:
+        template = "{field} must be below {body.chunk.max_tokens}, {max_tokens}; got {given}."
+        field = "chunk.overlap_tokens"
+        raise InvalidField(template, field=field, limit=max_tokens - 1, given=overlap, max_tokens=max_tokens)
+    return ChunkOptions(max_tokens=max_tokens, by=by or "tokens", overlap_tokens=overlap)
 
 
 # --- options --------------------------------------------------------------------------------------------------

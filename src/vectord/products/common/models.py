@@ -50,20 +50,15 @@ class ListedModels(msgspec.Struct):
     reranking_models: list[str]
 
 
-def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, Any]:
-    """A body of ListedModels."""
-    return {
-        "object": "list",
-        "data": [
+def render_listed_models(result: ModelList, *, owned_by: str = "local") -> Rendered:
+    return json_answer(
+        object="list",
+        data=[
             {**model_item(info, owned_by=owned_by), "id": name} for info in result.models for name in served_names(info)
         ],
-        "embedding_models": [info.name for info in result.models if "dense" in info.outputs],
-        "reranking_models": [info.name for info in result.models if info.reranks],
-    }
-
-
-def render_listed_models(result: ModelList) -> Rendered:
-    return json_answer(**listed_models(result))
+        embedding_models=[info.name for info in result.models if "dense" in info.outputs],
+        reranking_models=[info.name for info in result.models if info.reranks],
+    )
 
 
 def served_names(info: ModelInfo) -> list[str]:

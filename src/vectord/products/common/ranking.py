@@ -4,7 +4,7 @@ These products share a path, and their bodies may be alike. So each result has e
 reads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
@@ -15,9 +15,10 @@ from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import TextItem, agreed
-from vectord.schema import ClassifyResult, RerankRequest, RerankResult, best_first
+from vectord.schema import ClassifyResult, Float32, RerankRequest, RerankResult, best_first
 
 T = TypeVar("T")
+Order: TypeAlias = Callable[[Float32, Float32 | None], Iterable[int]]  # scores, logits: (N,) -> N places
 
 
 class TextDocument(msgspec.Struct):
@@ -32,6 +33,19 @@ class RankedItem(msgspec.Struct):
     index: int
     relevance_score: float
     score: float  # the same
+
+
+class Rank(msgspec.Struct):
+    """TEI's form of a result."""
+
+    index: int
+    score: float
+    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
+
+
+class ScoredLabel(msgspec.Struct):
+    label: str
+    score: float
 
 
 Documents: TypeAlias = list[str | TextItem]
@@ -100,10 +114,13 @@ def best_passages(result: RerankResult, top_n: int | None = None) -> list[tuple[
     return [(index, result.scores[index]) for index in order]
 
 
-def orders_of_labels(result: ClassifyResult) -> list[list[int]]:
-    """For each input the places of its labels, best first."""
+def best_labels(result: ClassifyResult, order: Order = best_first) -> list[list[tuple[str, np.float32]]]:
+    """For each input its labels and their scores, best first."""
     logits = [None] * len(result.scores) if result.logits is None else result.logits
-    return [best_first(scores, row).tolist() for scores, row in zip(result.scores, logits, strict=True)]
+    return [
+        [(result.labels[place], scores[place]) for place in order(scores, row)]
+        for scores, row in zip(result.scores, logits, strict=True)
+    ]
 
 
 def ranked(

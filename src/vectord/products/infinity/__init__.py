@@ -1,6 +1,6 @@
 """infinity's API: embeddings, rerank, classify and the list of models, with /v1 and without.
 
-null is the same as absent; unknown keys are ignored. `usage` counts tokens, where infinity counts characters.
+`usage` counts tokens, where infinity counts characters.
 """
 
 import time
@@ -40,20 +40,19 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.models import (
     ListedModels,
-    listed_models,
     named_models,
     none_can,
     only_multivectors,
+    render_listed_models,
     requested_model,
 )
-from vectord.products.common.ranking import RerankFields, orders_of_labels, ranked, with_fields
+from vectord.products.common.ranking import RerankFields, ScoredLabel, best_labels, ranked, with_fields
 from vectord.products.common.vectors import TokenUsage, embedding_items, json_answer, read_encoding, token_usage
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
     EmbedRequest,
     EmbedResult,
-    ModelList,
     RerankRequest,
     RerankResult,
     TextOptions,
@@ -235,11 +234,6 @@ class ClassifyBody(msgspec.Struct):
     labels: Annotated[Any, refused("the model's own labels are scored")] = None
 
 
-class ScoredLabel(msgspec.Struct):
-    score: float
-    label: str
-
-
 class Classes(BaseAnswer):
     object: Literal["classify"]
     data: list[list[ScoredLabel]]
@@ -268,10 +262,7 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     )
 
     def render(result: ClassifyResult) -> Rendered:
-        data = [
-            [{"score": scores[place], "label": result.labels[place]} for place in order]
-            for scores, order in zip(result.scores, orders_of_labels(result), strict=True)
-        ]
+        data = [[{"score": score, "label": label} for label, score in labels] for labels in best_labels(result)]
         return _answer("classify", "data", data, result)
 
     return Call(request, render)
@@ -285,9 +276,9 @@ def _refuse_none(texts: Sequence[str], field: str) -> None:
 # --- models ---------------------------------------------------------------------------------------------------
 
 
-@ROUTES.get("/models", "/v1/models", summary="List served models", answer=ListedModels)
-def render_models(result: ModelList) -> Rendered:
-    return json_answer(**listed_models(result, owned_by="infinity"))
+ROUTES.get("/models", "/v1/models", summary="List served models", answer=ListedModels)(
+    partial(render_listed_models, owned_by="infinity")
+)
 
 
 # --- what is not served ---------------------------------------------------------------------------------------

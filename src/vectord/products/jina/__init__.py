@@ -1,7 +1,4 @@
-"""Jina's API: embeddings, late chunking, multi-vectors and rerank; also Xinference's rerank.
-
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
-"""
+"""Jina's API: embeddings, late chunking, multi-vectors and rerank; also Xinference's rerank."""
 
 import uuid
 from collections.abc import Callable, Sequence

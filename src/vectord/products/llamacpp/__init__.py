@@ -1,7 +1,7 @@
 """llama.cpp's server, where it embeds, reranks and tokenizes: its own routes and its OpenAI route.
 
-null is the same as absent; unknown keys are ignored. Sentences of errors are llama.cpp's where clients may look for
-them. Over-long text is an error, as there. norms.py scales vectors.
+Sentences of errors are llama.cpp's where clients may look for them. Over-long text is an error, as there. norms.py
+scales vectors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ from vectord.products.common.models import (
     render_listed_models,
     requested_model,
 )
-from vectord.products.common.ranking import RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import Rank, RerankFields, best_passages, with_fields
 from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
@@ -317,12 +317,6 @@ class RerankBody(RerankFields):
     top_k: Annotated[Any, refused("its name here is `top_n`", 0)] = None
     return_text: Annotated[bool | None, about("with `texts` only")] = None
     model: Model = None
-
-
-class Rank(msgspec.Struct):
-    index: int
-    score: float
-    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
 
 
 class Relevance(msgspec.Struct):

@@ -1,7 +1,7 @@
 """Ollama's routes for embeddings and for the models that make them.
 
-In optional fields, null is the same as absent; unknown keys are ignored. Ollama requires a `model`; on the routes for
-vectors it is optional here. GET / is a page of the server, and has Ollama's response under its profile.
+Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page of the server, and has
+Ollama's response under its profile.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""OpenAI's embeddings and models, with the fields that NVIDIA's, Mixedbread's and Mistral's clients add to them.
-
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
-"""
+"""OpenAI's embeddings and models, with the fields that NVIDIA's, Mixedbread's and Mistral's clients add to them."""
 
 import math
 import time

@@ -1,8 +1,8 @@
 """Semantic Explorer's embedding-inference-api: the routes of its document and, under /api/, those of its source.
 
-null is the same as absent; unknown keys are ignored. A `model` is required there and optional here. A model that is
-not served is refused, where the product downloads it: the operator names models at start. /health/live and
-/health/ready are pages of the server; metrics.py has the inference_* families.
+A `model` is required there and optional here. A model that is not served is refused, where the product downloads it:
+the operator names models at start. /health/live and /health/ready are pages of the server; metrics.py has the
+inference_* families.
 """
 
 import uuid

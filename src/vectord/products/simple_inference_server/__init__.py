@@ -1,7 +1,7 @@
 """Simple Inference Server: OpenAI's embeddings with limits, and the rerank of its later versions.
 
-null is the same as absent; unknown keys are ignored. The dialect llamacpp has the routes that the product plans.
-metrics.py has its families. The server's own log line of a request replaces its `embedding_request`.
+The dialect llamacpp has the routes that the product plans. metrics.py has its families. The server's own log line of a
+request replaces its `embedding_request`.
 """
 
 from collections.abc import Mapping, Sequence

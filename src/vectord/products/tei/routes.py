@@ -1,6 +1,6 @@
 """TEI's routes: each body -> a canonical request, and its result -> TEI's bare arrays, with TEI's figures in headers.
 
-null is the same as absent; unknown keys are ignored. TEI serves one model and ignores `model`: see `requested_model`.
+TEI serves one model and ignores `model`: see `requested_model`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,16 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
-from vectord.products.common.ranking import Instruction, NoCount, QueryTokens, Variables, with_fields
+from vectord.products.common.ranking import (
+    Instruction,
+    NoCount,
+    QueryTokens,
+    Rank,
+    ScoredLabel,
+    Variables,
+    best_labels,
+    with_fields,
+)
 from vectord.products.common.vectors import (
     EmbeddingList,
     dump_json,
@@ -320,12 +329,6 @@ class RerankBody(Truncation, kw_only=True):
     max_tokens_per_query: QueryTokens = None
 
 
-class Rank(msgspec.Struct):
-    index: int
-    score: float
-    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
-
-
 _QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red planet.", "Bread needs yeast."]}
 
 
@@ -381,12 +384,6 @@ def places(scores: Float32, logits: Float32 | None) -> list[int]:
     return order
 
 
-def places_of_labels(result: ClassifyResult) -> list[list[int]]:
-    """For each input the places of its labels, best first."""
-    logits = [None] * len(result.scores) if result.logits is None else result.logits
-    return [places(scores, row) for scores, row in zip(result.scores, logits, strict=True)]
-
-
 class PredictBody(Truncation, kw_only=True):
     """`inputs`: "a" is one text, ["a", "b"] ONE PAIR, [["a"], ["b", "c"]] a text and a pair."""
 
@@ -396,15 +393,10 @@ class PredictBody(Truncation, kw_only=True):
     parameters: Annotated[Any, refused("all labels are returned, as logits with `raw_scores`", {})] = None
 
 
-class Prediction(msgspec.Struct):
-    score: float
-    label: str
-
-
 @ROUTES.post(
     "/predict",
     computes="classify",
-    answer=list[Prediction | list[Prediction]],
+    answer=list[ScoredLabel | list[ScoredLabel]],
     summary="Classify texts or pairs",
     example={"inputs": [["I like you"], ["Mars is red", "Mars has a colour"]]},
 )
@@ -428,8 +420,7 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     def render(result: ClassifyResult) -> Rendered:
         """Labels best first: one list for a single input, a list of lists for a batch."""
         predictions = [
-            [{"score": scores[place], "label": result.labels[place]} for place in order]
-            for scores, order in zip(result.scores, places_of_labels(result), strict=True)
+            [{"score": score, "label": label} for label, score in labels] for labels in best_labels(result, places)
         ]
         return _answer(predictions[0] if single else predictions, result.usage)
 

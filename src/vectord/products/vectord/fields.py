@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from vectord.errors import InvalidField, MissingField, VectordError
+from vectord.errors import MissingField, VectordError
 from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.dialect import Rendered
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out
 from vectord.products.common.fields import about
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
-    ChunkOptions,
     ClassifyResult,
     DocumentsResult,
     EmbedResult,
@@ -142,19 +141,6 @@ def prompted_options(body: PromptFields) -> TextOptions:
         kind=body.kind,
         prompt=body.prompt,
     )
-
-
-def chunk_options(chunk: ChunkFields) -> ChunkOptions:
-    overlap = chunk.overlap_tokens or 0
-    if overlap >= chunk.max_tokens:
-        raise InvalidField(
-            "{field} must be below {body.chunk.max_tokens}, {max_tokens}; got {given}.",
-            field="chunk.overlap_tokens",
-            limit=chunk.max_tokens - 1,
-            given=overlap,
-            max_tokens=chunk.max_tokens,
-        )
-    return ChunkOptions(max_tokens=chunk.max_tokens, by=chunk.by or "tokens", overlap_tokens=overlap)
 
 
 def result_answer(

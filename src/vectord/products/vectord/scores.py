@@ -9,7 +9,8 @@ from msgspec import UNSET, UnsetType
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
-from vectord.products.common.ranking import best_passages, orders_of_labels
+from vectord.products.common.inputs import read_chunks
+from vectord.products.common.ranking import ScoredLabel, best_labels, best_passages
 from vectord.products.vectord.fields import (
     ChunkFields,
     FusionWeight,
@@ -18,7 +19,6 @@ from vectord.products.vectord.fields import (
     TextFields,
     TruncationAnswer,
     Words,
-    chunk_options,
     prompted_options,
     result_answer,
     text_options,
@@ -102,6 +102,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             raise InvalidField("{field} are for the method 'weighted'.", field="weights")
         if sum(weights) < LEAST_WEIGHTS:
             raise InvalidField("{field} must have a sum of at least {least}.", field="weights", least=LEAST_WEIGHTS)
+    chunk = body.chunk
     scores, method = body.scores or "model", body.method
     if scores != "model":
         method = method or "scores"
@@ -116,7 +117,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         weights=weights,
         raw=None if scores == "model" else scores == "raw",
         instruction=body.instruction,
-        chunks=chunk_options(body.chunk) if body.chunk else None,
+        chunks=read_chunks(chunk.max_tokens, chunk.overlap_tokens, chunk.by) if chunk else None,
     )
 
     def render(result: RerankResult) -> Rendered:
@@ -153,14 +154,9 @@ class ClassifyBody(TextFields, kw_only=True):
     raw: bool | None = False
 
 
-class LabelAnswer(msgspec.Struct):
-    label: str
-    score: float
-
-
 class ClassifiedInput(msgspec.Struct):
     index: int
-    labels: list[LabelAnswer]  # best first
+    labels: list[ScoredLabel]  # best first
     truncated: list[TruncationAnswer] | UnsetType = UNSET
 
 
@@ -183,9 +179,9 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     def render(result: ClassifyResult) -> Rendered:
         lengths = {result.model: result.usage.lengths}
         data = []
-        for index, order in enumerate(orders_of_labels(result)):
-            labels = [{"label": result.labels[place], "score": result.scores[index, place]} for place in order]
-            data.append({"index": index, "labels": labels, **truncated(lengths, {}, index)})
+        for index, labels in enumerate(best_labels(result)):
+            shown = [{"label": label, "score": score} for label, score in labels]
+            data.append({"index": index, "labels": shown, **truncated(lengths, {}, index)})
         return result_answer(result, score_kind=result.kind, data=data)
 
     return Call(request, render)

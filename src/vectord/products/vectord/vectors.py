@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from vectord.errors import InvalidField
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
-from vectord.products.common.inputs import TextsOrIds, read_fingerprint, read_inputs
+from vectord.products.common.inputs import TextsOrIds, read_chunks, read_fingerprint, read_inputs
 from vectord.products.common.vectors import Encoding, encoded_rows
 from vectord.products.vectord.fields import (
     ChunkFields,
@@ -18,7 +18,6 @@ from vectord.products.vectord.fields import (
     ResultAnswer,
     TruncationAnswer,
     VectorFields,
-    chunk_options,
     error_object,
     prompted_options,
     result_answer,
@@ -173,7 +172,7 @@ class DocumentsAnswer(ResultAnswer):
 def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
     request = DocumentsRequest(
         documents=body.documents,
-        chunks=chunk_options(body.chunk),
+        chunks=read_chunks(body.chunk.max_tokens, body.chunk.overlap_tokens, body.chunk.by),
         model=body.model or None,
         text=prompted_options(body),
         late=body.late is True,

@@ -1,8 +1,7 @@
 """vLLM's pooling API: vectors, classes, scores and tokens. Its /v2/embed is Cohere's, which that product serves.
 
-null is the same as absent; unknown keys are ignored. Sentences of errors are vLLM's
-where clients may look for them. Over-long text is an error unless the body has `truncate_prompt_tokens`. numbers.py
-writes vectors as base64 in the type and byte order of a body.
+Sentences of errors are vLLM's where clients may look for them. Over-long text is an error unless the body has
+`truncate_prompt_tokens`. numbers.py writes vectors as base64 in the type and byte order of a body.
 """
 
 import json
@@ -30,9 +29,11 @@ from vectord.products.common.ranking import (
     Documents,
     Instruction,
     QueryTokens,
+    RankedItem,
+    TextDocument,
     Variables,
     as_object,
-    orders_of_labels,
+    best_labels,
     ranked,
     read_documents,
     with_fields,
@@ -187,12 +188,9 @@ def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens:
     )
 
 
-class Usage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
+class Usage(TokenUsage, kw_only=True):
     completion_tokens: Literal[0]
     prompt_tokens_details: None
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
 
 
 class BaseAnswer(msgspec.Struct):
@@ -510,8 +508,8 @@ def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
 
 def render_classes(body: InputBody, result: ClassifyResult) -> Rendered:
     data = [
-        {"index": index, "label": result.labels[order[0]], "probs": scores, "num_classes": len(scores)}
-        for index, (scores, order) in enumerate(zip(result.scores, orders_of_labels(result), strict=True))
+        {"index": index, "label": labels[0][0], "probs": scores, "num_classes": len(scores)}
+        for index, (scores, labels) in enumerate(zip(result.scores, best_labels(result), strict=True))
     ]
     return _listed("classify", body, result.model, data, result.usage)
 
@@ -629,15 +627,8 @@ class RerankBody(ScoringFields, kw_only=True):
     top_n: Annotated[Count | None, about("null and 0: all")] = None
 
 
-class RankedDocument(msgspec.Struct):
-    text: str
-
-
-class Ranked(msgspec.Struct):
-    index: int
-    document: RankedDocument
-    relevance_score: float
-    score: float  # the same, for clients of other products on this path
+class Ranked(RankedItem):
+    document: TextDocument
 
 
 class Reranked(msgspec.Struct):

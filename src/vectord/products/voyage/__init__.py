@@ -1,7 +1,4 @@
-"""Voyage's API: embeddings, contextualized chunk embeddings and rerank.
-
-Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
-"""
+"""Voyage's API: embeddings, contextualized chunk embeddings and rerank."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +22,7 @@ from vectord.products.common.inputs import (
     Width,
     check_count,
     join_chunks,
+    read_chunks,
     read_inputs,
     read_kind,
     with_nvidia_keys,
@@ -190,7 +188,8 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
     chunks: ChunkOptions | None = None
     spans: Sequence[Sequence[Span]] | None = None
     if cuts:
-        documents, chunks = _single_texts(body.inputs), _chunk_options(body)
+        documents = _single_texts(body.inputs)
+        chunks = read_chunks(body.chunk_size or CHUNK_TOKENS, body.chunk_overlap)
     else:
         joined = [join_chunks(texts) for texts in body.inputs]
         documents, spans = [document for document, _ in joined], [spans for _, spans in joined]
@@ -236,14 +235,6 @@ def _single_texts(inputs: Sequence[Sequence[str]]) -> list[str]:
             template = "{field} must hold one text: a query, or a document that is to be cut into chunks here."
             raise InvalidField(template, field="inputs", index=index, limit=1, given=len(texts))
     return [text for (text,) in inputs]
-
-
-def _chunk_options(body: ContextualizedBody) -> ChunkOptions:
-    size, overlap = body.chunk_size or CHUNK_TOKENS, body.chunk_overlap or 0
-    if overlap >= size:
-        template = "{field} must be below `chunk_size`, {size}; got {given}."
-        raise InvalidField(template, field="chunk_overlap", limit=size - 1, given=overlap, size=size)
-    return ChunkOptions(max_tokens=size, overlap_tokens=overlap)
 
 
 def render_queries(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:

@@ -19,7 +19,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from vectord import __version__, schema
 from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge, VectordError
 from vectord.products.common.models import first_model, tag_of
-from vectord.products.tei.routes import places, places_of_labels
+from vectord.products.common.ranking import best_labels
+from vectord.products.tei.routes import places
 from vectord.products.tei.usage import tokenization_s
 from vectord.schema import Float32, Request, Result, Side, TextOptions, Usage
 from vectord.server.grpc import tei_pb2 as pb
@@ -148,9 +149,8 @@ def _classify(text: str | tuple[str, str], message: pb.PredictRequest | pb.Predi
 
 def predictions(result: schema.ClassifyResult) -> pb.PredictResponse:
     """Labels best first."""
-    (scores,) = result.scores
-    (order,) = places_of_labels(result)
-    items = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in order]
+    (labels,) = best_labels(result, places)
+    items = [pb.Prediction(score=score, label=label) for label, score in labels]
     return pb.PredictResponse(predictions=items, metadata=metadata(result.usage))
 
 
