@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import pytest
-from tests.products.results import embed_result, incoming, rerank_result
+from tests.products.results import incoming, rerank_result
 from tests.server.fakes import FakeEngine
 
 from vectord.errors import VectordError
@@ -341,14 +341,6 @@ def test_no_profile_ignores_an_unknown_word_for_truncate(profile: str) -> None:
         parsed_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"], "truncate": "MIDDLE"})
 
 
-@pytest.mark.parametrize("profile", profiles())
-def test_only_simple_inference_server_counts_completions_as_null(profile: str) -> None:
-    """semantic-kernel and @mistralai/mistralai require a number, or no such key."""
-    answer = called_in(profile, "/v1/embeddings", {"model": "m", "input": ["a"]}).answered(embed_result())
-    usage = json.loads(answer.body)["usage"]
-    assert usage.get("completion_tokens", 0) == (None if profile == "simple-inference-server" else 0)
-
-
 def parsed_in(profile: str, path: str, body: dict[str, object]) -> object:
     """The request that a body becomes in a profile."""
     return called_in(profile, path, body).request
@@ -367,12 +359,6 @@ def test_a_product_answers_its_own_gets_in_its_profile(dialect: str) -> None:
         if route.method == "GET":
             endpoint = table.find("GET", route.path.replace("{model:path}", "m")).endpoint
             assert endpoint.page is not None or endpoint.choices[0].route is route
-
-
-@pytest.mark.parametrize("profile", ORDERS)
-def test_a_profile_has_every_dialect(profile: str) -> None:
-    """Once."""
-    assert sorted(ORDERS[profile]) == sorted(DIALECTS)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.products.results import VECTORS, embed_result, usage
 
-from vectord.errors import InputTooLong, InvalidField, NotAcceptable
+from vectord.errors import InputTooLong, NotAcceptable
 from vectord.products.common.vectors import (
     MAX_ROWS_SHOWN,
     check_octets,
     dump_json,
-    embedding_items,
-    read_encoding,
     render_arrow,
     render_octets,
     render_row_by_row,
@@ -59,46 +57,10 @@ def test_both_encodings_keep_every_bit(vector):
     assert numbers.tobytes() == vector.tobytes() == np.array(unpacked, dtype=np.float32).tobytes()
 
 
-def test_numbers_have_the_fewest_digits():
-    """0.1 is not written with the digits of a float64."""
-    assert dump_json(np.array([0.1, 1 / 3], dtype=np.float32)) == b"[0.1,0.33333334]"
-
-
 def test_a_strided_vector_is_packed_in_order():
     """A column of a wider array is encoded as its own numbers."""
     wide = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert base64.b64decode(to_base64(wide[:, 1])) == struct.pack("<3f", 1, 5, 9)
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
-def test_vectors_of_bytes_stay_bytes(kind):
-    """One byte for each number in base64, and integers in JSON."""
-    vector = np.array([1, 100, 127], kind)
-    assert base64.b64decode(to_base64(vector)) == bytes([1, 100, 127])
-    assert dump_json([vector]) == b"[[1,100,127]]"
-
-
-@pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_items_are_in_the_order_of_the_inputs(encoding):
-    """Item i has index i and vector i."""
-    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
-    items = json.loads(dump_json(embedding_items(vectors, encoding)))
-    expected = vectors.tolist() if encoding == "float" else [to_base64(vector) for vector in vectors]
-    assert [(item["index"], item["embedding"]) for item in items] == list(enumerate(expected))
-
-
-@pytest.mark.parametrize(("name", "encoding"), [(None, "float"), ("float", "float"), ("base64", "base64")])
-def test_an_encoding_is_read(name, encoding):
-    """Some clients send null for float."""
-    assert read_encoding(name) == encoding
-
-
-@pytest.mark.parametrize("name", ["", "int7", "FLOAT", "base64 "])
-def test_an_unknown_encoding_is_rejected(name):
-    """The error has the field."""
-    with pytest.raises(InvalidField) as caught:
-        read_encoding(name)
-    assert caught.value.field == "encoding_format"
 
 
 def test_an_answer_that_is_dumped_row_by_row_has_the_same_bytes() -> None:
