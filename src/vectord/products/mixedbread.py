@@ -9,7 +9,7 @@ from vectord.products.common.errors import UNPROCESSABLE, render_message
 from vectord.products.common.fields import refused
 from vectord.products.common.inputs import Switch, TopN
 from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
-from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
+from vectord.products.common.vectors import ListAnswer, json_answer, token_usage
 from vectord.schema import RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes()
@@ -34,11 +34,8 @@ class RankedInput(msgspec.Struct):
     object: Literal["rank_result"]
 
 
-class Reranking(msgspec.Struct):
-    usage: TokenUsage
-    model: str
+class Reranking(ListAnswer):
     data: list[RankedInput]
-    object: Literal["list"]
     top_k: int
     return_input: bool
 

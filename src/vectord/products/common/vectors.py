@@ -24,6 +24,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Precision,
+    RerankResult,
     Sparse,
     Usage,
 )
@@ -75,7 +76,7 @@ def token_usage(usage: Usage) -> dict[str, Any]:
 
 
 def list_answer(
-    result: EmbedResult | DocumentsResult,
+    result: EmbedResult | DocumentsResult | RerankResult,
     data: Sequence[Any],
     *,
     headers: Mapping[str, str] = MappingProxyType({}),
@@ -123,13 +124,18 @@ class EmbeddingItem(msgspec.Struct):
     embedding: list[float] | str
 
 
-class EmbeddingList(msgspec.Struct):
-    """`list_answer` of `embedding_items`."""
+class ListAnswer(msgspec.Struct):
+    """The keys of every `list_answer`."""
 
     object: Literal["list"]
-    data: list[EmbeddingItem]
     model: str
     usage: TokenUsage
+
+
+class EmbeddingList(ListAnswer):
+    """`list_answer` of `embedding_items`."""
+
+    data: list[EmbeddingItem]
 
 
 def embedding_items(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[dict[str, object]]:

@@ -6,7 +6,6 @@ TEI's sentences.
 """
 
 from functools import partial
-from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,10 +13,9 @@ from vectord.errors import TooManyInputs, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
-from vectord.products.common.fields import about
-from vectord.products.common.inputs import Direction, TextsOrIds, read_filled_inputs, read_side
+from vectord.products.common.inputs import Direction, Force, TextsOrIds, read_filled_inputs, read_side
 from vectord.products.common.models import Info, render_info, requested_model
-from vectord.products.common.vectors import TokenUsage, embedding_items, list_answer
+from vectord.products.common.vectors import EmbeddingList, embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
 from vectord.products.tei.usage import compute_headers, tokenization_s
@@ -38,15 +36,7 @@ class EmbedBody(msgspec.Struct):
     prompt_name: str | None = None
     normalize: bool | None = None
     dimensions: Count | None = None
-    force_dimensions: Annotated[bool | None, about("also shorten vectors of models that were not trained for it")] = (
-        None
-    )
-
-
-class EmbeddedInput(msgspec.Struct):
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float]
+    force_dimensions: Force = None
 
 
 class Durations(msgspec.Struct):
@@ -57,11 +47,7 @@ class Durations(msgspec.Struct):
     inference: str
 
 
-class EmbedAnswer(msgspec.Struct):
-    object: Literal["list"]
-    data: list[EmbeddedInput]
-    model: str
-    usage: TokenUsage
+class EmbedAnswer(EmbeddingList):
     timings: Durations
 
 

@@ -45,7 +45,7 @@ from vectord.products.common.ranking import (
     with_fields,
 )
 from vectord.products.common.vectors import (
-    TokenUsage,
+    ListAnswer,
     json_answer,
     list_answer,
     precisions_of,
@@ -141,17 +141,11 @@ class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
     embeddings: list[list[float] | str] | MultiVectorByType
 
 
-class BaseAnswer(msgspec.Struct):
-    object: Literal["list"]
-    model: str
-    usage: TokenUsage
-
-
-class Embeddings(BaseAnswer):
+class Embeddings(ListAnswer):
     data: list[EmbeddingItem | MultiVectorItem]
 
 
-class MultiVectors(BaseAnswer):
+class MultiVectors(ListAnswer):
     data: list[MultiVectorItem]
 
 
@@ -366,7 +360,7 @@ class RankingMeta(msgspec.Struct):
     tokens: RankingTokens
 
 
-class Ranking(BaseAnswer):
+class Ranking(ListAnswer):
     results: list[RankedDocument]
     id: str
     meta: RankingMeta

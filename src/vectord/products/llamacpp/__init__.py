@@ -51,7 +51,7 @@ from vectord.products.common.ranking import Rank, RerankFields, best_passages, w
 from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
-    TokenUsage,
+    ListAnswer,
     Vector,
     dump_json,
     embedding_items,
@@ -163,10 +163,7 @@ class OpenAIItem(EmbeddingItem):
     encoding_format: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET  # only with base64
 
 
-class OpenAIAnswer(msgspec.Struct):
-    model: str
-    object: Literal["list"]
-    usage: TokenUsage
+class OpenAIAnswer(ListAnswer):
     data: list[OpenAIItem]
 
 
@@ -324,10 +321,7 @@ class Relevance(msgspec.Struct):
     relevance_score: float
 
 
-class Reranked(msgspec.Struct):
-    model: str
-    object: Literal["list"]
-    usage: TokenUsage
+class Reranked(ListAnswer):
     results: list[Relevance]
 
 

@@ -16,7 +16,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.fields import about, no_effect
-from vectord.products.common.inputs import Width, agreed
+from vectord.products.common.inputs import Force, Width, agreed
 from vectord.products.common.models import first_model, named_models
 from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, LoadModel, ModelInfo, ModelList, TextOptions
@@ -80,9 +80,7 @@ class EmbedBody(msgspec.Struct):
     model: str | None = None
     truncate: bool | None = None
     dimensions: Width = None
-    force_dimensions: Annotated[bool | None, about("also shorten vectors of models that were not trained for it")] = (
-        None
-    )
+    force_dimensions: Force = None
     options: Options | None = None
     keep_alive: KeepAlive = None
 

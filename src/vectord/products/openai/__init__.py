@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -39,7 +39,7 @@ from vectord.products.common.models import (
 )
 from vectord.products.common.vectors import (
     Encoding,
-    TokenUsage,
+    ListAnswer,
     embedding_items,
     json_answer,
     list_answer,
@@ -96,11 +96,8 @@ class FailedItem(msgspec.Struct, tag_field="object", tag="error"):
     error: ErrorObject
 
 
-class Embeddings(msgspec.Struct):
-    object: Literal["list"]
+class Embeddings(ListAnswer):
     data: list[EmbeddingItem | FailedItem]
-    model: str
-    usage: TokenUsage
     id: str
     created: int
 

@@ -6,7 +6,7 @@ request replaces its `embedding_request`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,11 +30,12 @@ from vectord.products.common.inputs import (
 from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import RankedItem, RerankFields, ranked, with_fields
 from vectord.products.common.vectors import (
-    EmbeddingItem,
+    EmbeddingList,
     Encoding,
     TokenUsage,
     embedding_items,
     json_answer,
+    list_answer,
     token_usage,
 )
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -91,10 +92,7 @@ class EmbeddingsUsage(TokenUsage, kw_only=True):
     completion_tokens: None
 
 
-class Embeddings(msgspec.Struct):
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
+class Embeddings(EmbeddingList):
     usage: EmbeddingsUsage
 
 
@@ -124,12 +122,8 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     encoding: Encoding = "base64" if body.encoding_format == "base64" else "float"
 
     def render(result: EmbedResult) -> Rendered:
-        return json_answer(
-            object="list",
-            data=embedding_items(result.dense["float"], encoding),
-            model=result.model,
-            usage=token_usage(result.usage) | {"completion_tokens": None},
-        )
+        items = embedding_items(result.dense["float"], encoding)
+        return list_answer(result, items, usage=token_usage(result.usage) | {"completion_tokens": None})
 
     return Call(request, render)
 

@@ -17,6 +17,7 @@ from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Rou
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Direction,
+    Force,
     TextsOrIds,
     Truncate,
     Use,
@@ -77,9 +78,6 @@ ROUTES = Routes({"truncate_side": "truncation_direction"})
 TRUNCATES = True  # TEI 1.9 truncates over-long text unless the request or the server is set otherwise
 MAX_INSTANCES = 2048  # each is parsed as a body of its own: 40 ms of a thread for this many
 
-# Ours: TEI cuts the vectors of every model, also of models whose leading numbers matter no more than the others.
-Force = Annotated[bool | None, about("also shorten vectors of models that were not trained for it")]
-
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +98,7 @@ class TextsBody(Truncation, kw_only=True):
 class EmbedBody(TextsBody, kw_only=True):
     normalize: bool | None = True
     dimensions: Count | None = None
-    force_dimensions: Force = False
+    force_dimensions: Force = None
     encoding_format: Annotated[Any, refused("vectors are numbers here; use /v1/embeddings", "float")] = None
 
 
@@ -116,7 +114,8 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     normalize = body.normalize is not False
     model = _model(body.model, incoming)
     models = named_models(model, incoming.models)
-    if normalize and none_can(models, _makes_dense) and any("sparse" in info.outputs for info in models):
+    splade = any("sparse" in info.outputs for info in models)
+    if normalize and splade and none_can(models, lambda info: "dense" in info.outputs):
         raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
@@ -131,10 +130,6 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 def _model(name: str | None, incoming: Incoming) -> str | None:
     return requested_model(name, incoming, ignored_by="tei")
-
-
-def _makes_dense(info: ModelInfo) -> bool:
-    return "dense" in info.outputs
 
 
 def render_embed(result: EmbedResult) -> Rendered:
@@ -566,7 +561,7 @@ class OpenAIBody(msgspec.Struct):
     user: User = None
     encoding_format: Annotated[str | None, about('"float" or "base64"')] = None
     dimensions: Count | None = None
-    force_dimensions: Force = False
+    force_dimensions: Force = None
     truncate: Truncate = None
     input_type: Use = None
 

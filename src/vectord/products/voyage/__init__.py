@@ -32,7 +32,7 @@ from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
     embedding_items,
-    json_answer,
+    list_answer,
     read_encoding,
     token_usage,
 )
@@ -48,7 +48,6 @@ from vectord.schema import (
     RerankResult,
     Span,
     TextOptions,
-    Usage,
 )
 
 ROUTES = Routes({"truncate_side": "truncate"})
@@ -118,7 +117,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
 
 def render_embeddings(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
-    return _list(embedding_items(result.dense[dtype], encoding), result.model, result.usage)
+    return _list(result, embedding_items(result.dense[dtype], encoding))
 
 
 # --- contextualized chunks ------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def render_queries(dtype: Precision, encoding: Encoding, result: EmbedResult) ->
     """Each vector in a list of its own, like the chunks of a document."""
     rows = result.dense[dtype]
     items = [embedding_items(rows[index : index + 1], encoding) for index in range(len(rows))]
-    return _lists(items, result.model, result.usage)
+    return _lists(result, items)
 
 
 def render_chunks(
@@ -253,12 +252,12 @@ def render_chunks(
         for items, document, text in zip(lists, result.documents, documents, strict=True):
             for item, chunk in zip(items, document.chunks, strict=True):
                 item["text"] = text[chunk.span.start : chunk.span.stop]
-    return _lists(lists, result.model, result.usage)
+    return _lists(result, lists)
 
 
-def _lists(lists: Sequence[Sequence[dict[str, object]]], model: str, usage: Usage) -> Rendered:
+def _lists(result: EmbedResult | DocumentsResult, lists: Sequence[Sequence[dict[str, object]]]) -> Rendered:
     data = [{"object": "list", "index": index, "data": items} for index, items in enumerate(lists)]
-    return _list(data, model, usage)
+    return _list(result, data)
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------
@@ -312,7 +311,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             {"index": index, "relevance_score": score} | ({"document": body.documents[index]} if shows else {})
             for index, score in best_passages(result, body.top_k)
         ]
-        return _list(data, result.model, result.usage)
+        return _list(result, data)
 
     return Call(with_fields(request, body), render)
 
@@ -320,10 +319,10 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 # --- all responses --------------------------------------------------------------------------------------------
 
 
-def _list(data: Sequence[dict[str, Any]], model: str, usage: Usage) -> Rendered:
-    shown = token_usage(usage)
-    del shown["prompt_tokens"]  # Voyage has the total only
-    return json_answer(object="list", data=data, model=model, usage=shown)
+def _list(result: EmbedResult | DocumentsResult | RerankResult, data: Sequence[dict[str, Any]]) -> Rendered:
+    usage = token_usage(result.usage)
+    del usage["prompt_tokens"]  # Voyage has the total only
+    return list_answer(result, data, usage=usage)
 
 
 DIALECT = Dialect(name="voyage", title="Voyage", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

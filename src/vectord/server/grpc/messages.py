@@ -150,7 +150,7 @@ def _classify(text: str | tuple[str, str], message: pb.PredictRequest | pb.Predi
 def predictions(result: schema.ClassifyResult) -> pb.PredictResponse:
     """Labels best first."""
     (labels,) = best_labels(result, places)
-    items = [pb.Prediction(score=score, label=label) for label, score in labels]
+    items = [pb.Prediction(score=float(score), label=label) for label, score in labels]
     return pb.PredictResponse(predictions=items, metadata=metadata(result.usage))
 
 
