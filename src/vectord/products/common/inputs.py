@@ -1,7 +1,7 @@
 """Readers of the inputs and options that several products share. Each raises errors with canonical field names."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
 
@@ -69,8 +69,7 @@ def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: 
     """
     if isinstance(value, str):
         return (value,)
-    if not value:
-        raise EmptyInput("{field} cannot be empty", field=field)
+    refuse_none(value, field)
     if isinstance(value[0], int):
         for index, item in enumerate(value):
             if not isinstance(item, int):
@@ -104,6 +103,12 @@ def read_filled_inputs(value: str | Sequence[str | int | list[int]]) -> Sequence
     inputs = read_inputs(value)
     refuse_empty(inputs, "inputs")
     return inputs
+
+
+def refuse_none(given: Sized, field: str) -> None:
+    """Raises EmptyInput for no inputs at all, or an empty text."""
+    if not given:
+        raise EmptyInput("{field} cannot be empty", field=field)
 
 
 def refuse_empty(inputs: Sequence[Input], field: str) -> None:

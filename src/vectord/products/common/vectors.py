@@ -275,7 +275,10 @@ def render_arrow(result: EmbedResult) -> Rendered:
 
     lengths = result.usage.lengths
     errors = {index: error.message for index, error in result.failures.items()}
-    columns: dict[str, Any] = {_dense_column(name, result): _fixed_lists(rows) for name, rows in result.dense.items()}
+    columns: dict[str, Any] = {
+        "dense" if len(result.dense) == 1 or name == "float" else f"dense_{name}": _fixed_lists(rows)
+        for name, rows in result.dense.items()
+    }
     if result.sparse is not None:
         columns["sparse"] = _sparse_structs(result.sparse)
     if result.colbert is not None:
@@ -291,10 +294,6 @@ def render_arrow(result: EmbedResult) -> Rendered:
     with pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
     return Rendered(body=stream.getvalue().to_pybytes(), content_type=ARROW)
-
-
-def _dense_column(precision: str, result: EmbedResult) -> str:
-    return "dense" if len(result.dense) == 1 or precision == "float" else f"dense_{precision}"
 
 
 def _fixed_lists(rows: Vector) -> pyarrow.FixedSizeListArray:

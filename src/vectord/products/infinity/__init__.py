@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NoReturn
 import msgspec
 
 from vectord.errors import (
-    EmptyInput,
     Forbidden,
     InvalidField,
     InvalidRequest,
@@ -36,6 +35,7 @@ from vectord.products.common.inputs import (
     Width,
     agreed,
     read_inputs,
+    refuse_none,
     with_nvidia_keys,
 )
 from vectord.products.common.models import (
@@ -208,7 +208,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         (one if isinstance(one, str) else one.read("passages", index)).strip()
         for index, one in enumerate(body.documents)
     ]
-    _refuse_none(documents, "passages")
+    refuse_none(documents, "passages")
     request = RerankRequest(
         query=body.query.strip(),
         passages=documents,
@@ -250,7 +250,7 @@ class Classes(BaseAnswer):
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
     texts = [body.input] if isinstance(body.input, str) else body.input
-    _refuse_none(texts, "inputs")
+    refuse_none(texts, "inputs")
     model = _model(body.model, incoming)
     if none_can(named_models(model, incoming.models), lambda info: not info.reranks):
         raise ModelCannot("A reranker does not classify: it has one label.", field="model")
@@ -266,11 +266,6 @@ def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
         return _answer("classify", "data", data, result)
 
     return Call(request, render)
-
-
-def _refuse_none(texts: Sequence[str], field: str) -> None:
-    if not texts:
-        raise EmptyInput("{field} cannot be empty", field=field)
 
 
 # --- models ---------------------------------------------------------------------------------------------------

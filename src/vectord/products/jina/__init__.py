@@ -31,6 +31,7 @@ from vectord.products.common.inputs import (
     read_inputs,
     read_kind,
     read_truncate,
+    refuse_none,
 )
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
@@ -376,8 +377,7 @@ class Ranking(ListAnswer):
     names={"passages": "documents", "max_passage_tokens": "max_doc_length", "max_query_tokens": "max_query_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    if not body.documents:
-        raise EmptyInput("{field} cannot be empty", field="passages")
+    refuse_none(body.documents, "passages")
     documents = read_documents(body.documents)
     request = RerankRequest(
         query=body.query,

@@ -36,6 +36,7 @@ from vectord.products.common.inputs import (
     Use,
     User,
     Width,
+    refuse_none,
     with_nvidia_keys,
 )
 from vectord.products.common.models import (
@@ -229,8 +230,7 @@ def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
         return [_text(prompts, field)]
     if isinstance(prompts, str):
         return [prompts]
-    if not prompts:
-        raise EmptyInput("{field} cannot be empty", field=field)
+    refuse_none(prompts, field)
     if any(isinstance(prompt, int) for prompt in prompts):
         for index, prompt in enumerate(prompts):
             if not isinstance(prompt, int | str):

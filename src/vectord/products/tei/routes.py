@@ -27,6 +27,7 @@ from vectord.products.common.inputs import (
     read_inputs,
     read_side,
     refuse_empty,
+    refuse_none,
     with_nvidia_keys,
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
@@ -214,10 +215,8 @@ class SimilarityBody(msgspec.Struct):
 )
 def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     source, sentences = body.inputs.source_sentence, body.inputs.sentences
-    if not sentences:
-        raise EmptyInput("{field} cannot be empty", field="sentences")
-    if not source:
-        raise EmptyInput("{field} cannot be empty", field="source")
+    refuse_none(sentences, "sentences")
+    refuse_none(source, "source")
     refuse_empty(sentences, "sentences")
     options = body.parameters or SimilarityParameters()
     text = _text_options(options, options.prompt_name)
@@ -339,11 +338,10 @@ _QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red 
     names={"passages": "texts"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    if not body.texts:
-        raise EmptyInput("{field} cannot be empty", field="passages")
+    refuse_none(body.texts, "passages")
     if not body.query:  # a pair is empty if both of its texts are
         refuse_empty(body.texts, "passages")
-    if none_can(incoming.models, _reranks):
+    if none_can(incoming.models, _ranks):
         raise ModelCannot("model is not a re-ranker model")
     request = RerankRequest(
         query=body.query,
@@ -365,8 +363,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     return Call(with_fields(request, body), render)
 
 
-def _reranks(model: ModelInfo) -> bool:
-    """Whether the model ranks: by scores of its own or, unlike in TEI, by its vectors."""
+def _ranks(model: ModelInfo) -> bool:
+    """By scores of its own or, unlike in TEI, by its vectors."""
     return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
 
 
@@ -397,8 +395,7 @@ class PredictBody(Truncation, kw_only=True):
 )
 def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     """The number of brackets decides: "a" and ["a"] are a text, ["a", "b"] is a pair, a list of lists is a batch."""
-    if not body.inputs:
-        raise EmptyInput("{field} cannot be empty", field="inputs")
+    refuse_none(body.inputs, "inputs")
     single = isinstance(body.inputs, str) or isinstance(body.inputs[0], str)
     batch = [[body.inputs] if isinstance(body.inputs, str) else body.inputs] if single else body.inputs
     inputs = [_text_or_pair(texts, index) for index, texts in enumerate(batch)]
@@ -503,8 +500,7 @@ class VertexAnswer(msgspec.Struct):
     names={"requests": "instances"},
 )
 def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
-    if not body.instances:
-        raise EmptyInput("{field} cannot be empty", field="requests")
+    refuse_none(body.instances, "requests")
     limit = min(MAX_INSTANCES, incoming.guards.max_inputs or MAX_INSTANCES)
     check_count(len(body.instances), limit, "requests", "request")
     model = _model(body.model, incoming)

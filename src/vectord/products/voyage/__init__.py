@@ -25,6 +25,7 @@ from vectord.products.common.inputs import (
     read_chunks,
     read_inputs,
     read_kind,
+    refuse_none,
     with_nvidia_keys,
 )
 from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
@@ -168,8 +169,7 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
     """Queries are embedded as usual, since they have no context. Chunks are embedded by late chunking."""
     check_count(len(body.inputs), incoming.guards.max_inputs)
     check_count(sum(map(len, body.inputs)), incoming.guards.max_inputs, unit="chunk")
-    if not body.inputs:
-        raise EmptyInput("{field} cannot be empty", field="inputs")
+    refuse_none(body.inputs, "inputs")
     for index, texts in enumerate(body.inputs):
         if not texts or not all(text.strip() for text in texts):  # a blank text has no tokens for a vector
             raise EmptyInput("{field} must hold texts, and none that is blank.", field="inputs", index=index)
