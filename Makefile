@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help install wheel release serve test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
-  bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz fuzz-folders attack site audit lock lock-check sbom
+  bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -64,9 +64,9 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 
 # What `make test` leaves to `make test-rest`: tests with other environments, programs, clients, attacks or reference
 # libraries, and those that take longest.
-REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs reference \
-  safety server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
-  checkpoints/test_fuzz_folders.py engine/cache/test_redis_store.py products/test_errors.py products/test_real_models.py \
+REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs safety \
+  server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
+  engine/cache/test_redis_store.py products/test_errors.py products/test_real_models.py \
   products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
   tools/doctor/test_references.py)
 
@@ -151,9 +151,6 @@ sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core instal
 
 fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; options: make fuzz ARGS="--inputs 1000000")
 	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
-
-fuzz-folders: $(DEV_ENV) ## Change random values of model folders next to sentence-transformers (make fuzz-folders ARGS="--changes 5000")
-	@.venv-dev/bin/python -m tests.checkpoints.fuzz_folders $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 
@@ -117,57 +115,6 @@ def test_json_of_any_depth_is_read_or_refused(levels: int, folder: Path) -> None
         assert spec_of(folder).hidden_size == 8
     except StartError as error:
         assert "nested too deeply" in error.message
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=4,
-)
-known_keys = st.sampled_from(
-    [
-        "model_type",
-        "hidden_size",
-        "max_position_embeddings",
-        "architectures",
-        "pad_token_id",
-        "pooling_mode",
-        "pooling_mode_cls_token",
-        "include_prompt",
-        "prompts",
-        "default_prompt_name",
-        "max_seq_length",
-        "model_max_length",
-    ]
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    file=st.sampled_from(
-        [
-            "config.json",
-            "modules.json",
-            "1_Pooling/config.json",
-            "sentence_bert_config.json",
-            "config_sentence_transformers.json",
-            "tokenizer_config.json",
-        ]
-    ),
-    value=json_values | st.dictionaries(known_keys, json_values, max_size=4),
-)
-def test_any_json_is_read_or_refused(tmp_path: Path, file: str, value: object) -> None:
-    """With any content of the files, reading succeeds or raises a StartError."""
-    folder = write_sentence_model(tmp_path / "model")
-    for name in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer_config.json"):
-        (folder / name).unlink(missing_ok=True)
-    write_json(folder / file, value)
-    try:
-        spec = spec_of(folder)
-    except StartError:
-        return
-    assert 0 < spec.max_tokens <= 2**20
-    assert spec.hidden_size > 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, node, tensor, varint
 
 from vectord.checkpoints.files import onnx_file
@@ -209,18 +207,3 @@ def test_the_number_of_data_files_is_bounded(tmp_path: Path, monkeypatch: pytest
 def test_other_files_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
     """A file that is not an ONNX file is reported as such."""
     refuse(write(tmp_path, data), message)
-
-
-@settings(deadline=None, max_examples=300)
-@given(cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=4))
-def test_damaged_files_are_read_or_refused(cut: int, flips: list[tuple[int, int]], tmp_path_factory: object) -> None:
-    """Reading any file ends, with a result or ModelUnavailable."""
-    data = bytearray(place(external_tensor(location="data"))["subgraph's subgraph"])
-    for at, mask in flips:
-        data[at % len(data)] ^= mask
-    folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-    path = write(folder, bytes(data[: len(data) - cut % len(data)]))
-    try:
-        read_onnx(path)
-    except ModelUnavailable as error:
-        assert str(path) in error.message

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, map_file, pack, torch_members
 
 from vectord.checkpoints.files.torch_file import PICKLE_LIMIT_BYTES, read_torch_file
@@ -190,31 +188,3 @@ def test_a_tensor_with_two_names_is_copied_once(tmp_path: Path) -> None:
     weights = read_bytes(tmp_path / "m.bin", saved({"embeddings": SQUARE.t(), "head": SQUARE.t()}))
     assert weights["embeddings"].array is weights["head"].array
     np.testing.assert_array_equal(weights["head"].array, bits(SQUARE.t()))
-
-
-SOUND = saved({"a": torch.ones(3, 3), "b": torch.ones(2, 3).half().t(), "i": torch.arange(3)})
-
-
-PICKLE = SOUND.index(b"\x80\x02}"), SOUND.index(b"PK\x07\x08")  # the bytes with the most effect
-PLACES = st.integers(*PICKLE) | st.integers(0, len(SOUND) - 1)
-
-
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), min_size=1, max_size=3),
-    cut=st.sampled_from([0, 0, 0, 1, 30]),
-)
-def test_a_damaged_file_is_read_or_refused(tmp_path: Path, changes: list[tuple[int, int]], cut: int) -> None:
-    """Changed and missing bytes give ModelUnavailable, or arrays inside the file, and no other error."""
-    data = bytearray(SOUND)
-    for at, byte in changes:
-        data[at] = byte
-    path = tmp_path / "m.bin"
-    try:
-        weights = read_bytes(path, bytes(data[: len(data) - cut]))
-    except ModelUnavailable as error:
-        assert "m.bin" in error.message
-    else:
-        for weight in weights.values():
-            assert weight.array.nbytes <= len(SOUND)
-            weight.array.tobytes()  # reads every byte: one beyond the map would crash the process
