@@ -99,13 +99,6 @@ def test_an_entrys_facts_are_consistent() -> None:
         assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.kinds)), entry.hub_id
 
 
-def test_an_entrys_numbers_are_plausible() -> None:
-    """Dimensions and lengths are within the range of text models."""
-    for entry in CATALOGUE:
-        assert entry.dimensions is None or (64 <= entry.dimensions <= 4096 and entry.dimensions % 32 == 0), entry.hub_id
-        assert entry.max_tokens in (None, 128, 256, 384, 512, 2048, 8192, 32_768), entry.hub_id
-
-
 def test_matryoshka_dimensions_end_at_the_full_length() -> None:
     """They ascend to the full length, which every request may ask for; only dense vectors are cut."""
     for entry in CATALOGUE:
@@ -128,79 +121,6 @@ def test_an_entrys_texts_are_complete() -> None:
             assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction), (
                 entry.hub_id
             )
-
-
-def test_well_known_models_have_their_published_facts() -> None:
-    """Dimensions, lengths and poolings, copied a second time from the model cards."""
-    published = {
-        "bge-m3": (1024, 8192, "cls"),
-        "bge-small-en-v1.5": (384, 512, "cls"),
-        "bge-base-en-v1.5": (768, 512, "cls"),
-        "bge-large-en-v1.5": (1024, 512, "cls"),
-        "all-MiniLM-L6-v2": (384, 256, "mean"),
-        "paraphrase-multilingual-MiniLM-L12-v2": (384, 128, "mean"),
-        "all-mpnet-base-v2": (768, 384, "mean"),
-        "jina-embeddings-v2-base-en": (768, 8192, "mean"),
-        "jina-embeddings-v2-base-code": (768, 8192, "mean"),
-        "Qwen3-Embedding-0.6B": (1024, 32_768, "last"),
-        "embeddinggemma-300m": (768, 2048, "mean"),
-        "multilingual-e5-small": (384, 512, "mean"),
-        "bge-reranker-base": (None, 512, None),
-        "bge-reranker-v2-m3": (None, 8192, None),
-        "ms-marco-MiniLM-L-6-v2": (None, 512, None),
-    }
-    found = {name: (entry.dimensions, entry.max_tokens, entry.pooling) for name in published for entry in [known(name)]}
-    assert found == published
-
-
-def test_bge_m3_has_three_outputs() -> None:
-    """Dense, sparse and ColBERT."""
-    assert known("bge-m3").kinds == ("dense", "sparse", "colbert")
-
-
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [
-        ("Qwen3-Embedding-0.6B", [32, 33, 1024], [31, 1025]),
-        ("Qwen3-Embedding-4B", [32, 2560], [2561]),
-        ("embeddinggemma-300m", [128, 256, 512, 768], [64, 384]),
-        ("nomic-embed-text-v1.5", [64, 768], [32, 100]),
-        ("modernbert-embed-base", [256, 768], [128, 512]),
-        ("bge-m3", [], [512, 1024]),
-    ],
-)
-def test_matryoshka_contains_the_trained_dimensions(name: str, good: list[int], bad: list[int]) -> None:
-    """`in` works for a published list and for a range."""
-    trained = known(name).matryoshka
-    assert trained is not None
-    assert [number for number in good + bad if number in trained] == good
-
-
-def test_prompts_are_those_that_only_the_model_card_has() -> None:
-    """They are exact to the last space; a model whose files have prompts has none here."""
-    assert known("multilingual-e5-large").prompts == {"query": "query: ", "document": "passage: "}
-    assert known("nomic-embed-text-v1.5").prompts["document"] == "search_document: "
-    assert known("bge-base-en-v1.5").prompts == {"query": "Represent this sentence for searching relevant passages: "}
-    assert known("Qwen3-Embedding-0.6B").prompts == {}
-    assert known("embeddinggemma-300m").prompts == {}
-
-
-def test_the_yes_no_template_equals_the_model_card() -> None:
-    """One line a field and two after the thinking; blank lines between the fields would change every score."""
-    words = known("Qwen3-Reranker-0.6B").yes_no
-    assert words is not None
-    assert isinstance(words.body, str)
-    asked = words.body.format(instruction="I", query="Q", document="D")
-    assert asked == "<Instruct>: I\n<Query>: Q\n<Document>: D"
-    assert words.prefix.startswith("<|im_start|>system\nJudge whether")
-    assert words.prefix.endswith('"yes" or "no".<|im_end|>\n<|im_start|>user\n')
-    assert words.suffix == "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-
-
-def test_bidirectional_language_models_are_known() -> None:
-    """With the causal attention of their architecture, their vectors would be plausible and wrong."""
-    both_ways = [entry.hub_id for entry in CATALOGUE if entry.is_causal is False]
-    assert both_ways == ["Alibaba-NLP/gte-Qwen2-1.5B-instruct", "Alibaba-NLP/gte-Qwen2-7B-instruct"]
 
 
 def test_the_catalogue_imports_no_library() -> None:

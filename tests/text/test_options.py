@@ -83,9 +83,8 @@ def test_without_truncation_the_request_s_limit_rejects(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece())
     whole = read(encoder, ["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
     for value in ("dog " * 6, whole):
-        with refuses(InputTooLong, index=0, limit=7, given=8) as refused:
+        with refuses(InputTooLong, index=0, limit=7, given=8):
             read(encoder, [value], at_most(7), truncate=False)
-        assert (refused.value.limit, refused.value.given) == (7, 8)
     with refuses(InputTooLong, index=0, limit=7, given=8):
         read(encoder, ["dog " * 4], at_most(7), query="dog", truncate=False)
     with refuses(InputTooLong, field="query", limit=7, given=9):
@@ -171,9 +170,8 @@ def test_a_limit_without_room_for_a_token_of_each_text_is_rejected(max_tokens: i
         (3, lambda: read(judge, ["fox"], options, query="dog")),
     ]
     for least, way in ways:
-        with refuses(InvalidField, field="max_tokens", limit=least) as refused:
+        with refuses(InvalidField, field="max_tokens", limit=least):
             way()
-        assert refused.value.field == "max_tokens"
 
 
 # --- without specials -----------------------------------------------------------------------------------------
@@ -244,6 +242,5 @@ def test_readings_that_need_special_tokens_are_rejected(tmp_path: Path) -> None:
         lambda: read(colbert, ["dog"], bare()),
         lambda: read(judge, ["fox"], bare(), query="dog"),
     ):
-        with refuses(InvalidField, field="add_special_tokens") as refused:
+        with refuses(InvalidField, field="add_special_tokens"):
             way()
-        assert refused.value.field == "add_special_tokens"

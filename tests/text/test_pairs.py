@@ -135,13 +135,10 @@ def test_a_query_of_bge_s_rerankers_gets_three_quarters(options: TextOptions, tm
 
 def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index if the query leaves room, else by the query."""
-    with refuses(InputTooLong, index=1, limit=32, given=44) as caught:
+    with refuses(InputTooLong, field=None, index=1, limit=32, given=44):
         read(encoder, ["dog", "dog " * 40], PLAIN, query="fox", truncate=False)
-    assert (caught.value.field, caught.value.index) == (None, 1)
-    assert (caught.value.limit, caught.value.given) == (32, 44)
-    with refuses(InputTooLong, field="query", limit=32, given=43) as caught:
+    with refuses(InputTooLong, field="query", limit=32, given=43):
         read(encoder, ["dog"], PLAIN, query="fox " * 40, truncate=False)
-    assert caught.value.field == "query"
     (exact,) = read(encoder, ["dog " * 28], PLAIN, query="fox", truncate=False)
     assert len(exact.ids) == 32
     with refuses(InputTooLong, index=0, limit=32, given=33):

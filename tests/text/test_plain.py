@@ -48,7 +48,6 @@ def test_other_ids_are_rejected_with_the_way_out(make: Any, tmp_path: Path) -> N
     for ids in (content, [*content, *content], whole[::-1], *halves):
         with refuses(ForeignIds, index=1) as rejected:
             ids_of(encoder, "fine", ids)
-        assert rejected.value.index == 1
         assert "check_embedding_ctx_length=False" in rejected.value.message
 
 
@@ -155,9 +154,8 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 def test_a_file_in_base64_is_not_read_as_a_text(make: Any, text: str, tmp_path: Path) -> None:
     """As an input, as a document that is cut into chunks or to a limit, and as a passage."""
     encoder = make_encoder(tmp_path, make())
-    with refuses(InvalidField, index=1) as refused:
+    with refuses(InvalidField, index=1):
         read(encoder, ["a dog", text], PLAIN)
-    assert refused.value.index == 1
     with pytest.raises(InvalidField, match="this model embeds texts only"):
         encoder.chunk(text, ChunkOptions(max_tokens=5))
     with refuses(InvalidField, index=0):

@@ -258,6 +258,5 @@ def test_a_padding_token_in_a_text_is_refused_where_positions_skip_it(value: Any
     assert 1 in read(encoder("bert"), [value])[0].ids
     for model_type in ("roberta", "mpnet"):
         assert 1 not in read(encoder(model_type), ["old tree"])[0].ids
-        with refuses(Untokenizable, index=1) as caught:
+        with refuses(Untokenizable, index=1):
             read(encoder(model_type), ["old tree", value])
-        assert caught.value.index == 1

@@ -138,9 +138,8 @@ def test_special_tokens_between_the_parts_are_special_and_those_of_a_text_are_no
 
 def test_a_cut_at_the_beginning_is_refused(encoder: TextEncoder) -> None:
     """The template's question stands after the passage, and the query before it."""
-    with refuses(InvalidField, field="truncate_side") as refused:
+    with refuses(InvalidField, field="truncate_side"):
         read(encoder, ["dog"], TextOptions(truncate_side="left"), query="fox")
-    assert refused.value.field == "truncate_side"
 
 
 def test_lengths_state_the_cut(encoder: TextEncoder) -> None:
@@ -188,9 +187,8 @@ def test_braces_in_texts_are_braces(encoder: TextEncoder, reference: PreTrainedT
 
 def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index, or by the query if that is too long."""
-    with refuses(InputTooLong, index=1, limit=300, given=410) as caught:
+    with refuses(InputTooLong, index=1, limit=300, given=410):
         read(encoder, ["dog", "dog " * 300], PLAIN, query="fox", truncate=False)
-    assert (caught.value.index, caught.value.limit) == (1, 300)
     with refuses(InputTooLong, field="query", limit=300, given=410):
         read(encoder, ["dog"], PLAIN, query="fox " * 300, truncate=False)
     with pytest.raises(InputTooLong, match="`instruction` must have at most 2000 characters"):

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.compute.networks.case import VOCABULARY, numpy_answer, pad, texts_of
+from tests.compute.networks.case import VOCABULARY, numpy_answer, texts_of
 from tests.compute.networks.tiny_encoders import (
     CASES,
-    FACTS,
     change_config,
     reference_model,
     write_tiny,
 )
-from tests.models import write_bert
 
 from vectord.checkpoints.files.read import Settings
 from vectord.errors import ModelUnavailable
@@ -65,23 +63,6 @@ def test_logits_equal_transformers(tmp_path: Path, architecture: str, family: st
     got = largest_logits(folder, architecture)
     assert got.shape == (len(TEXTS), VOCABULARY)
     np.testing.assert_allclose(got, reference_logits(folder, family), atol=1e-5)
-
-
-def test_weights_equal_a_sparse_encoder(tmp_path: Path) -> None:
-    """log(1 + relu) of them equals sentence-transformers' SpladePooling."""
-    from sentence_transformers import SparseEncoder
-    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-
-    tokenizer_folder = write_bert(tmp_path / "tokenizer")
-    folder = write_tiny(tmp_path / "model", "Bert", "ForMaskedLM")
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / file).write_bytes((tokenizer_folder / file).read_bytes())
-    encoder = SparseEncoder(modules=[MLMTransformer(str(folder)), SpladePooling("max")], device="cpu").double().eval()
-    ids, mask = pad(TEXTS, filler=FACTS["pad_token_id"])
-    with torch.no_grad():
-        want = encoder({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].to_dense().numpy()
-    got = np.log1p(np.maximum(largest_logits(folder, "bert"), 0))
-    np.testing.assert_allclose(got, want, atol=1e-8)
 
 
 def test_another_matrix_than_the_tied_words_is_refused(tmp_path: Path) -> None:

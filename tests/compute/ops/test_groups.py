@@ -19,11 +19,7 @@ from vectord.compute.ops.groups import (
     Rectangle,
     Runs,
     attending_pieces,
-    keys_end_to_end,
     length_groups,
-    piece_order,
-    positions,
-    unpack_rows,
 )
 from vectord.compute.ops.numpy import pack
 
@@ -114,28 +110,6 @@ def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups
     assert sum(map(cost, groups)) == least_cost(sizes, max_groups, step)
 
 
-@settings(deadline=None, max_examples=60)
-@given(batches, group_counts, steps, st.integers(0, 20))
-def test_unpack_reverses_the_grouping(lengths: list[int], max_groups: int, step: int, extra: int) -> None:
-    """Rows that are gathered into groups, laid end to end and gathered back are the same; padding points to place 0."""
-    total = sum(lengths)
-    groups = grouped(lengths, max_groups, step)
-    laid_out = np.concatenate([group.queries.rows.ravel() for group in groups])
-    unpack = unpack_rows(groups, total + extra)
-    assert unpack.dtype == np.int32
-    np.testing.assert_array_equal(laid_out[unpack[:total]], np.arange(total))
-    np.testing.assert_array_equal(unpack[total:], np.zeros(extra))
-
-
-@settings(deadline=None, max_examples=60)
-@given(batches, group_counts)
-def test_piece_order_reverses_the_sorting(lengths: list[int], max_groups: int) -> None:
-    """Results of pieces return in the batch's order."""
-    groups = grouped(lengths, max_groups, 16)
-    by_group = np.concatenate([[lengths[text] for text in group.pieces] for group in groups])
-    np.testing.assert_array_equal(by_group[piece_order(groups)], lengths)
-
-
 # --- what attends to what -------------------------------------------------------------------------------------
 
 
@@ -151,25 +125,6 @@ def test_keys_equal_the_reference(texts: PackedTexts, max_groups: int, step: int
         for text, rows, valid in zip(group.pieces, group.keys.rows, group.keys.valid, strict=True):
             assert (rows[~valid] == texts.cu_seqlens[text]).all()  # its own first row, not another text's
     assert [found[text] for text in range(len(want))] == want
-
-
-@settings(deadline=None, max_examples=60)
-@given(texts_with_keys_and_parents())
-def test_keys_end_to_end_equal_the_reference(texts: PackedTexts) -> None:
-    """The same for kernels that need all texts' keys end to end."""
-    rows, ends = keys_end_to_end(texts)
-    assert rows.dtype == ends.dtype == np.int32
-    assert [part.tolist() for part in np.split(rows, ends[1:-1])] == [
-        text.keys.tolist() for text in pack(texts).layout.texts
-    ]
-    assert (ends[0], ends[-1]) == (0, rows.size)
-
-
-@settings(deadline=None, max_examples=60)
-@given(texts_with_keys_and_parents())
-def test_positions_equal_the_reference(texts: PackedTexts) -> None:
-    """From 0 in each text, or continued from its parent's."""
-    assert positions(texts).tolist() == pack(texts).positions.tolist()
 
 
 @settings(deadline=None, max_examples=40)

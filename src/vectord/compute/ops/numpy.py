@@ -1,7 +1,7 @@
 """The reference op set: float64, one text after another, written to be obviously correct.
 
-Every other op set is tested against it, and it is tested against transformers (tests/compute). It serves no
-requests and runs in the caller's thread.
+Every other op set is tested against it, and it is tested against transformers (tests/compute). In requests, the heads
+of ONNX graphs alone use it (backends/onnx_graph.py). It runs in the caller's thread.
 """
 
 from __future__ import annotations
