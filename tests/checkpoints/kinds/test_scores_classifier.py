@@ -168,19 +168,11 @@ def test_labels_are_ordered_by_number(folder: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"id2label": {}},
-        {"id2label": ["a", "b"]},
         {"id2label": {"1": "a", "2": "b"}},
-        {"id2label": {"0": "a", "x": "b"}},
-        {"id2label": {"0": 3}},
         {"id2label": {"0": "x" * 1001}},
         {"id2label": {"0": "a"}, "num_labels": 2},
         {"id2label": {str(i): "a" for i in range(2**16 + 1)}},
         {"num_labels": 2**16 + 1},
-        {"num_labels": 0},
-        {"num_labels": True},
-        {"num_labels": 1e9},
-        {"num_labels": "2"},
     ],
     ids=lambda config: str(config)[:40],
 )

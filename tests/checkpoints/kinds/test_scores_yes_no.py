@@ -218,21 +218,6 @@ def test_logit_score_defines_the_answer_ids(folder: Path) -> None:
     assert yes_no.token_ids == (7, 3)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"true_token_id": 3, "false_token_id": None},
-        {"true_token_id": -1, "false_token_id": 2},
-        {"true_token_id": "3"},
-    ],
-    ids=str,
-)
-def test_logit_score_without_both_ids_is_refused(fields: dict[str, Any], folder: Path) -> None:
-    """One logit alone has no scale."""
-    assert "1_LogitScore" in refusal(write_logit_score(folder, **fields), name=QWEN3)
-
-
 def test_an_unknown_chat_template_is_refused(folder: Path) -> None:
     """The model needs its training question, and its template would have to be run."""
     write_logit_score(folder, true_token_id=3, false_token_id=7)

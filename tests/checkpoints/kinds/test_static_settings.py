@@ -1,7 +1,7 @@
 """Each setting of a static model's files, changed alone, gives its library's numbers or is refused by name.
 
-The keys are those that model2vec and sentence-transformers save and read. Where the library raises an error, only a
-refusal passes.
+The keys are those that model2vec and tokenizers save and read; test_every_setting.py has those of
+sentence-transformers. Where the library raises an error, only a refusal passes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ FURTHER: Mapping[str, Sequence[Any]] = {
     "stride": (3,),
     "pad_token": ("alpha",),
 }
-EMBEDDING_FILE = "config_sentence_transformers.json"
 CASES: Mapping[str, Case] = {
     **{
         f"model2vec {kind} {dtype} {'quantized' if quantized else ''}": model2vec_case(
@@ -107,15 +106,6 @@ CASES: Mapping[str, Case] = {
     },
     "model2vec truncation": model2vec_case("truncation", TRUNCATION),
     "model2vec padding": model2vec_case("padding", PADDING),
-    "StaticEmbedding": Case(
-        write_embedding,
-        sentence_transformers_vectors,
-        EMBEDDING_FILE,
-        "",
-        {"default_prompt_name": "query"},
-        ("truncate_dim", "requirements", "model_type", "similarity_fn_name"),
-        {"default_prompt_name": ("query", "document")},
-    ),
     "StaticEmbedding truncation": Case(
         write_embedding, sentence_transformers_vectors, "tokenizer.json", "truncation", TRUNCATION, (), FURTHER
     ),
