@@ -186,16 +186,6 @@ def write_multi_vector_encoder(folder: Path, *kinds: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "mask", [{"skiplist_tasks": ["query", "document"]}, {"keep_only_token_ids": [3]}, {"skiplist_words": "."}], ids=str
-)
-def test_an_unsupported_mask_is_refused(mask: dict[str, Any], folder: Path) -> None:
-    """The message names the module's file."""
-    write_multi_vector_encoder(folder, "Dense", "MultiVectorMask", "Normalize")
-    write_json(folder / "2_MultiVectorMask" / "config.json", mask)
-    assert "2_MultiVectorMask" in refusal(folder)
-
-
-@pytest.mark.parametrize(
     "kinds",
     [
         ("Dense", "MultiVectorMask"),

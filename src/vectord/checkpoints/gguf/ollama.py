@@ -7,7 +7,7 @@ the files, and each file under its digest. Source: types/model/name.go and manif
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from vectord.checkpoints.files.gguf_file import is_gguf
@@ -32,7 +32,11 @@ def find_blob(name: str, environ: Mapping[str, str]) -> Path:
     if match is None or ".." in name:
         raise ModelUnavailable(f"model {PREFIX}{name[:200]!r}: expected {PREFIX}MODEL or {PREFIX}MODEL:TAG")
     inside = Path(match["host"] or _HOST, match["namespace"] or _NAMESPACE, match["model"], match["tag"] or _TAG)
-    folders = tuple(_folders(environ))
+    if environ.get("OLLAMA_MODELS"):
+        folders = [Path(environ["OLLAMA_MODELS"]).expanduser()]
+    else:  # the user's, and that of the service that Ollama's installer makes
+        home = Path(environ.get("HOME") or Path.home())
+        folders = [home / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
     for folder in folders:
         manifest = folder / "manifests" / inside
         if _is_file(manifest):
@@ -42,15 +46,6 @@ def find_blob(name: str, environ: Mapping[str, str]) -> Path:
         f"model {PREFIX}{name}: no {places}; download it with `ollama pull {name}`, or set OLLAMA_MODELS to the folder "
         "of Ollama's models"
     )
-
-
-def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """OLLAMA_MODELS if it is set; else the user's folder, and that of the service that Ollama's installer makes."""
-    if environ.get("OLLAMA_MODELS"):
-        yield Path(environ["OLLAMA_MODELS"]).expanduser()
-        return
-    yield Path(environ.get("HOME") or Path.home()) / ".ollama/models"
-    yield Path("/usr/share/ollama/.ollama/models")
 
 
 def _is_file(path: Path) -> bool:

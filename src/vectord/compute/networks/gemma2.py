@@ -62,10 +62,8 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
 
 def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
     sliding = read_sliding(config, [i % 2 == 0 for i in range(spec.layers)])
-    if not any(sliding):
-        return (None,) * spec.layers
-    window = decoder.read_window(_with_default(config, "sliding_window", 4096), causal=spec.causal)
-    return tuple(window if slides else None for slides in sliding)
+    given = _with_default(config, "sliding_window", 4096)
+    return tuple(decoder.read_window(given, causal=spec.causal) if slides else None for slides in sliding)
 
 
 def _with_default(config: Mapping[str, Any], key: str, default: float) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.bert import HARMLESS_TENSORS, NAMES, body, classifier, masked_lm
 from vectord.compute.networks.encoder import LayerNames, read_encoder, read_spec
-from vectord.compute.networks.transformer import Transformer, TransformerSpec
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -36,8 +36,12 @@ MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-em
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec, weights = _spec(config), body(weights)
-    names = _names(weights, gated=_feed_forward(config) in GATED)
+    facts.require(config, "position_embedding_type", "alibi")
+    spec, weights = read_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
+    forward = facts.choice(config, "feed_forward_type", (*GATED, "original"), "original")
+    if forward in GATED:
+        spec = replace(spec, activation=GATED[forward])
+    names = _names(weights, gated=forward in GATED)
     if spec.heads * spec.max_tokens > MAX_BIASES:
         raise ModelUnavailable(
             f"config.json: {spec.heads} heads of {spec.max_tokens} positions; together at most {MAX_BIASES} are served"
@@ -57,16 +61,6 @@ def slopes(heads: int) -> npt.NDArray[np.float64]:
     first = 2.0 ** (-8 * np.arange(1, power + 1) / power)
     between = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
     return np.concatenate([first, between])[:heads]
-
-
-def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    facts.require(config, "position_embedding_type", "alibi")
-    spec, kind = read_spec(config, types=facts.size(config, "type_vocab_size")), _feed_forward(config)
-    return replace(spec, activation=GATED[kind]) if kind in GATED else spec
-
-
-def _feed_forward(config: Mapping[str, Any]) -> str:
-    return facts.choice(config, "feed_forward_type", (*GATED, "original"), "original")
 
 
 def _names(weights: WeightReader[T], *, gated: bool) -> LayerNames:
