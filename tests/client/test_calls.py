@@ -13,7 +13,6 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.callers import call as call_sync
-from tests.client.callers import call_async
 from tests.client.fakes import (
     FINGERPRINT,
     HIGHEST_SCORE,
@@ -27,7 +26,7 @@ from tests.client.fakes import (
 )
 
 import vectord
-from vectord.client import BadRequest, FingerprintChanged, ServerFailed, Span, Token
+from vectord.client import BadRequest, FingerprintChanged, ServerFailed, Span
 from vectord.client.calls import BULK_REQUESTS
 from vectord.client.reading import LEAST_WIDTH
 from vectord.schema import ChunkOptions, EmbedRequest, RerankRequest, TextOptions
@@ -53,13 +52,6 @@ SMALL = {"texts_per_request": 7}
 def test_row_i_is_the_vector_of_text_i(texts, client):
     """The order of the list is kept."""
     assert np.array_equal(call_sync(FakeServer(), "embed", texts, client=client), vectors_of(texts))
-
-
-@given(TEXTS, SPLITS)
-@LAW
-def test_row_i_is_the_vector_of_text_i_under_asyncio(texts, client):
-    """With the same parts in the same order."""
-    assert np.array_equal(call_async(FakeServer(), "embed", texts, client=client), vectors_of(texts))
 
 
 @given(TEXTS, SPLITS)
@@ -190,13 +182,6 @@ def test_a_ranking_names_truncated_passages(call):
     assert (ranking.truncated, ranking.query_truncated) == ([1, 3], True)
 
 
-def test_embed_all_names_truncated_texts(call):
-    """By their index in the caller's list."""
-    texts = ["a", "b" * 2000, "c", "d" * 2000]
-    made = call(FakeServer(), "embed_all", texts, truncate=True, client={"texts_per_request": 1})
-    assert made.truncated == [1, 3]
-
-
 def test_vectors_that_were_not_requested_are_none(call):
     """The server does not send them."""
     made = call(FakeServer(), "embed_all", ["a"], outputs=["colbert", "tokens"])
@@ -230,26 +215,6 @@ def test_labels_are_best_first(call):
         assert {one.label: one.score for one in found} == pytest.approx(expected)
         assert found[0].score > found[1].score
     assert [found[0].label for found in labels] == ["sad", "glad"]
-
-
-def test_similarity_is_an_array(call):
-    """In the order of the sentences."""
-    scores = call(FakeServer(), "similarity", "a", SOME, client=SMALL)
-    assert np.allclose(scores, vectors_of(SOME) @ vector_of("a"), atol=1e-6)
-    assert scores.dtype == np.float32
-
-
-def test_tokenize_and_decode_are_inverse(call):
-    """In both directions, in order."""
-    tokens = call(FakeServer(), "tokenize", ["ab", "c"], client={"texts_per_request": 1})
-    assert tokens[0][1] == Token(98, "b", False, 0, 1)
-    ids = [[token.id for token in one] for one in tokens]
-    assert call(FakeServer(), "decode", ids, client={"texts_per_request": 1}) == ["ab", "c"]
-
-
-def test_models_are_listed(call):
-    """The default first."""
-    assert [model.name for model in call(FakeServer(), "models")] == [MODEL, "other"]
 
 
 @pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False)])
@@ -313,22 +278,6 @@ def test_any_iterable_of_strings_is_accepted(call):
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------
-
-
-def test_an_error_has_the_index_in_the_callers_list(call):
-    """In `index` and in the message."""
-    texts = [*SOME, "x" * 1001, "y" * 1001]
-    with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 1000 tokens; got 1001\. ") as bad:
-        call(FakeServer(), "embed", texts, client=SMALL)
-    assert (bad.value.field, bad.value.index, bad.value.limit, bad.value.given) == ("inputs", 30, 1000, 1001)
-    assert bad.value.type == "input_too_long"
-
-
-def test_half_a_surrogate_pair_is_refused_with_its_index(call):
-    """Before the request is sent."""
-    with pytest.raises(BadRequest, match=r"^`inputs\[30\]`: half") as bad:
-        call(FakeServer(), "embed", [*SOME, "\ud800"], client=SMALL)
-    assert bad.value.index == 30
 
 
 def test_vectors_of_two_spaces_are_never_mixed(call):

@@ -16,7 +16,6 @@ from vectord.client import BadRequest, ConnectionFailed, NotFound, Timeout, Unau
 
 CLIENT = {"api_key": API_KEY, "texts_per_request": 4}
 TEXTS = [f"bird {number} sings in the old green tree {'again and ' * (number % 5)}" for number in range(30)]
-WHOLE = {"api_key": API_KEY}
 CLOSE = 0.9999
 
 
@@ -94,16 +93,6 @@ def test_documents_are_split_into_chunks(call, server):
     assert document.vectors.shape == (len(document.spans), 384)
     assert document.mean.shape == (384,)
     assert max(document.tokens) <= 20
-
-
-def test_a_split_ranking_equals_one_request(call, server):
-    """The best passages of eight requests are those of one."""
-    options = {"model": "all-MiniLM-L6-v2", "top_n": 5}
-    ranking = call(server, "rerank", "bird 17", TEXTS, client=CLIENT, **options)
-    whole = call(server, "rerank", "bird 17", TEXTS, client=WHOLE, **options)
-    assert [ranked.index for ranked in ranking] == [ranked.index for ranked in whole]
-    assert ranking.score_kind == "cosine"
-    assert ranking[0].passage == TEXTS[ranking[0].index]
 
 
 def test_a_cross_encoder_ranks_and_classifies(call, server):

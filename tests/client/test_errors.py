@@ -15,7 +15,6 @@ from vectord.client.errors import (
     MAX_MESSAGE_CHARACTERS,
     BadRequest,
     ClientError,
-    TryLater,
     from_exception,
     from_response,
     retry_after_s,
@@ -193,8 +192,3 @@ def test_the_length_of_a_message_is_limited():
 def test_retry_after_is_seconds_or_a_date(value, seconds):
     """Anything else counts as missing; a date in the past as now."""
     assert retry_after_s(value, NOW_S) == seconds
-
-
-def test_the_errors_that_a_retry_may_fix():
-    """The subclasses of TryLater."""
-    assert {kind.__name__ for kind in TryLater.__subclasses__()} == {"Overloaded", "Unavailable", "ConnectionFailed"}

@@ -58,16 +58,3 @@ def test_the_example_finds_the_line(server, tmp_path):
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r" +-?[\d.]+  It poured all Tuesday\.\n", done.stdout)
-
-
-def test_the_package_exports_the_clients():
-    """`vectord.Client` is `vectord.client.Client`."""
-    assert vectord.Client is client.Client
-    assert vectord.AsyncClient is client.AsyncClient
-
-
-def test_every_public_name_has_a_docstring():
-    """Or an entry in the tree of errors."""
-    for name in client.__all__:
-        thing = getattr(client, name)
-        assert thing.__doc__ or f"── {name} " in client.errors.__doc__, name

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from vectord.config import ServerConfig
 from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, RequestEnded
@@ -72,38 +68,6 @@ def samples(metrics: Metrics) -> dict[str, float]:
     lines = page(metrics).splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
-
-
-def test_the_exposition_can_be_parsed() -> None:
-    """By the library's own reader of the format."""
-    metrics = all_metrics()
-    metrics.observe(ModelStateChanged('odd"na\\me\n', "ready", 1.0))
-    families = {family.name for family in text_string_to_metric_families(page(metrics))}
-    assert {"vectord_requests", "te_request_count", "te_batch_next_size"} <= families
-
-
-def test_series_start_at_zero() -> None:
-    """Models and TEI's labels are shown before their first event, so that rate() sees it; routes are not: there are
-    hundreds."""
-    metrics = all_metrics()
-    metrics.observe(ModelStateChanged("m", "loading"))
-    shown = samples(metrics)
-    assert not any(name.startswith("vectord_requests_total") for name in shown)
-    assert shown['vectord_tokens_total{model="m"}'] == 0
-    assert shown['vectord_cache_hits_total{model="m"}'] == 0
-    assert shown['vectord_model_ready{model="m"}'] == 0
-    assert shown['te_request_count{method="single"}'] == 0
-    assert shown['te_request_count{method="batch"}'] == 0
-    assert shown['te_request_failure{err="overloaded"}'] == 0
-    assert re.match(r"\d+\.\d+", platform_python(shown))
-
-
-def platform_python(shown: dict[str, float]) -> str:
-    (name,) = [name for name in shown if name.startswith("vectord_build_info")]
-    assert 'version="1.2.3"' in name
-    found = re.search(r'python="([^"]+)"', name)
-    assert found is not None
-    return found[1]
 
 
 def test_http_answers_are_counted_and_timed() -> None:
@@ -234,20 +198,3 @@ def test_refusals_are_counted_as_each_product_counts_them() -> None:
     assert shown['rerank_requests_total{status="timeout"}'] == 1
     assert shown["embedding_queue_rejections_total"] == 1
     assert not any(count for name, count in shown.items() if name.startswith("embedding_requests_total"))
-
-
-@pytest.fixture
-def restless_threads() -> Iterator[None]:
-    """Threads take turns between almost any two steps."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval_s)
-
-
-@pytest.mark.usefixtures("restless_threads")
-def test_two_servers_count_separately() -> None:
-    """Nothing is global."""
-    one, two = Metrics("0"), Metrics("0")
-    one.observe(exchange("openai", "/", 200, 0.1))
-    assert "openai" not in page(two)

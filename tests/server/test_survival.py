@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import resource
 from collections.abc import AsyncIterator
@@ -74,14 +73,6 @@ async def test_invalid_bodies_are_refused(body: bytes, status: int) -> None:
         assert openai_error(reply)
 
 
-@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
-async def test_json_with_another_content_type_is_served(kind: str | None) -> None:
-    """As curl -d, fetch and hand-written clients send it."""
-    async with live(FakeEngine(), DIALECTS) as running:
-        headers = {} if kind is None else {"content-type": kind}
-        assert (await ask(running, post(HELLO, "/v1/embeddings", headers))).status == 200
-
-
 async def test_a_file_upload_is_415() -> None:
     """With the accepted type."""
     async with with_another_request() as running:
@@ -143,31 +134,6 @@ async def _flood(client: Client) -> None:
     raise AssertionError("655 MB were taken")
 
 
-async def test_tiny_chunks_are_one_body() -> None:
-    """100,000 chunks of one byte cost no more than their bytes."""
-    body = json.dumps({"input": "x" * 100_000}).encode()
-    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    async with with_another_request() as running:
-        head = post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"})
-        assert (await ask(running, head + chunks)).status == 200
-
-
-async def test_a_gzip_bomb_is_413() -> None:
-    """At the limit."""
-    async with with_another_request() as running:
-        bomb = gzip.compress(bytes(100_000_000), 1)
-        assert len(bomb) < LIMIT_BYTES
-        reply = await ask(running, post(bomb, "/v1/embeddings", {"content-encoding": "gzip"}))
-        assert reply.status == 413
-
-
-async def test_a_gzipped_body_is_served() -> None:
-    """Clients may compress what they send."""
-    async with live(FakeEngine(), DIALECTS) as running:
-        body = gzip.compress(json.dumps(HELLO).encode())
-        assert (await ask(running, post(body, "/v1/embeddings", {"content-encoding": "gzip"}))).status == 200
-
-
 async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
     """The engine is not called."""
     engine = FakeEngine()
@@ -192,18 +158,6 @@ async def test_a_disconnect_cancels_the_work(monkeypatch: pytest.MonkeyPatch) ->
         engine.gate.set()
         assert engine.running <= 1
         assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
-
-
-async def test_an_early_disconnect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the watch begins."""
-    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.05)
-    engine = FakeEngine()
-    async with live(engine, DIALECTS) as running:
-        engine.gate.clear()
-        async with connected(running) as client:
-            client.send(post(HELLO, "/v1/embeddings"))
-            await engine.entered.acquire()
-        await engine.cancelled.acquire()
 
 
 async def test_a_thousand_connections_are_answered() -> None:

@@ -175,12 +175,6 @@ async def test_a_products_rate_applies_to_its_own_routes() -> None:
     assert await server.statuses(2, "/up", None) == [200, 200]
 
 
-async def test_limits_come_before_keys() -> None:
-    """429 before 401."""
-    server = Server(limited(60, 2), api_key="k")
-    assert await server.statuses(3, "/slow", x_api_key="guess") == [401, 401, 429]
-
-
 async def test_a_rate_per_key_falls_back_to_addresses() -> None:
     """One key from two addresses is one client, and two keys are two."""
     server = Server(limited(60, 2, per_key=True), api_key="k")

@@ -25,7 +25,6 @@ from vectord.server.grpc.services import MAX_ACTIVE, MAX_ACTIVE_LARGE, MAX_MESSA
 
 EMBED = "/tei.v1.Embed/Embed"
 EMBED_STREAM = "/tei.v1.Embed/EmbedStream"
-EMBED_ALL = "/tei.v1.Embed/EmbedAll"
 
 # A message of each kind, and where in its answer the fake engine's number, the length of "abc", stands.
 EXAMPLES = {
@@ -215,12 +214,6 @@ async def test_the_bytes_of_messages_in_progress_are_bounded():
         for call in accepted:
             await call
         assert (await running.call(EMBED, large)).embeddings[0] == 1015
-
-
-async def test_an_unknown_lane_is_refused():
-    async with live() as running:
-        error = await failed(answers(running, EMBED, metadata=(("x-vectord-lane", "fast"),)))
-    assert error.code() is StatusCode.INVALID_ARGUMENT
 
 
 async def test_compressed_messages_are_refused():

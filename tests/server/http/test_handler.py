@@ -107,11 +107,6 @@ async def test_an_unknown_lane_is_refused() -> None:
     assert b"express" not in reply.body
 
 
-async def test_a_response_names_the_space_of_its_vectors() -> None:
-    """In a header, for every product."""
-    assert (await ask()).headers["x-vectord-fingerprint"] == FINGERPRINT
-
-
 async def test_the_engine_receives_the_expected_space() -> None:
     """It knows which model answers."""
     engine = FakeEngine()
@@ -126,18 +121,6 @@ async def test_an_invalid_fingerprint_is_refused(value: str) -> None:
     reply = await ask(engine=engine, headers={"x-vectord-expect-fingerprint": value})
     assert (reply.status, reply.json["error"], engine.callers) == (400, "InvalidField", [])
     assert b"zq9" not in reply.body
-
-
-async def test_a_parser_can_read_the_served_models() -> None:
-    seen = []
-    plain = route("first", "/v1/embed")
-
-    def parse(incoming: Incoming) -> Request:
-        seen.extend(info.name for info in incoming.models)
-        return plain.parse(incoming)
-
-    await ask(dialects=(dialect("first", replace(plain, parse=parse)),))
-    assert seen == [MODEL]
 
 
 @pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", "cat")])
@@ -495,18 +478,6 @@ async def test_new_requests_during_shutdown_are_503() -> None:
     assert (ready.status, ready.json["status"], ready.json["draining"]) == (503, "not_ready", True)
 
 
-async def test_a_cancelled_request_is_answered_503() -> None:
-    """After the shutdown timeout."""
-    engine = FakeEngine()
-    engine.gate.clear()
-    app = create_app(engine, [EMBED], ServerConfig())
-    request = asyncio.create_task(call(app, "POST", "/v1/embed", b'{"input": "x"}', parts=[b'{"input": "x"}']))
-    await engine.entered.acquire()
-    request.cancel()
-    reply = await request
-    assert (reply.status, reply.json["error"]) == (503, "ShuttingDown")
-
-
 class Recording(Metrics):
     """Records the exchanges."""
 
@@ -605,14 +576,6 @@ async def test_an_unknown_form_is_refused() -> None:
     assert not engine.callers
 
 
-async def test_a_public_route_needs_no_key() -> None:
-    """Other routes of the product do."""
-    both = dialect("first", route("first", "/open", "GET", public=True), route("first", "/shut", "GET"))
-    config = ServerConfig(api_key="k")
-    assert (await ask(method="GET", path="/open", dialects=(both,), config=config)).status == 200
-    assert (await ask(method="GET", path="/shut", dialects=(both,), config=config)).status == 401
-
-
 # --- models ----------------------------------------------------------------------------------------------------
 
 
@@ -626,13 +589,6 @@ class AskedEngine(FakeEngine):
     def models(self, caller: Caller = ANYONE) -> ModelList:
         self.asked += 1
         return model_list(*(f"model-{number}" for number in range(self.asked)))
-
-
-def test_the_engine_is_called_at_first_use() -> None:
-    """Most parsers do not need the models."""
-    engine = AskedEngine()
-    LazyModelList(engine)
-    assert engine.asked == 0
 
 
 def test_the_engine_is_called_once() -> None:

@@ -126,17 +126,6 @@ async def test_the_port_closes_at_once() -> None:
         assert (await client.reply()).status == 200
 
 
-async def test_a_queued_connection_is_answered() -> None:
-    """Connections in the kernel's queue are not reset."""
-    async with live() as running:
-        with socket.create_connection(("127.0.0.1", running.port)) as waiting:
-            waiting.sendall(post(HELLO))
-            running.stop()
-            client = Client(*await asyncio.open_connection(sock=waiting.dup()))
-            assert (await client.reply()).status == 503
-            client.close()
-
-
 async def test_requests_beyond_the_timeout_are_503() -> None:
     """And their work is cancelled."""
     engine = FakeEngine()

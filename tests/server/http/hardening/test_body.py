@@ -227,15 +227,6 @@ async def test_deflate_is_read_with_and_without_its_header(content: bytes, windo
     assert await decompress(deflated(content, window), "deflate", 2000, freely, asyncio.Semaphore()) == content
 
 
-@given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=16))
-@settings(deadline=None, max_examples=50)
-async def test_several_gzip_members_are_read(members: list[bytes]) -> None:
-    """A gzip body may consist of several."""
-    assert await decompress(
-        b"".join(map(gzip.compress, members)), "gzip", 10_000, freely, asyncio.Semaphore()
-    ) == b"".join(members)
-
-
 @pytest.mark.parametrize("wrong", [b"", b"tail"])
 @pytest.mark.parametrize("step_bytes", [1, 7, 64])
 async def test_gzip_is_read_in_steps(step_bytes: int, wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,12 +537,6 @@ async def test_a_watch_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(3):
             await asyncio.sleep(0)
         assert kept() is None
-
-
-async def test_an_error_of_the_work_is_raised() -> None:
-    with pytest.raises(ValueError), WatchingDisconnect(Line().receive):
-        await asyncio.sleep(0)
-        raise ValueError
 
 
 async def test_an_outer_cancellation_is_not_a_disconnect() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import weakref
 from collections.abc import Iterator
@@ -20,37 +19,12 @@ from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.http_protocol import (
     EAGER_BYTES,
     FREE_BYTES,
-    MAX_HEADERS,
     READ_STALL_S,
     HttpConnection,
 )
 from vectord.server.http.run import HttpPort
 
 HELLO = {"input": "hello"}
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nbig: " + b"a" * 3000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 800 + b"\r\n",
-    ],
-    ids=["path", "value", "many"],
-)
-async def test_a_head_over_the_limit_is_431(head: bytes) -> None:
-    """Request line and headers count together; the connection closes after the response."""
-    async with live(header_limit_bytes=2048) as running, connected(running) as client:
-        client.send(head)
-        reply = await client.reply()
-        assert (reply.status, reply.headers["connection"]) == (431, "close")
-        assert await client.closed()
-
-
-async def test_a_head_within_the_limit_is_served() -> None:
-    """The limit does not bite below itself."""
-    async with live(header_limit_bytes=2048) as running:
-        assert (await ask(running, get("/health", {"big": "a" * 1500}))).status == 200
 
 
 CHUNKED = post(b"", headers={"content-length": "", "transfer-encoding": "chunked"})
@@ -88,26 +62,6 @@ async def test_connections_with_many_chunks_take_turns(monkeypatch: pytest.Monke
         assert len(turns) - began < 100
         assert [(await client.reply()).status for client in (first, second)] == [200, 200]
         assert len(turns) > 300
-
-
-@pytest.mark.parametrize(
-    "endless", [b"a: b\r\n" * 1000, b"a: " + b"b" * 6000], ids=["many trailers", "one trailer that never ends"]
-)
-async def test_endless_trailers_are_431(endless: bytes) -> None:
-    """They are bounded like headers."""
-    async with live(header_limit_bytes=2048) as running, connected(running) as client:
-        client.send(CHUNKED + CHUNKS)
-        client.send(endless)
-        assert (await client.reply()).status == 431
-        assert await client.closed()
-
-
-async def test_too_many_headers_are_431() -> None:
-    """Their number is bounded independently of their bytes."""
-    async with live() as running:
-        few = {f"h{index}": "v" for index in range(MAX_HEADERS - 1)}
-        assert (await ask(running, get("/health", few))).status == 200
-        assert (await ask(running, get("/health", {**few, "one": "more"}))).status == 431
 
 
 async def test_a_long_unfinished_head_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,53 +114,6 @@ async def test_an_endless_head_is_431() -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"HELLO\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
-        b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nbad name: x\r\n\r\n",
-        b"CONNECT example.com:443 HTTP/1.1\r\n\r\n",
-    ],
-    ids=[
-        "TLS",
-        "no HTTP",
-        "version",
-        "length",
-        "two lengths",
-        "two framings",
-        "chunk size",
-        "header name",
-        "a tunnel",
-    ],
-)
-async def test_invalid_http_is_400(garbage: bytes) -> None:
-    """Ambiguous requests, as in smuggling, are refused."""
-    async with live() as running, connected(running) as client:
-        client.send(garbage)
-        assert (await client.reply()).status == 400
-        assert await client.closed()
-
-
-async def test_invalid_bytes_after_a_request_do_not_affect_its_response() -> None:
-    """The response to the declared body is complete; then they are answered, and the connection closes."""
-    engine = FakeEngine()
-    engine.gate.clear()
-    async with live(engine) as running, connected(running) as client:
-        client.send(post(HELLO), b"\x00garbage\r\n\r\n")
-        await engine.entered.acquire()
-        engine.gate.set()
-        reply = await client.reply()
-        assert reply.json["inputs"] == ["hello"]
-        assert (await client.reply()).status == 400
-        assert await client.closed()
-
-
-@pytest.mark.parametrize(
     "request_bytes",
     [
         post(b"", headers={"content-length": "", "transfer-encoding": "chunked"}) + b"5\r\nhel",
@@ -230,14 +137,6 @@ async def test_responses_have_a_date() -> None:
             assert abs(time.time() - sent_s) < 60
 
 
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    """Several requests sent ahead are served one after the other."""
-    async with live() as running, connected(running) as client:
-        client.send(*(post({"input": f"text {index}"}) for index in range(5)))
-        answers = [(await client.reply()).json["inputs"] for _ in range(5)]
-        assert answers == [[f"text {index}"] for index in range(5)]
-
-
 async def test_pipelined_requests_are_not_read_ahead() -> None:
     """While one is answered nothing more is read, so that the client's kernel holds the rest; all are answered."""
     engine = FakeEngine()
@@ -251,16 +150,6 @@ async def test_pipelined_requests_are_not_read_ahead() -> None:
         engine.gate.set()
         for _ in range(5000):
             assert (await client.reply()).status == 200
-
-
-async def test_an_offered_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """Java's HTTP client offers h2c with each first request; it is served as HTTP/1.1 without a warning."""
-    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAAAAMAAAAA"}
-    async with live() as running, connected(running) as client:
-        for body in ("one", "two", "Upgrade: three"):
-            client.send(post({"input": body}, headers=offer))
-            assert (await client.reply()).json["inputs"] == [body]
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # --- clients that take their time --------------------------------------------------------------------------------
@@ -316,14 +205,6 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
         protocol.drop_if_stalled(now_s + http_protocol.WRITE_STALL_S + 1)
         assert protocol.transport.is_closing()
         await until(lambda: not running.server.connections)
-
-
-async def test_keep_alive_connections_are_reused() -> None:
-    """Also after refused requests."""
-    async with live() as running, connected(running) as client:
-        for body, status in [(HELLO, 200), (b"{", 400), (HELLO, 200)]:
-            client.send(post(body))
-            assert (await client.reply()).status == status
 
 
 @pytest.mark.usefixtures("hour")
