@@ -169,17 +169,6 @@ class _KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
     tokens_per_minute: Quota | None = None
     lane: Literal["interactive", "bulk"] | None = None
 
-    def key(self) -> Key:
-        return Key(
-            name=self.name,
-            digest=bytes.fromhex(self.sha256),
-            admin=self.admin,
-            models=None if self.models is None else frozenset(self.models),
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-            lane=self.lane,
-        )
-
 
 class _KeysDocument(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[_KeyEntry]
@@ -237,10 +226,18 @@ def read_keys(path: Path) -> Sequence[Key]:
         raise _invalid(path, "is nested too deeply") from None
     except msgspec.ValidationError as problem:
         raise _invalid(path, f"does not contain valid keys: {problem}") from None
-    keys = tuple(entry.key() for entry in entries)
+    keys = tuple(map(_key_of, entries))
     if len({key.name for key in keys}) < len(keys) or len({key.digest for key in keys}) < len(keys):
         raise _invalid(path, "contains a key twice")
     return keys
+
+
+def _key_of(entry: _KeyEntry) -> Key:
+    rights = msgspec.structs.asdict(entry)
+    digest = bytes.fromhex(rights.pop("sha256"))
+    if entry.models is not None:
+        rights["models"] = frozenset(entry.models)
+    return Key(digest=digest, **rights)
 
 
 def new_key(name: str) -> tuple[str, str]:

@@ -173,7 +173,7 @@ class Table:
         self._aliases = {alias: each.prefix for each in dialects if each.prefix for alias in each.aliases}
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
-        self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
+        self._patterns: dict[re.Pattern[str], dict[str, Endpoint]] = {}
         shared = _endpoints(dialects)
         own = [Endpoint(method="GET", path=page.path, render_error=plain, page=page) for page in pages]
         prefixed = [each for dialect in dialects for each in _endpoints([dialect], f"/dialects/{dialect.name}")]
@@ -181,7 +181,7 @@ class Table:
             self._add(endpoint)
 
     def __iter__(self) -> Iterator[Endpoint]:
-        for methods in (*self._exact.values(), *(methods for _, methods in self._patterns)):
+        for methods in (*self._exact.values(), *self._patterns.values()):
             yield from methods.values()
 
     def find(self, method: str, path: str) -> Found:
@@ -220,7 +220,7 @@ class Table:
         methods = self._exact.get(path)
         if methods is not None:
             return methods, NO_VALUES
-        found = [(methods, match) for pattern, methods in self._patterns if (match := pattern.fullmatch(path))]
+        found = [(methods, match) for pattern, methods in self._patterns.items() if (match := pattern.fullmatch(path))]
         if not found:
             return {}, NO_VALUES
         methods, match = next((each for each in found if needed in each[0]), found[0])
@@ -230,16 +230,9 @@ class Table:
         if "{" not in endpoint.path:
             methods = self._exact.setdefault(endpoint.path.rstrip("/") or "/", {})
         else:
-            methods = self._pattern_methods(_compile(endpoint.path))
+            methods = self._patterns.setdefault(_compile(endpoint.path), {})
         # Pages come before products: GET / is the server's.
         methods.setdefault(endpoint.method, endpoint)
-
-    def _pattern_methods(self, pattern: re.Pattern[str]) -> dict[str, Endpoint]:
-        for known, methods in self._patterns:
-            if known.pattern == pattern.pattern:
-                return methods
-        self._patterns.append((pattern, {}))
-        return self._patterns[-1][1]
 
     def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
         if not methods:
@@ -269,15 +262,13 @@ def _endpoints(dialects: Iterable[Dialect], prefix: str = "") -> Iterator[Endpoi
             path = f"{prefix}{route.path}".rstrip("/") or "/"
             claimed.setdefault((route.method, path), []).append(Choice(dialect, route))
     for (method, path), choices in claimed.items():
-        reachable = tuple(_reachable(choices))
+        # Without those that no body can select: a path with one choice left does not read the body's keys.
+        reachable = tuple(
+            choice
+            for index, choice in enumerate(choices)
+            if not any(_covers(earlier.route, choice.route) for earlier in choices[:index])
+        )
         yield Endpoint(method=method, path=path, render_error=reachable[0].render_error, choices=reachable)
-
-
-def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
-    """The choices that a body can select. Many paths have one, so that the body's keys are not read."""
-    for index, choice in enumerate(choices):
-        if not any(_covers(earlier.route, choice.route) for earlier in choices[:index]):
-            yield choice
 
 
 def _covers(earlier: Route, later: Route) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from http import HTTPStatus
 from threading import Lock
 from typing import Any
@@ -105,14 +106,21 @@ def openapi_pages(
     """table: called at the first request, since the table contains these pages, too. model: from a request's headers to
     the name of a served model that its sender may see, for the examples of /docs."""
 
-    complete = _Built(lambda: openapi(table(), version))
-    brief = _Built(lambda: openapi(table(), version, brief=True))
+    building = Lock()  # once, also for requests at the same time
+
+    @cache
+    def document(*, brief: bool) -> bytes:
+        return orjson.dumps(openapi(table(), version, brief=brief))
+
+    def build(*, brief: bool) -> bytes:
+        with building:
+            return document(brief=brief)
 
     async def show(headers: Mapping[str, str]) -> Rendered:
-        return Rendered(body=await complete.get())
+        return Rendered(body=await asyncio.to_thread(build, brief=False))
 
     async def show_brief(headers: Mapping[str, str]) -> Rendered:
-        body = await brief.get()
+        body = await asyncio.to_thread(build, brief=True)
         if (name := model(headers)) is not None:
             body = body.replace(EXAMPLE_MODEL.encode(), orjson.dumps(name)[1:-1])
         return Rendered(body=body, headers={"vary": "authorization, x-api-key, api-key"})
@@ -124,24 +132,6 @@ def openapi_pages(
         Page(path="/api/openapi.json", show=show, summary=summary),
         Page(path="/docs/openapi.json", show=show_brief, summary=""),
     )
-
-
-class _Built:
-    """A document that is built once, in a thread."""
-
-    def __init__(self, build: Callable[[], Json]) -> None:
-        self._build = build
-        self._body: bytes | None = None
-        self._building = Lock()
-
-    async def get(self) -> bytes:
-        def build() -> bytes:
-            with self._building:
-                if self._body is None:
-                    self._body = orjson.dumps(self._build())
-                return self._body
-
-        return self._body if self._body is not None else await asyncio.to_thread(build)
 
 
 def openapi(table: Table, version: str, *, brief: bool = False) -> Json:
