@@ -200,7 +200,6 @@ def _offsets(lengths: Sequence[int]) -> Any:
 
 def _type_of(values: Sequence[Any]) -> Any:
     """The type of a column. Lists, objects and mixed types are strings of JSON."""
-    """The type of a column. Lists, objects and mixed types are strings of JSON."""
     types = {type(value) for value in values} - {type(None)}
     if types == {bool}:
         return pa.bool_()

@@ -143,14 +143,9 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     )
 
 
-def config_of(loaded: Loaded, options: SimpleNamespace) -> Config:
-    """The configuration of the model in this process. Configures the log."""
-    from vectord.observability import logs  # noqa: PLC0415
-
+def config_of(loaded: Loaded) -> Config:
+    """The configuration of the model in this process."""
     config = loaded.config
-    quiet = loaded.origins["log_level"].source == "default" and has_bar(options)
-    logs.configure(dataclasses.replace(config.telemetry, log_level="warning") if quiet else config.telemetry)
-    loaded.log_notes()
     engine = dataclasses.replace(config.engine, max_queue_wait_s=MAX_QUEUE_WAIT_S, request_timeout_s=0.0)
     if loaded.origins["cache_bytes"].source == "default":  # texts hardly repeat
         engine = dataclasses.replace(engine, cache_bytes=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,13 +31,22 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_S = 600.0  # unloading waits for running requests
 
-
 command_with_settings = partial(click.command, cls=Command, settings=True, profiles=profiles)
 
 
 def load_settings(line: CommandLine) -> Loaded:
     """The settings of this process, from all sources."""
     return load(line, os.environ, Path.cwd(), profiles())
+
+
+def configure_log(loaded: Loaded, *, quiet: bool = True) -> None:
+    """quiet: the log has warnings only, unless its level is set."""
+    from vectord.observability import logs  # noqa: PLC0415
+
+    telemetry = loaded.config.telemetry
+    if quiet and loaded.origins["log_level"].source == "default":
+        telemetry = replace(telemetry, log_level="warning")
+    logs.configure(telemetry)
 
 
 # A parameter of the context instead of the command, since every command with --url has it and none reads it.

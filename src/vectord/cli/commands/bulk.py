@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vectord.bulk.options import config_of, has_bar, job_of, parameters, read_options
-from vectord.cli.commands import CACERT, cacert, command_with_settings, load_settings, require_url
+from vectord.cli.commands import CACERT, cacert, command_with_settings, configure_log, load_settings, require_url
 from vectord.cli.printing import print_table, print_text
 from vectord.config import Config, TelemetryConfig
 from vectord.config.command_line import pass_command_line
@@ -105,7 +105,10 @@ def _engine_config(line: CommandLine, options: SimpleNamespace) -> Config | None
         if source is click.core.ParameterSource.COMMANDLINE:
             raise ConfigError("--api-key: requires --url")
         require_url()
-        return config_of(load_settings(line), options)
+        loaded = load_settings(line)
+        configure_log(loaded, quiet=has_bar(options))
+        loaded.log_notes()
+        return config_of(loaded)
     if line.words:
         raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
     from vectord.observability import logs  # noqa: PLC0415

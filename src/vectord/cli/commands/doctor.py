@@ -17,6 +17,7 @@ from vectord.cli.commands import (
     JSON,
     cacert,
     command_with_settings,
+    configure_log,
     load_settings,
     names_for_server,
     require_url,
@@ -212,13 +213,9 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
 
 
 def _self_tests(loaded: Loaded, with_library: bool) -> list[SelfTest]:
-    from vectord.observability import logs  # noqa: PLC0415
     from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
 
-    telemetry = loaded.config.telemetry
-    if loaded.origins["log_level"].source == "default":
-        telemetry = dataclasses.replace(telemetry, log_level="warning")
-    logs.configure(telemetry)
+    configure_log(loaded)
     return asyncio.run(self_tests(loaded.config, with_library=with_library))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 import orjson
 
-from vectord.cli.commands import JSON, command_with_settings, load_settings
+from vectord.cli.commands import JSON, command_with_settings, configure_log, load_settings
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config import Config
 from vectord.config.command_line import flag, pass_command_line, value
@@ -122,7 +121,10 @@ def _lines() -> list[str]:
 def _answer(line: CommandLine, request: Any) -> Any:
     """The result of a request to an engine of its own. None if it is refused, which is printed."""
     try:
-        return asyncio.run(_ask(_config(line), request))
+        loaded = load_settings(line)
+        configure_log(loaded)
+        loaded.log_notes()
+        return asyncio.run(_ask(loaded.config, request))
     except VectordError as error:
         if error.field in ("inputs", "passages"):
             error = error.at(field="TEXT", index=error.index)
@@ -136,19 +138,6 @@ async def _ask(config: Config, request: Any) -> Any:
 
     async with running_engine(config) as engine:
         return await engine.answer(request, Caller(client="command", route="command"))
-
-
-def _config(line: CommandLine) -> Config:
-    """The settings; the log has warnings only, unless its level is set."""
-    from vectord.observability import logs  # noqa: PLC0415 - imported on use
-
-    loaded = load_settings(line)
-    telemetry = loaded.config.telemetry
-    if loaded.origins["log_level"].source == "default":
-        telemetry = replace(telemetry, log_level="warning")
-    logs.configure(telemetry)
-    loaded.log_notes()
-    return loaded.config
 
 
 def _print_scores(result: Any, scored: Iterable[tuple[int, float, str]], as_json: bool) -> int:
