@@ -18,7 +18,6 @@ from tests.server.grpc.fakes import METHODS, PATIENCE_S, FakeEngine, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
 from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result
-from vectord.server.admission.gate import Gate
 from vectord.server.grpc import services
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.services import MAX_ACTIVE, MAX_ACTIVE_LARGE, MAX_MESSAGES
@@ -126,15 +125,6 @@ async def test_every_method_needs_the_key(path, metadata):
     assert engine.requests == []
 
 
-@pytest.mark.parametrize(
-    "metadata", [("authorization", "Bearer right"), ("authorization", "right"), ("x-api-key", "right")], ids=str
-)
-async def test_a_key_is_accepted_in_every_form(metadata):
-    """As for HTTP."""
-    async with live(api_key="right") as running:
-        assert await answers(running, EMBED, metadata=(metadata,))
-
-
 # --- errors ---------------------------------------------------------------------------------------------------
 
 
@@ -170,21 +160,6 @@ async def test_an_unexpected_exception_stays_in_the_log(caplog):
     (logged,) = [record for record in caplog.records if record.name == "vectord.failures"]
     assert logged.fields["id"] == "mine"
     assert "secret" in str(logged.exc_info[1])
-
-
-async def test_a_call_that_fails_before_its_handler_is_internal(caplog, monkeypatch):
-    """With its id in the log and in the response, like later failures."""
-
-    def fail(*details):
-        raise RuntimeError("secret")
-
-    monkeypatch.setattr(Gate, "address", fail)
-    async with live() as running:
-        error = await failed(answers(running, EMBED, metadata=(("x-request-id", "mine"),)))
-    assert error.code() is StatusCode.INTERNAL
-    assert "secret" not in error.details()
-    assert dict([*error.trailing_metadata()])["x-request-id"] == "mine"
-    assert [r.fields["id"] for r in caplog.records if r.name == "vectord.failures"] == ["mine"]
 
 
 @pytest.mark.parametrize(
