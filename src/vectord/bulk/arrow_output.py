@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
-from vectord.bulk.outputs import PartFile, VectorWidths
+from vectord.bulk.outputs import BulkOutput, PartFile, VectorWidths
 from vectord.bulk.rows import Array, Columns, EmbeddedRows, Rows, dense_rows, each_row, errors_of
 from vectord.schema import Sparse
 
@@ -33,7 +33,7 @@ FIRST_ROWS, FIRST_BYTES = 4096, 32 * 2**20  # of IN, which determine the columns
 NUMPY_DTYPES = {"float32": "f4", "float16": "f2", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
-class ArrowOutput:
+class ArrowOutput(BulkOutput):
     """Writes tables that all have one schema: the columns of the first rows, and the added ones."""
 
     def __init__(self, job: BulkJob, widths: VectorWidths, facts: Mapping[str, Any]) -> None:

@@ -55,20 +55,17 @@ class JobFolder:
             try:
                 self.parts.succeed()
                 if not self._job.keep_parts:
-                    self._merge(parts, output)
+                    whole = self.parts.temporary()
+                    try:
+                        output.merge([self.parts.part(index) for index in range(parts)], whole)
+                        move(whole, self._job.out)
+                    except BaseException:
+                        whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
+                        raise
+                    self._is_merged = True
             except OSError as problem:
                 raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem
         return parts - len(found)
-
-    def _merge(self, parts: int, output: BulkOutput) -> None:
-        whole = self.parts.temporary()
-        try:
-            output.merge([self.parts.part(index) for index in range(parts)], whole)
-            move(whole, self._job.out)
-        except BaseException:
-            whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
-            raise
-        self._is_merged = True
 
     def close(self) -> None:
         """Deletes the folder if OUT was made of it, or if it has no parts and belongs to no shard."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -51,20 +52,21 @@ class PartFile(Protocol):
     def close(self) -> None: ...
 
 
-class BulkOutput(Protocol):
+class BulkOutput(ABC):
     """How parts are encoded in one format, and joined. Each part is a complete file of the format."""
 
     suffix: str
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         """The rows of IN, unchanged. Called before `open`: the first ones may determine the columns."""
-        ...
+        return rows
 
+    @abstractmethod
     def open(self, path: Path) -> PartFile: ...
 
+    @abstractmethod
     def merge(self, parts: Sequence[Path], whole: Path) -> None:
         """Write one file with the rows of all parts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +113,13 @@ def output_of(job: BulkJob, widths: VectorWidths, facts: Mapping[str, Any]) -> B
     return ArrowOutput(job, widths, facts)
 
 
-class JsonLinesOutput:
+class JsonLinesOutput(BulkOutput):
     """One object for each row: its columns and its vectors. Compressed files have one member for each write."""
 
     def __init__(self, job: BulkJob, widths: VectorWidths) -> None:
         self._job = job
         self._widths = widths
         self.suffix = f".jsonl.{job.output_compression}" if job.output_compression else ".jsonl"
-
-    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        return rows
 
     def open(self, path: Path) -> PartFile:
         return _BytesFile(path, self._lines)
@@ -166,7 +165,7 @@ class JsonLinesOutput:
         return [None if one is None else np.ascontiguousarray(one, np.float32) for one in each_row(part, kind)]
 
 
-class NpyOutput:
+class NpyOutput(BulkOutput):
     """Only the dense vectors, (rows, D), for numpy.load(mmap_mode="r")."""
 
     suffix = ".npy"
@@ -175,11 +174,8 @@ class NpyOutput:
         self._dtype = np.dtype("uint8" if job.numbers == "ubinary" else job.numbers)
         self._width = widths.dense
 
-    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        return rows
-
     def open(self, path: Path) -> PartFile:
-        return _NpyFile(path, self._numbers, self._header)
+        return _NpyFile(path, lambda rows, _: dense_rows(rows, self._width, self._dtype).tobytes(), self._header)
 
     def merge(self, parts: Sequence[Path], whole: Path) -> None:
         n_bytes = sum(part.stat().st_size - NPY_HEADER_BYTES for part in parts)
@@ -187,9 +183,6 @@ class NpyOutput:
             file.write(self._header(n_bytes))
             for part in parts:
                 _append(part, file, NPY_HEADER_BYTES)
-
-    def _numbers(self, rows: Sequence[EmbeddedRows], first_row: int) -> bytes:
-        return dense_rows(rows, self._width, self._dtype).tobytes()
 
     def _header(self, n_bytes: int) -> bytes:
         """n_bytes: of the rows."""

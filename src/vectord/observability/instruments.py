@@ -125,13 +125,6 @@ class Distribution:
             self.exemplars[bucket] = f' # {{trace_id="{trace_id}"}} {number(value)} {time.time()}'
 
 
-def observe_each(*values: tuple[Distribution, float]) -> None:
-    """`Distribution.observe` for several facts of one event."""
-    for distribution, value in values:
-        distribution.counts[bisect_left(distribution.bounds, value)] += 1
-        distribution.total += value
-
-
 def _head(name: str, meaning: str, kind: str) -> str:
     return f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n"
 

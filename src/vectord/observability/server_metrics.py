@@ -18,7 +18,6 @@ from vectord.observability.instruments import (
     MetricFamilies,
     Snapshot,
     error_names,
-    observe_each,
 )
 from vectord.observability.log_stream import take_dropped
 from vectord.observability.process_metrics import memory_bytes
@@ -178,12 +177,10 @@ class ServerMetrics(MetricFamilies):
             self.tokens.values[event.model,] += event.tokens
 
     def batch_ran(self, event: BatchRan) -> None:
-        observe_each(
-            (self._batch_texts, event.texts),
-            (self._batch_tokens, event.tokens),
-            (self._batch_fill, (event.tokens + event.padding_tokens) / event.max_tokens),
-            (self._forward_seconds, event.seconds),
-        )
+        self._batch_texts.observe(event.texts)
+        self._batch_tokens.observe(event.tokens)
+        self._batch_fill.observe((event.tokens + event.padding_tokens) / event.max_tokens)
+        self._forward_seconds.observe(event.seconds)
         self.forward_tokens.values[event.model, "interactive"] += event.tokens - event.bulk_tokens
         self.forward_tokens.values[event.model, "bulk"] += event.bulk_tokens
         if event.device:

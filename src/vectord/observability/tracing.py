@@ -71,8 +71,6 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
 
 
 class RequestSpan:
-    __slots__ = ("span", "unix_ns_at_zero")
-
     def __init__(self, span: Span, unix_ns_at_zero: int) -> None:
         """unix_ns_at_zero: Unix time when time.perf_counter was 0."""
         self.span = span

@@ -193,8 +193,13 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
     from vectord.tools.doctor import facts  # noqa: PLC0415
     from vectord.tools.doctor.advice import advice  # noqa: PLC0415
 
-    config = loaded.config
+    config, tested = loaded.config, []
     export_hub(config.model, os.environ)
+    if self_test:
+        from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
+
+        configure_log(loaded)
+        tested = asyncio.run(self_tests(config, with_library=with_library))
     found = SimpleNamespace(
         machine=facts.read_machine(),
         libraries=facts.read_versions(),
@@ -202,7 +207,7 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
         profile=loaded.profile,
         settings=facts.read_settings(loaded),
         ports=facts.read_ports(config.server),
-        models=_self_tests(loaded, with_library) if self_test else [],
+        models=tested,
     )
     found.advice = advice(found.machine, found.cache, found.ports, found.models, config, list(found.libraries))
     if as_json:
@@ -210,13 +215,6 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
     else:
         _print_findings(found)
     return ExitCode.FAILED if any(one.level == "problem" for one in found.advice) else 0
-
-
-def _self_tests(loaded: Loaded, with_library: bool) -> list[SelfTest]:
-    from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
-
-    configure_log(loaded)
-    return asyncio.run(self_tests(loaded.config, with_library=with_library))
 
 
 def _print_findings(found: SimpleNamespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
@@ -43,11 +43,5 @@ class LazyModelList(Sequence[ModelInfo]):
     def __len__(self) -> int:
         return len(self._models)
 
-    @overload
-    def __getitem__(self, index: int) -> ModelInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ModelInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> ModelInfo | Sequence[ModelInfo]:
+    def __getitem__(self, index: Any) -> Any:
         return self._models[index]

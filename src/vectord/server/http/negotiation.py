@@ -16,7 +16,6 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from vectord.errors import NotAcceptable
-from vectord.products.common.batches import BatchRequest
 from vectord.products.common.dialect import Call
 from vectord.products.common.vectors import (
     ARROW,
@@ -28,7 +27,7 @@ from vectord.products.common.vectors import (
     render_arrow,
     render_octets,
 )
-from vectord.schema import DocumentsRequest, EmbedRequest, Request
+from vectord.schema import DocumentsRequest, EmbedRequest
 
 Coding: TypeAlias = Literal["zstd", "gzip"]
 
@@ -60,34 +59,24 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
         return call
     if not call.binary:
         raise NotAcceptable(JSON_ONLY, field="accept")
-    return _as_arrow(call) if form.name == ARROW else _as_octets(call, form.parameters.get("dtype"))
-
-
-def _as_arrow(call: Call) -> Call:
-    if isinstance(call.request, DocumentsRequest):
-        raise NotAcceptable(NOT_AS_ARROW, field="accept")
-    check_arrow()
-    return replace(call, render=render_arrow)
-
-
-def _as_octets(call: Call, named: str | None) -> Call:
-    """named: the dtype in the header; None: as in the body."""
-    dtype = named or _dtype_of(call.request)
+    if form.name == ARROW:
+        if isinstance(call.request, DocumentsRequest):
+            raise NotAcceptable(NOT_AS_ARROW, field="accept")
+        check_arrow()
+        return replace(call, render=render_arrow)
+    dtype = form.parameters.get("dtype") or _dtype_of(call.request)
     if dtype not in PRECISIONS:
         raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
     precision = cast("Dtype", dtype)
-    request = call.request
-    assert isinstance(request, EmbedRequest | DocumentsRequest)
-    check_octets(request, precision)
-    request = replace(request, precisions=(PRECISIONS[precision],))
+    check_octets(call.request, precision)
+    request = replace(call.request, precisions=(PRECISIONS[precision],))
     return replace(call, request=request, render=partial(render_octets, precision))
 
 
-def _dtype_of(request: Request | BatchRequest) -> str:
+def _dtype_of(request: EmbedRequest | DocumentsRequest) -> str:
     """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
-    requested = getattr(request, "precisions", ("float",))
     for name, precision in PRECISIONS.items():
-        if (precision,) == requested:
+        if (precision,) == request.precisions:
             return name
     raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
 

@@ -83,18 +83,6 @@ class Body:
     the read, by the event loop's clock. declared_bytes: Content-Length, 0 without one.
     """
 
-    __slots__ = (
-        "_headers",
-        "_held_bytes",
-        "_receive",
-        "_room",
-        "_scope",
-        "began_s",
-        "content",
-        "declared_bytes",
-        "finished",
-    )
-
     def __init__(self, receive: Receive, headers: Mapping[str, str]) -> None:
         length = headers.get("content-length", "0")  # the HTTP parser accepts digits only, and one value
         self.declared_bytes = int(length) if length.isdecimal() and len(length) < 20 else 0
@@ -276,8 +264,6 @@ WATCH_AFTER_S = 0.25
 
 class WatchingDisconnect:
     """`with`: cancels the block, in the caller's task, if the client disconnects; then raises ClientDisconnected."""
-
-    __slots__ = ("_receive", "_task", "_timer", "_watcher", "disconnected")
 
     def __init__(self, receive: Receive) -> None:
         self.disconnected = False

@@ -30,9 +30,7 @@ class WriteBackpressure:
 
     def __init__(self, body_limit_bytes: int) -> None:
         self.budget = Budget(max(MAX_BODIES * body_limit_bytes, MIN_ROOM_BYTES), overshoots=True)
-        self._waiting = Budget(
-            self.budget.limit // 2
-        )  # of text; the arrays that it is rendered from are a third of that
+        self._waiting = Budget(self.budget.limit // 2)  # of text; the arrays that it is rendered from have a third
         self._lacked = False
 
     @asynccontextmanager
@@ -69,8 +67,6 @@ class ReadPace:
     Every byte read extends the time allowed, so the lag of a client that reads single bytes still grows, and that of
     one that reads in large pieces, as kernels deliver them, does not.
     """
-
-    __slots__ = ("_paid_until_s", "unread_bytes")
 
     def __init__(self, now_s: float) -> None:
         self.unread_bytes = 0
