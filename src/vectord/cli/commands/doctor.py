@@ -193,7 +193,8 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
     from vectord.tools.doctor import facts  # noqa: PLC0415
     from vectord.tools.doctor.advice import advice  # noqa: PLC0415
 
-    config, tested = loaded.config, []
+    config = loaded.config
+    tested: list[SelfTest] = []
     export_hub(config.model, os.environ)
     if self_test:
         from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes

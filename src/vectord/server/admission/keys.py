@@ -230,10 +230,10 @@ def read_keys(path: Path) -> Sequence[Key]:
 
 
 def _key_of(entry: _KeyEntry) -> Key:
+    """The rights of an entry, which have the same names."""
     rights = msgspec.structs.asdict(entry)
     digest = bytes.fromhex(rights.pop("sha256"))
-    if entry.models is not None:
-        rights["models"] = frozenset(entry.models)
+    rights["models"] = None if entry.models is None else frozenset(entry.models)
     return Key(digest=digest, **rights)
 
 

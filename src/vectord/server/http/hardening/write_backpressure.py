@@ -1,7 +1,7 @@
 """Bounds the bytes of large responses, from their rendering until their clients have read them, and the time for that.
 
-answer.py and gRPC reserve room before they render a large response. run.py's port aborts the clients that read slowest
-if the room is full. On the event loop.
+answer.py reserves room before it renders a large response. port.py aborts the clients that read slowest if the room is
+full. On the event loop.
 """
 
 from __future__ import annotations
