@@ -327,9 +327,11 @@ async def test_a_file_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, mon
         assert (await runner.answer(ALL_FILES, ANN)).items == []
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("parts", [2, 4], ids=["results", "output"])
-async def test_a_batch_on_a_full_disk_fails_and_frees_its_bytes(tmp_path, monkeypatch, parts):
-    """Another batch of the same input runs once there is space, also if there was none for the record of the first."""
+async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monkeypatch, restarted, parts):
+    """It stayed in "finalizing", could not be cancelled, and took every byte that was freed. A new batch of the same
+    input computes no line of a finished part again, also if the disk had no space for the record either."""
     monkeypatch.setattr(store_module, "PART_LINES", 5)
     full = False
 
@@ -353,14 +355,20 @@ async def test_a_batch_on_a_full_disk_fails_and_frees_its_bytes(tmp_path, monkey
         request = CreateBatch(input_file_id=batch.input_file_id, endpoint=ENDPOINT, window_s=HOUR_S)
         with pytest.raises(Unavailable, match="no space"):  # after the store has ended its work on the failed batch
             await runner.answer(request, ANYONE)
-        assert sum(path.is_file() for path in tmp_path.rglob("*")) == 4  # the lock, the input, two records
+        assert not [path for path in tmp_path.rglob("*") if path.suffix == ".part" or path.name.startswith("_tmp-")]
         full = False
-        again = await runner.answer(request, ANYONE)
-        assert isinstance(again, StoredBatch)
-        assert (await ended(runner, again.id)).status == "completed"
+        before = len(engine.callers)
+        if not restarted:
+            again = await runner.answer(request, ANYONE)
+            assert isinstance(again, StoredBatch)
+            id = again.id
+            assert (await ended(runner, id)).status == "completed"
     async with running(tmp_path, engine) as runner:
-        assert (await ended(runner, id)).status in ("failed", "completed")
-        assert len(await rows(runner, (await ended(runner, again.id)).output_file_id)) == 20
+        batch = await ended(runner, id)
+        assert len(await rows(runner, batch.output_file_id)) == 20
+        assert len(engine.callers) - before == 20 - 5 * parts
+        await runner.answer(ItemRequest("delete file", batch.input_file_id), ANYONE)
+    assert not list(tmp_path.glob("*/*.results"))
 
 
 async def test_a_waiting_batch_keeps_no_other_out(tmp_path):

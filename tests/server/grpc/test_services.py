@@ -23,6 +23,7 @@ from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.services import MAX_ACTIVE, MAX_ACTIVE_LARGE, MAX_MESSAGES
 
 EMBED = "/tei.v1.Embed/Embed"
+EMBED_ALL = "/tei.v1.Embed/EmbedAll"
 EMBED_STREAM = "/tei.v1.Embed/EmbedStream"
 
 # A message of each kind, and where in its answer the fake engine's number, the length of "abc", stands.

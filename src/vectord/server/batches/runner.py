@@ -180,7 +180,7 @@ class BatchRunner:
             try:
                 await self._run(shelf, batch)
             except DiskFull:
-                fault = Fault("storage_full", "There is no space for the results.")
+                fault = Fault("storage_full", "There is no space for the results; create the batch again to continue.")
                 await self._stored(self._store.fail, shelf, batch, [fault])
                 log.error("the disk of --batch-dir is full", extra={"fields": {"batch": batch.id}})
             except Exception as problem:  # such as a disk that fails: the batch continues later

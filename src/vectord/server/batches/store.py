@@ -179,6 +179,9 @@ class BatchStore:
         file = self.file(shelf, id)
         if any(batch.input_file_id == id for batch in shelf.batches.values() if not batch.ended):
             raise InvalidRequest(IN_USE)
+        for batch in shelf.batches.values():
+            if batch.input_file_id == id:
+                self._delete_results(shelf, batch)
         del shelf.files[id]
         shelf.used_bytes -= file.bytes
         shelf.path(id + RECORD).unlink(missing_ok=True)  # first: content without a record is deleted at start
@@ -201,7 +204,10 @@ class BatchStore:
     def add_batch(
         self, shelf: Shelf, input_file_id: str, endpoint: str, window_s: int, metadata: dict[str, str] | None
     ) -> StoredBatch:
-        """Raises NoSuchRoute, or InvalidRequest beyond the limits."""
+        """Continues a batch with the same input that failed for lack of space, if there is one.
+
+        Raises NoSuchRoute, or InvalidRequest beyond the limits.
+        """
         if self.file(shelf, input_file_id, "input_file_id").purpose != "batch":
             raise InvalidField("{field} must be a file with the purpose `batch`.", field="input_file_id")
         active = sum(not batch.ended for batch in shelf.batches.values())
@@ -220,6 +226,12 @@ class BatchStore:
             metadata=metadata,
         )
         self.save(shelf, batch)
+        for old in reversed(shelf.batches.values()):
+            results = shelf.path(old.id + RESULTS)
+            if old.ended and (old.input_file_id, old.endpoint) == (input_file_id, endpoint) and results.exists():
+                results.rename(shelf.path(batch.id + RESULTS))
+                self.save(shelf, old)  # a full disk may have kept its end from the record
+                break
         return batch
 
     def batch(self, shelf: Shelf, id: str) -> StoredBatch:
@@ -293,9 +305,9 @@ class BatchStore:
         self._delete_results(shelf, batch)
 
     def fail(self, shelf: Shelf, batch: StoredBatch, faults: list[Fault]) -> None:
-        """Set the status to "failed" without output files: there is no space for them, which deletes the results.
+        """Set the status to "failed" without output files: there is no space for them. The results stay.
 
-        If there is no space for the record either, a restart runs the batch again.
+        If there is no space for the record either, a restart continues the batch.
         """
         batch.errors, batch.status, batch.ending = faults, "failed", None
         batch.failed_at = int(time.time())
@@ -304,7 +316,6 @@ class BatchStore:
             shelf.path(id + PART).unlink(missing_ok=True)
             if id not in shelf.files:
                 shelf.path(id).unlink(missing_ok=True)
-        self._delete_results(shelf, batch)
         with suppress(DiskFull), full_disk_detected():
             self.save(shelf, batch)
 
