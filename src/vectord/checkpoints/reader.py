@@ -86,6 +86,9 @@ def read_spec(
     if unread := unread_files(spec):
         more = f" and {len(unread) - SHOWN_FILES} more" if len(unread) > SHOWN_FILES else ""
         log.warning("%s: these files are not read: %s%s", folder.root, ", ".join(unread[:SHOWN_FILES]), more)
+    if spec.adapters and spec.default_adapter is None:
+        names = ", ".join(adapter.name for adapter in spec.adapters)
+        log.warning("%s: texts of requests that select none of its adapters (%s) use none", folder.root, names)
     differ = any(part is not None for part in (spec.query, spec.query_weights, spec.colbert))
     return replace(
         spec, names_kinds=differ, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template)

@@ -261,13 +261,18 @@ def test_tensors_of_an_adapter_that_would_be_left_out_are_refused(
         numpy_answer(spec, TEXTS)
 
 
-def test_adapters_in_folders_of_the_model_are_found(bert: Path, tmp_path: Path) -> None:
+def test_adapters_in_folders_of_the_model_are_found(
+    bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """By the names of their folders, also below adapters/ as in jina-embeddings-v5; none with adapter_config.json in
-    allow_unknown_config."""
+    allow_unknown_config. Without a default, the log names them: texts without a task get the vectors of the base."""
     folder = shutil.copytree(bert, tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
     write_peft(folder / "legal", bert, ATTENTION, seed=1)
     write_peft(folder / "adapters" / "retrieval", bert, ATTENTION, seed=2)
     located = Located(folder=folder, model_id="mine", revision=None, source="folder")
     assert sorted(adapter.name for adapter in read_spec(located).adapters) == ["legal", "retrieval"]
+    assert [line for line in caplog.messages if "retrieval, legal" in line]
+    caplog.clear()
     assert read_spec(located, allow_unknown=["adapter_config.json"]).adapters == ()
+    assert not [line for line in caplog.messages if "retrieval, legal" in line]
