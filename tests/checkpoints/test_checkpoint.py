@@ -153,6 +153,15 @@ def test_a_broken_file_is_refused_by_name(broken: str, tmp_path: Path) -> None:
     assert len(caught.value.message) < 1000
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.gguf"])
+def test_a_pointer_of_git_lfs_is_named(name: str, tmp_path: Path) -> None:
+    """`git clone` without Git LFS leaves it in place of the weights."""
+    path = tmp_path / name
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 90864192\n")
+    with pytest.raises(ModelUnavailable, match=f"{name}: a pointer of Git LFS"):
+        open_checkpoint([path])
+
+
 def test_a_truncated_header_is_reported(tmp_path: Path) -> None:
     """The most common damage is an interrupted download."""
     path = write_raw(tmp_path / "model.safetensors", {"x": tensor(0, 4)})

@@ -507,6 +507,14 @@ def test_a_broken_tokenizer_file_stops_the_start(content: str, tmp_path: Path, s
         TextEncoder(replace(spec, tokenizer=path))
 
 
+def test_a_pointer_of_git_lfs_for_a_tokenizer_is_named(tmp_path: Path, spec: ModelSpec) -> None:
+    """`git clone` without Git LFS leaves it in place of a large file."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 17082734\n")
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json: a pointer of Git LFS"):
+        TextEncoder(replace(spec, tokenizer=path))
+
+
 def test_a_model_may_lowercase_its_texts(tmp_path: Path) -> None:
     """With do_lower_case in sentence_bert_config.json, over a tokenizer of lowercase letters."""
     assert ids_of(tiny(tmp_path), "A b") == [[2, 1, 5, 3]]

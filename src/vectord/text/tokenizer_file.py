@@ -21,7 +21,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers
 
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import unread_settings
+from vectord.checkpoints.files.read import read_bytes, unread_settings
 from vectord.checkpoints.gguf.tokenizer import tokenizer_json
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, read_token_settings, vocab_txt_json
 from vectord.errors import ModelUnavailable
@@ -132,9 +132,8 @@ def _read(path: Path) -> Tokenizer:
         return Tokenizer.from_str(vocab_txt_json(path))
     if is_gguf(path):
         return Tokenizer.from_str(tokenizer_json(path))
-    if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
-        raise ModelUnavailable(f"{path}: more than {TOKENIZER_LIMIT_BYTES:,} bytes of tokenizer")
-    return Tokenizer.from_file(str(path))
+    tokenizer: Tokenizer = Tokenizer.from_buffer(read_bytes(path, TOKENIZER_LIMIT_BYTES))
+    return tokenizer
 
 
 def check_growth(tokenizer: Tokenizer, path: Path) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from vectord.errors import ConfigError, ModelUnavailable
 
 OPTION = "--allow-unknown-config"  # of allow_unknown_config in config/declared.py
+_POINTER = b"version https://git-lfs.github.com/spec/"  # what `git clone` writes without Git LFS
 JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
 
 
@@ -114,6 +115,7 @@ def read_bytes(path: Path, limit_bytes: int) -> bytes:
         raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > limit_bytes:
         raise ModelUnavailable(f"{path}: more than {limit_bytes:,} bytes")
+    _refuse_pointer(path, data[: len(_POINTER)])
     return data
 
 
@@ -135,11 +137,18 @@ def map_file(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:
             # Copy on write: arrays over the map are writable, which some libraries require, and the file cannot change.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:  # an empty file cannot be mapped
         raise ModelUnavailable(f"{path}: the file is empty") from error
+    _refuse_pointer(path, mapped[: len(_POINTER)])
+    return mapped
+
+
+def _refuse_pointer(path: Path, start: bytes) -> None:
+    if start == _POINTER:
+        raise ModelUnavailable(f"{path}: a pointer of Git LFS, not the file itself; `git lfs pull` in its folder gets it")
 
 
 def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:
