@@ -93,6 +93,23 @@ def test_a_bad_variable_is_refused(tmp_path: Path, environ: dict[str, str], line
     assert refused((), environ, tmp_path).startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("argv", "environ", "origin"),
+    [
+        ([], {"API_KEY": "k\udce8y"}, "API_KEY (environment)"),
+        (["--served-model-name", "a;mod\udce8le"], {}, "--served-model-name (command line)"),
+        (["/models/mod\udce8le"], {}, "command line"),
+    ],
+    ids=["a key", "a list", "a model"],
+)
+def test_a_value_in_another_encoding_is_refused(
+    argv: list[str], environ: dict[str, str], origin: str, tmp_path: Path
+) -> None:
+    """No response could contain such a name, and no client could send such a key. Python has half a surrogate pair for
+    each byte that is not UTF-8."""
+    assert refused(argv, environ, tmp_path) == f"{origin}: not UTF-8"
+
+
 def test_other_variables_are_ignored(tmp_path: Path) -> None:
     """Only the prefix VECTORD_ belongs to vectord."""
     assert load((), {"PRT": "1", "MAX_BATCH_TOKEN": "x"}, tmp_path).config == Config()
