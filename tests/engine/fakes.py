@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -470,3 +471,25 @@ def spans_of(batch: TokenBatch) -> list[Span]:
 def sizes(batch: TokenBatch) -> list[int]:
     """Tokens of each text of a batch."""
     return [int(stop - start) for start, stop in pairwise(batch.texts.cu_seqlens)]
+
+
+# --- logs -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def broken_log() -> Iterator[None]:
+    """An application's log handler raises for every line."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the collector is away")
+
+    logger, handler = logging.getLogger("vectord"), Broken()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

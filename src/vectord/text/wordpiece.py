@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
+from vectord.housekeeping import GuardedLogger
 from vectord.schema import Int32
 
-log = logging.getLogger("vectord.text")
+log = GuardedLogger(logging.getLogger("vectord.text"))
 
 VERSION = "0.1.4"  # the version of tokie whose differences are known
 # Loading and comparing take 0.2 s, half of which holds the GIL, and 18 MB. In this time, tokenizers reads so many

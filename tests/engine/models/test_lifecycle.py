@@ -17,6 +17,7 @@ from tests.engine.fakes import (
     FakeBackend,
     Recorder,
     backend_for,
+    broken_log,
     close_gate,
     entered,
     sequence_of,
@@ -349,6 +350,17 @@ async def test_a_failed_model_does_not_affect_the_others(caplog):
         for n in (0, 2):
             await house.use(n)
     assert "m1 failed to load" in caplog.text
+
+
+async def test_a_log_handler_that_raises_stops_no_load():
+    """Of an application that embeds in its own process: it would wait for its model for ever."""
+    with broken_log():
+        async with keeping(2, at_start=True) as house:
+            house.loaders[0].error = RuntimeError("a bug")
+            await start(house)
+            assert house.states() == ["failed", "ready"]
+            await house.lifecycle.unload(house.models[1])
+            await house.use(1)
 
 
 async def test_a_model_that_fails_on_its_first_use_is_logged_with_the_reason(caplog):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, sequence_of, spec
+from tests.engine.fakes import SPECIAL_IDS, FakeBackend, broken_log, entered, sequence_of, spec
 
 from vectord.engine.queue.batch import Item
 from vectord.engine.queue.devices import Device
@@ -97,11 +96,6 @@ async def test_a_failure_to_free_memory_fails_no_answer(caplog):
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [RuntimeError]
 
 
-class BrokenHandler(logging.Handler):
-    def emit(self, record):
-        raise OSError("the collector is away")
-
-
 async def test_a_log_handler_that_raises_fails_no_answer():
     """Of an application that embeds in its own process: the lines about failed batches are dropped."""
 
@@ -109,15 +103,11 @@ async def test_a_log_handler_that_raises_fails_no_answer():
         if ord("!") in tokens.texts.ids:
             raise RuntimeError
 
-    handler = BrokenHandler()
-    logging.getLogger("vectord").addHandler(handler)
-    try:
+    with broken_log():
         async with working(UntidyBackend(fail=fail)) as desk:
             items = [item(text) for text in ("a", "b", "!")]
             desk.worker.put(items)
             answers = await desk.answers(3)
-    finally:
-        logging.getLogger("vectord").removeHandler(handler)
     assert [isinstance(answers[one], Mapping) for one in items] == [True, True, False]
 
 

@@ -148,7 +148,9 @@ def map_file(path: Path) -> mmap.mmap:
 
 def _refuse_pointer(path: Path, start: bytes) -> None:
     if start == _POINTER:
-        raise ModelUnavailable(f"{path}: a pointer of Git LFS, not the file itself; `git lfs pull` in its folder gets it")
+        raise ModelUnavailable(
+            f"{path}: a pointer of Git LFS, not the file itself; `git lfs pull` in its folder gets it"
+        )
 
 
 def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from vectord.compute.ops.openvino import ov
 from vectord.compute.ops.packed_weights import PACKINGS
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 from vectord.errors import ConfigError
+from vectord.housekeeping import GuardedLogger
 
-logger = logging.getLogger(__name__)
+logger = GuardedLogger(logging.getLogger(__name__))
 
 MAX_BATCH_TOKENS = 1024  # memory and the duration of a batch grow with it
 ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one

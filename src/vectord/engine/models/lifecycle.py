@@ -27,8 +27,9 @@ from vectord.engine.models.registry import ModelSource, ServedModel, Use, UseMod
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import Unavailable, VectordError
+from vectord.housekeeping import GuardedLogger
 
-logger = logging.getLogger("vectord.engine")
+logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 RETRY_FAILED_S = 30.0  # how soon a request retries a model that failed to load
 RETRY_NO_ROOM_S = 5.0  # Retry-After for a model without room

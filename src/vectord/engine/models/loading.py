@@ -21,12 +21,13 @@ from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed
+from vectord.housekeeping import GuardedLogger
 from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, Texts
 
-logger = logging.getLogger("vectord.engine")
-facts_log = logging.getLogger("vectord.facts")  # for collectors; the console leaves it out
-progress = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
+logger = GuardedLogger(logging.getLogger("vectord.engine"))
+facts_log = GuardedLogger(logging.getLogger("vectord.facts"))  # for collectors; the console leaves it out
+progress = GuardedLogger(logging.getLogger("vectord.progress"))  # observability/progress.py shows it on a terminal
 
 T = TypeVar("T")
 MakeRunner: TypeAlias = Callable[[ServedModel, Encoder, Sequence[Backend]], ModelRunner]
