@@ -226,7 +226,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 
 
 def test_stripped_packages_still_serve(tmp_path: Path) -> None:
-    """After strip.sh, the core packages still embed, rerank and tokenize, also ids of cl100k_base as LangChain sends."""
+    """After strip.sh, the core packages still embed, rerank and tokenize, also ids of cl100k_base."""
     if shutil.which("strip") is None:
         pytest.skip("needs strip, of binutils")
     site = tmp_path / "site"

@@ -182,6 +182,18 @@ def test_a_missing_extra_is_logged_and_the_server_starts(
     assert "[otlp]" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"), ("OTEL_BSP_MAX_QUEUE_SIZE", "-1")], ids=str
+)
+def test_a_variable_that_opentelemetry_refuses_is_logged_and_the_server_starts(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other languages' libraries read the same variables, in other forms."""
+    monkeypatch.setenv(name, value)
+    assert open_tracing(TelemetryConfig(otlp_endpoint="http://127.0.0.1:4317"), "0") is None
+    assert "No traces: opentelemetry refuses a variable OTEL_*" in caplog.text
+
+
 def test_opentelemetry_is_not_imported_until_it_is_used() -> None:
     """The import would take a third of the start."""
     program = "import sys, vectord.compose; print([name for name in sys.modules if 'opentelemetry' in name])"

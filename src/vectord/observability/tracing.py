@@ -54,7 +54,8 @@ def sampled_trace_id(headers: Mapping[str, str]) -> str | None:
 
 
 def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
-    """None without a collector, with spans disabled, or if opentelemetry is not installed (logged)."""
+    """None without a collector, with spans disabled, or, with a line in the log, if opentelemetry is not installed or
+    refuses a variable that it reads itself, such as OTEL_EXPORTER_OTLP_TIMEOUT."""
     if config.otlp_endpoint is None or config.disable_spans:
         return None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
@@ -65,8 +66,12 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
     service = {"service.name": config.otlp_service_name, "service.version": config.otlp_service_version or version}
-    provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_exporter(config.otlp_endpoint, config.otlp_protocol)))
+    try:
+        provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(_exporter(config.otlp_endpoint, config.otlp_protocol)))
+    except ValueError as problem:
+        _log.warning("No traces: opentelemetry refuses a variable OTEL_*: %s", problem)
+        return None
     return Tracing(provider, version)
 
 
