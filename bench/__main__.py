@@ -27,6 +27,7 @@ from bench import (
     soak,
     static,
     systems,
+    texts,
     tokenizing,
     wire,
 )
@@ -75,6 +76,8 @@ def main() -> None:
         if not options.json:
             print(precision.table(compared))
         return
+    if options.measure == "texts":
+        options.backend = "fake"
     options.command = options.command.absolute()  # servers run in another folder
     if not options.command.exists():
         sys.exit(f"{options.command} is missing: `make serve` installs it, or name another with --command")
@@ -196,6 +199,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "systems":
         published = systems.measure(subject, options.models_folder, options.rounds)
         return systems.rows(published), published
+    if options.measure == "texts":
+        further = texts.measure(subject, options.rounds)
+        return texts.rows(further), further
     if options.measure == "scaling":
         scaled = scaling.measure(subject, options.texts)
         return scaling.rows(scaled), {"scaling": [scaled]}
@@ -229,6 +235,7 @@ def _options() -> argparse.Namespace:
             "static",
             "scaling",
             "systems",
+            "texts",
             "tokenizing",
         ),
         help="bench: vectord; peers: vectord next to other servers and libraries; "
@@ -242,6 +249,7 @@ def _options() -> argparse.Namespace:
         "static: a table in process, next to model2vec and sentence-transformers; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
         "systems: the benchmarks that other servers have published; "
+        "texts: CPU time of a further text in a request, without computing it; "
         "tokenizing: CPU time of a text in tokenizers and in tokie",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")

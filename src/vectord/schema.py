@@ -83,6 +83,11 @@ class TextOptions:
         """Whether the texts are queries, by their kind or by the name of their prompt."""
         return "query" in (self.kind, self.prompt_name)
 
+    def truncates(self, by_setting: bool | None) -> bool:
+        """Whether a long text is truncated: the request's choice, else the server's, else the product's default."""
+        choices = (self.truncate, by_setting, self.truncate_by_default)
+        return next(choice for choice in choices if choice is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:

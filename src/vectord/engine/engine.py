@@ -96,7 +96,7 @@ from vectord.schema import (
     Usage,
 )
 from vectord.text.chat import ChatTemplates
-from vectord.text.sequence import Encoder
+from vectord.text.sequence import Encoder, Tokenized
 
 log = GuardedLogger(logging.getLogger("vectord.engine"))
 
@@ -277,13 +277,14 @@ class Engine:
             running |= own_running
         return queued, running - queued
 
-    async def answer(self, request: Request, caller: Caller) -> Result:
+    async def answer(self, request: Request, caller: Caller, tokenized: Tokenized | None = None) -> Result:
+        """tokenized: the inputs of an EmbedRequest, by a front-end; ignored if the model has another fingerprint."""
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         try:
             if caller.deadline_s is not None:
-                return await before(caller.deadline_s, self._answer(request, caller))
-            return await self._answer(request, caller)
+                return await before(caller.deadline_s, self._answer(request, caller, tokenized))
+            return await self._answer(request, caller, tokenized)
         except ModelFailed as error:
             if caller.operator:
                 raise
@@ -314,10 +315,13 @@ class Engine:
         """Rerank requests may have places of their own."""
         return self._rerank_admission if operation == "rerank" else self._admission
 
-    async def _answer(self, request: Request, caller: Caller) -> Result:
+    async def _answer(self, request: Request, caller: Caller, tokenized: Tokenized | None) -> Result:
         if type(request) in WORK:
             model_request = cast("ModelRequest", request)
             task = self._task(caller)
+            if tokenized is not None:
+                task.tokenized = tokenized
+                task.started_s -= tokenized.seconds
             admission = self._admission_of(WORK[type(request)].operation)
             try:
                 await admission.enter(caller.client, patient=isinstance(request, EmbedRequest) and request.waits)

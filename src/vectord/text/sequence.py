@@ -199,6 +199,15 @@ class Texts:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokenized:
+    """The texts of a request, tokenized before it reached the engine's process."""
+
+    texts: Texts
+    fingerprint: str  # of the model whose tokenizer read them
+    seconds: float  # that this took
+
+
 def _joined(columns: Sequence[Sequence[T]], parts: Sequence[Texts], missing: T) -> list[T]:
     """Optional facts of the texts of all parts; `missing` for parts without it."""
     if not any(columns):

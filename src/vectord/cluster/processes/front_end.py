@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from vectord import __version__
 from vectord.cluster.processes.start import on_supervisor_end, read_start_message, run_and_exit
+from vectord.cluster.processes.tokenizers import Tokenizers
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
 from vectord.compute.memory import limit_freed_memory
@@ -46,6 +47,7 @@ def build(config: Config, link: Link) -> Starlette:
     gate = Gate(config.server, dialects, RemoteBuckets(link))
     metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None
     tracing = open_tracing(config.telemetry, __version__)
+    tokenizers = Tokenizers(config)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
@@ -59,12 +61,12 @@ def build(config: Config, link: Link) -> Starlette:
             if metrics is not None:
                 metrics.flush()
             await link.close()
+            tokenizers.close()
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    app = create_app(
-        RemoteEngine(link, config.engine.request_timeout_s), dialects, config.server, metrics, lifespan, gate, tracing
-    )
+    engine = RemoteEngine(link, config.engine.request_timeout_s, tokenizers.read)
+    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return app
 
 

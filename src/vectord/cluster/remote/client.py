@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from vectord.cluster.remote.codec import ANSWER
+from vectord.cluster.remote.codec import ANSWER, EngineState
 from vectord.cluster.remote.link import Link
 from vectord.errors import Overloaded, ShuttingDown, TimedOut
 from vectord.observability.exchange import ConnectionsCounted, Exchange
@@ -20,10 +20,12 @@ from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Operation, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
+from vectord.text.sequence import Tokenized
 
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
 TOO_LATE = "The engine's process did not answer by the request's deadline."
+Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[Tokenized | None]]
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -41,10 +43,11 @@ NO_MODELS = ModelList(
 class RemoteEngine:
     """An EngineClient. Its state is the engine's latest report; while there is no engine, models are stalled."""
 
-    def __init__(self, link: Link, request_timeout_s: float = 0.0) -> None:
-        """request_timeout_s: the engine's, for an engine that stops; 0: no limit."""
+    def __init__(self, link: Link, request_timeout_s: float = 0.0, tokenize: Tokenize | None = None) -> None:
+        """request_timeout_s: the engine's, for an engine that stops; 0: no limit. tokenize: what it can read here."""
         self._link = link
         self._request_timeout_s = request_timeout_s
+        self._tokenize = tokenize
         self._draining = False
         self._running = 0
         self._checks_until_s = 0.0  # by time.monotonic()
@@ -59,7 +62,10 @@ class RemoteEngine:
         try:
             with self._refusals_noted():
                 async with asyncio.timeout(self._left_s(caller)) as scope:
-                    return cast(Result, await self._link.call(Result, ANSWER, request, caller))
+                    tokenized = None
+                    if self._tokenize is not None and self._link.state is not None:
+                        tokenized = await self._tokenize(request, self._link.state)
+                    return cast(Result, await self._link.call(Result, ANSWER, request, caller, tokenized))
         except TimeoutError:
             if not scope.expired():
                 raise

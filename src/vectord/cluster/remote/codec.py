@@ -25,6 +25,7 @@ from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import Caller, ModelList, MultiRequest, MultiResult, Operation, Request, Result, Usage
 from vectord.server.admission.buckets import Draw
+from vectord.text.sequence import Tokenized
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Array: TypeAlias = npt.NDArray[Any]
@@ -43,7 +44,7 @@ class BadFrame(Exception):
 
 HEARTBEAT_S = 0.3  # between two announcements of the engine's state
 Report: TypeAlias = Exchange | ConnectionsCounted
-ANSWER = "answer"  # the method of EngineClient, whose first argument is a request
+ANSWER = "answer"  # with a request, its caller, and its texts if the front-end has tokenized them
 # The other methods of the engine's process, with the types of their arguments.
 ARGUMENTS: Mapping[str, Any] = {
     "check_busy": tuple[Operation, Caller],
@@ -67,16 +68,19 @@ class EngineState:
 def encode_call(method: str, *arguments: Any) -> list[Buffer]:
     """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for an integer over 64 bits."""
     if method == ANSWER:
-        request, caller = arguments
-        arguments = (*_tagged(request), caller)
+        request, caller, *tokenized = arguments
+        arguments = (*_tagged(request), caller, *(tokenized or [None]))
     return encode_value((method, arguments))
 
 
 def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
     method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
     if method == ANSWER:
-        name, raw_request, caller = decode_value(tuple[str, msgspec.Raw, Caller], raw, arrays)
-        return method, (_untagged(REQUESTS, name, raw_request, arrays), caller)
+        name, raw_request, caller, tokenized = decode_value(
+            tuple[str, msgspec.Raw, Caller, Tokenized | None], raw, arrays
+        )
+        request = _untagged(REQUESTS, name, raw_request, arrays)
+        return method, (request, caller) if tokenized is None else (request, caller, tokenized)
     if method not in ARGUMENTS:
         raise BadFrame(f"unknown method {method[:40]!r}")
     return method, decode_value(ARGUMENTS[method], raw, arrays)

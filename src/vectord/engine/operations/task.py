@@ -21,7 +21,7 @@ from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
 from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
-from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts
+from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, Tokenized
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
@@ -48,6 +48,7 @@ class Task:
     use: UseModel  # lifecycle.py's: acquires a loaded model
     max_inputs: int
     force_dimensions: bool = False  # for all requests
+    tokenized: Tokenized | None = None  # the inputs of this request, if a front-end has tokenized them
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on tokenizing so far
     began_s: float = math.inf  # when the first text entered the queue
@@ -62,6 +63,9 @@ class Task:
         return (replace(self, caller=caller, entered=entered) for _ in range(count))
 
     async def read(self, runner: ModelRunner, request: ReadRequest) -> Texts:
+        if self.tokenized is not None and self.tokenized.fingerprint == runner.spec.fingerprint:
+            self.tokenized_s += self.tokenized.seconds
+            return self.tokenized.texts
         once, each = 0, len(request.options.prompt or "")
         if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
             each = len(request.query) + len(request.instruction or "")

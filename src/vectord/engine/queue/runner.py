@@ -161,9 +161,7 @@ class ModelRunner:
             check_wait(self.worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
 
     def truncates(self, options: TextOptions) -> bool:
-        """Whether a long text is truncated: the request's choice, else the server's, else the product's default."""
-        choices = (options.truncate, self._config.auto_truncate, options.truncate_by_default)
-        return next(choice for choice in choices if choice is not None)
+        return options.truncates(self._config.auto_truncate)
 
     async def run(
         self,

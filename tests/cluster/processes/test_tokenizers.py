@@ -1,0 +1,136 @@
+"""A front-end's tokens are those that the engine would make, and the engine computes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.cluster.remote.linked import front_end, linked
+from tests.cluster.remote.values import same
+from tests.server.fakes import FakeEngine
+
+from vectord.cluster.processes.tokenizers import Tokenizers
+from vectord.cluster.remote.client import RemoteEngine
+from vectord.cluster.remote.codec import EngineState
+from vectord.config import Config, DeviceConfig, EngineConfig
+from vectord.engine.engine import Engine
+from vectord.engine.models import open_models
+from vectord.errors import VectordError
+from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, RerankRequest, Result, TextOptions
+from vectord.text.sequence import Tokenized
+
+CONFIG = Config(device=DeviceConfig(backend="fake"), engine=EngineConfig(cache_bytes=0, max_client_batch_size=4))
+LONG = "word " * 600  # more tokens than the model reads
+ONE = EmbedRequest(inputs=["one"])
+
+
+@asynccontextmanager
+async def loaded() -> AsyncIterator[tuple[Engine, Tokenizers, EngineState]]:
+    """An engine with the default model, and a front-end that has loaded its tokenizer."""
+    engine, tokenizers = Engine(open_models(CONFIG), CONFIG.engine), Tokenizers(CONFIG)
+    await engine.start()
+    try:
+        async with asyncio.timeout(60):
+            await engine.loaded.wait()
+            state = EngineState(readiness=engine.readiness(), models=engine.models(), names=engine.names())
+            assert await tokenizers.read(ONE, state) is None  # the first request does not wait for it
+            while await tokenizers.read(ONE, state) is None:
+                await asyncio.sleep(0)
+        yield engine, tokenizers, state
+    finally:
+        tokenizers.close()
+        await engine.close()
+
+
+def vectors(result: Result) -> list[list[float]]:
+    assert isinstance(result, EmbedResult)
+    rows: list[list[float]] = result.dense["float"].tolist()
+    return rows
+
+
+async def test_the_answers_are_those_of_a_single_process() -> None:
+    """With every option that changes how texts are read, and for texts that exceed the threads' threshold."""
+    options = [
+        TextOptions(),
+        TextOptions(truncate=True, max_tokens=8),
+        TextOptions(truncate=True, truncate_side="left"),
+        TextOptions(prompt="query: "),
+        TextOptions(add_special_tokens=False, truncate=True),
+    ]
+    async with loaded() as (engine, tokenizers, state):
+        for text in options:
+            request = EmbedRequest(inputs=["a text", [101, 2023, 102], LONG[:1000], LONG[:1100]], text=text)
+            tokenized = await tokenizers.read(request, state)
+            assert tokenized is not None
+            near, far = await engine.answer(request, ANYONE), await engine.answer(request, ANYONE, tokenized)
+            assert vectors(near) == vectors(far)
+            assert same(near.usage.lengths, far.usage.lengths)  # type: ignore[union-attr]
+
+
+async def test_the_engine_computes_the_tokens_unless_the_model_has_changed() -> None:
+    """Tokens of a model with another fingerprint are ignored."""
+    async with loaded() as (engine, tokenizers, state):
+        other = EmbedRequest(inputs=["two"])
+        tokens = await tokenizers.read(other, state)
+        assert tokens is not None
+        one, two = vectors(await engine.answer(ONE, ANYONE)), vectors(await engine.answer(other, ANYONE))
+        assert vectors(await engine.answer(ONE, ANYONE, tokens)) == two != one
+        assert vectors(await engine.answer(ONE, ANYONE, replace(tokens, fingerprint="another"))) == one
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        EmbedRequest(inputs=[]),
+        EmbedRequest(inputs=["text"] * 5),
+        EmbedRequest(inputs=["text", LONG], text=TextOptions(truncate=False)),
+        EmbedRequest(inputs=["text"], model="unknown"),
+        EmbedRequest(inputs=["text"], outputs=frozenset({"sparse"})),
+        EmbedRequest(inputs=["text", [99_999_999]]),
+        EmbedRequest(inputs=["half of a pair: \ud83d"]),
+        RerankRequest(query="q", passages=[]),
+    ],
+    ids=["none", "too many", "too long", "model", "outputs", "ids", "surrogate", "another operation"],
+)
+async def test_the_engine_finds_what_is_wrong(request_: Request) -> None:
+    """A front-end sends such requests without tokens, so that they have one error in any number of processes."""
+    async with loaded() as (engine, tokenizers, state):
+        assert await tokenizers.read(request_, state) is None
+        with pytest.raises(VectordError):
+            await engine.answer(request_, ANYONE)
+
+
+class Receiving(FakeEngine):
+    """Keeps the tokens of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenized: list[Tokenized | None] = []
+
+    async def answer(self, request: Request, caller: Caller, tokenized: Tokenized | None = None) -> Result:
+        self.tokenized.append(tokenized)
+        return await super().answer(request, caller)
+
+
+async def test_tokens_arrive_unchanged_in_the_engines_process() -> None:
+    """As arrays, and with the facts for the request."""
+    receiving = Receiving()
+    async with loaded() as (_, tokenizers, state), linked(receiving) as found, front_end(found) as link:
+        sent = await tokenizers.read(EmbedRequest(inputs=["some words", "one"]), state)
+
+        async def tokenize(request: Request, state: EngineState) -> Tokenized | None:
+            return sent if request is not ONE else None
+
+        engine = RemoteEngine(link, tokenize=tokenize)
+        await engine.answer(EmbedRequest(inputs=["some words", "one"]), ANYONE)
+        await engine.answer(ONE, ANYONE)
+    first, second = receiving.tokenized
+    assert second is None
+    assert sent is not None
+    assert first is not None
+    assert same(sent, first)
+    assert isinstance(first.texts.ids, np.ndarray)
