@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -263,9 +264,11 @@ Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiReques
 Operation: TypeAlias = Literal["embed", "documents", "similarity", "rerank", "classify"]
 
 
-@dataclass(frozen=True, slots=True)
-class TextLength:
-    """The length of an input before and after truncation. Tokens include specials and prompt."""
+class TextLength(msgspec.Struct, frozen=True, array_like=True):
+    """The length of an input before and after truncation. Tokens include specials and prompt.
+
+    A struct, because a request has one for each text: made and encoded in a tenth of a dataclass's time.
+    """
 
     seen: int  # tokens of the text; a lower bound if `characters_cut` is not 0
     kept: int  # tokens that the model read

@@ -181,7 +181,11 @@ class Texts:
         """The places of these texts' pooled vectors among those of all texts. (m,)"""
         if self.pooled is None:
             return places
-        return np.flatnonzero(np.isin(np.repeat(np.arange(len(self)), self.pooled), places)).astype(np.int32)
+        counts = self.pooled[places]
+        # The place of each text's first vector, and from there on as many as it has.
+        first = self.pooled.cumsum()[places] - counts
+        steps = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        return (np.repeat(first, counts) + steps).astype(np.int32)
 
     def after_prefix(self) -> Texts:
         """The texts without the prefix that they begin with."""

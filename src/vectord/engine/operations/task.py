@@ -208,7 +208,8 @@ def usage_of(
     return Usage(
         lengths=lengths,
         characters=sum(
-            len(text) for one in inputs for text in ((one,) if isinstance(one, str) else one) if isinstance(text, str)
+            len(one) if isinstance(one, str) else sum(len(piece) for piece in one if isinstance(piece, str))
+            for one in inputs
         ),
         timings=Timings(
             total_s=time.perf_counter() - task.started_s,
@@ -280,18 +281,21 @@ class EncoderPool:
 
 def characters(inputs: Sequence[TextOrPair]) -> int:
     """The cost of tokenizing the inputs, in characters of text."""
-    return sum(INPUT_CHARACTERS + (len(one) if isinstance(one, str) else _cost_of_ids(one)) for one in inputs)
+    return sum(map(_cost, inputs))
 
 
-def _cost_of_ids(one: Sequence[int | str]) -> int:
-    return ID_CHARACTERS * len(one) + sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
+def _cost(one: TextOrPair) -> int:
+    if isinstance(one, str):
+        return INPUT_CHARACTERS + len(one)
+    pieces = sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
+    return INPUT_CHARACTERS + ID_CHARACTERS * len(one) + pieces
 
 
 def _parts(inputs: Sequence[TextOrPair], each: int = 0) -> Iterator[tuple[range, int]]:
     """Runs of inputs and their cost in characters, in order; a long input is a part of its own."""
     start = size = 0
     for index, one in enumerate(inputs):
-        size += characters((one,)) + each
+        size += _cost(one) + each
         if size >= PART_CHARACTERS or index + 1 - start == PART_INPUTS:
             yield range(start, index + 1), size
             start, size = index + 1, 0
