@@ -20,7 +20,7 @@ from vectord.config import Config
 from vectord.config.command_line import Command
 from vectord.config.sources import CommandLine, load
 from vectord.errors import ConfigError
-from vectord.library.embedder import Embedder, EmbedOptions
+from vectord.library.embedder import Embedder
 from vectord.observability import logs
 from vectord.products.common.models import ready_models
 from vectord.products.common.profiles import profiles
@@ -117,14 +117,13 @@ class Embed:
         *,
         column: str = "text",
         prefix: str = "",
-        options: EmbedOptions | None = None,
+        options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         """models, settings: of `vectord.Embedder`; threads: by default the CPUs of the actor. options: of its method
         `embed`. prefix: of the added columns."""
         self._column, self._prefix = column, prefix
-        self._options: EmbedOptions = {**(options or {})}
-        self._options["outputs"] = self._options.get("outputs", ("dense",))
+        self._options: dict[str, Any] = {"outputs": ("dense",), **(options or {})}
         self._embedder = Embedder(models, **{**settings, "threads": settings.get("threads") or _cpus()})
 
     def __call__(self, table: Any) -> Any:
