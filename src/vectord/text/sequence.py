@@ -185,7 +185,8 @@ class Texts:
         # The place of each text's first vector, and from there on as many as it has.
         first = self.pooled.cumsum()[places] - counts
         steps = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-        return (np.repeat(first, counts) + steps).astype(np.int32)
+        vectors: Int32 = (np.repeat(first, counts) + steps).astype(np.int32)
+        return vectors
 
     def after_prefix(self) -> Texts:
         """The texts without the prefix that they begin with."""
