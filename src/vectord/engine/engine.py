@@ -96,7 +96,7 @@ from vectord.schema import (
     Usage,
 )
 from vectord.text.chat import ChatTemplates
-from vectord.text.sequence import Encoder, Tokenized
+from vectord.text.sequence import Encoder, TokenizedTexts
 
 log = GuardedLogger(logging.getLogger("vectord.engine"))
 
@@ -277,7 +277,7 @@ class Engine:
             running |= own_running
         return queued, running - queued
 
-    async def answer(self, request: Request, caller: Caller, tokenized: Tokenized | None = None) -> Result:
+    async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
         """tokenized: the inputs of an EmbedRequest, by a front-end; ignored if the model has another fingerprint."""
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
@@ -315,7 +315,7 @@ class Engine:
         """Rerank requests may have places of their own."""
         return self._rerank_admission if operation == "rerank" else self._admission
 
-    async def _answer(self, request: Request, caller: Caller, tokenized: Tokenized | None) -> Result:
+    async def _answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None) -> Result:
         if type(request) in WORK:
             model_request = cast("ModelRequest", request)
             task = self._task(caller)

@@ -205,7 +205,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tokenized:
+class TokenizedTexts:
     """The texts of a request, tokenized before it reached the engine's process."""
 
     texts: Texts

@@ -21,7 +21,7 @@ from vectord.engine.engine import Engine
 from vectord.engine.models import open_models
 from vectord.errors import VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, RerankRequest, Result, TextOptions
-from vectord.text.sequence import Tokenized
+from vectord.text.sequence import TokenizedTexts
 
 CONFIG = Config(device=DeviceConfig(backend="fake"), engine=EngineConfig(cache_bytes=0, max_client_batch_size=4))
 LONG = "word " * 600  # more tokens than the model reads
@@ -109,9 +109,9 @@ class Receiving(FakeEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokenized: list[Tokenized | None] = []
+        self.tokenized: list[TokenizedTexts | None] = []
 
-    async def answer(self, request: Request, caller: Caller, tokenized: Tokenized | None = None) -> Result:
+    async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
         self.tokenized.append(tokenized)
         return await super().answer(request, caller)
 
@@ -122,7 +122,7 @@ async def test_tokens_arrive_unchanged_in_the_engines_process() -> None:
     async with loaded() as (_, tokenizers, state), linked(receiving) as found, front_end(found) as link:
         sent = await tokenizers.read(EmbedRequest(inputs=["some words", "one"]), state)
 
-        async def tokenize(request: Request, state: EngineState) -> Tokenized | None:
+        async def tokenize(request: Request, state: EngineState) -> TokenizedTexts | None:
             return sent if request is not ONE else None
 
         engine = RemoteEngine(link, tokenize=tokenize)

@@ -19,7 +19,7 @@ from vectord.config import Config
 from vectord.engine.operations.task import EncoderPool
 from vectord.errors import StartError, VectordError
 from vectord.schema import EmbedRequest, ModelInfo, Request
-from vectord.text.sequence import Encoder, ReadRequest, Texts, Tokenized
+from vectord.text.sequence import Encoder, ReadRequest, Texts, TokenizedTexts
 
 _log = logging.getLogger("vectord.cluster.tokenizers")
 
@@ -34,7 +34,7 @@ class Tokenizers:
     def close(self) -> None:
         self._pool.close()
 
-    async def read(self, request: Request, state: EngineState) -> Tokenized | None:
+    async def read(self, request: Request, state: EngineState) -> TokenizedTexts | None:
         """The request's texts as the engine would read them. None: the engine reads them, and finds what is wrong.
 
         The first request to a model begins to load its tokenizer, and does not wait for it.
@@ -54,7 +54,7 @@ class Tokenizers:
             parts = await self._pool.spread(request.inputs, read, each=len(request.text.prompt or ""))
         except VectordError:
             return None
-        return Tokenized(
+        return TokenizedTexts(
             texts=parts[0] if len(parts) == 1 else Texts.join(parts),
             fingerprint=fingerprint,
             seconds=time.perf_counter() - began_s,

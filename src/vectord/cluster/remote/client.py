@@ -20,12 +20,12 @@ from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Operation, Request, Result
 from vectord.server.admission.buckets import Draw, Refusal
-from vectord.text.sequence import Tokenized
+from vectord.text.sequence import TokenizedTexts
 
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
 TOO_LATE = "The engine's process did not answer by the request's deadline."
-Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[Tokenized | None]]
+Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[TokenizedTexts | None]]
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(

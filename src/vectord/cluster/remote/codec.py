@@ -25,7 +25,7 @@ from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
 from vectord.schema import Caller, ModelList, MultiRequest, MultiResult, Operation, Request, Result, Usage
 from vectord.server.admission.buckets import Draw
-from vectord.text.sequence import Tokenized
+from vectord.text.sequence import TokenizedTexts
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Array: TypeAlias = npt.NDArray[Any]
@@ -77,7 +77,7 @@ def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
     method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
     if method == ANSWER:
         name, raw_request, caller, tokenized = decode_value(
-            tuple[str, msgspec.Raw, Caller, Tokenized | None], raw, arrays
+            tuple[str, msgspec.Raw, Caller, TokenizedTexts | None], raw, arrays
         )
         request = _untagged(REQUESTS, name, raw_request, arrays)
         return method, (request, caller) if tokenized is None else (request, caller, tokenized)

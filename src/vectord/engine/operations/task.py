@@ -21,7 +21,7 @@ from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
 from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
-from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, Tokenized
+from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Task:
     use: UseModel  # lifecycle.py's: acquires a loaded model
     max_inputs: int
     force_dimensions: bool = False  # for all requests
-    tokenized: Tokenized | None = None  # the inputs of this request, if a front-end has tokenized them
+    tokenized: TokenizedTexts | None = None  # the inputs of this request, if a front-end has tokenized them
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on tokenizing so far
     began_s: float = math.inf  # when the first text entered the queue
