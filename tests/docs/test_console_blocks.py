@@ -160,7 +160,8 @@ def _test_of(page: str) -> str | None:
 
 def test_readme_starts_with_the_targets_of_make() -> None:
     """`make install` makes the environment that the next line activates; test_readme.py runs the rest."""
-    (install, _), (serve, _), *asked = commands("README.md")
+    (clone, _), (install, _), (serve, _), *asked = commands("README.md")
+    assert clone.startswith("git clone https://")
     assert (install, serve) == ("make install && source .venv/bin/activate", "vectord serve")
     assert all(command.startswith("curl ") for command, _ in asked)
     words: Sequence[str] = ["make", "--dry-run", "--always-make", "install"]
