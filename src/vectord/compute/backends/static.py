@@ -7,6 +7,8 @@ Source: model2vec's `StaticModel.encode`, sentence-transformers' `StaticEmbeddin
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -81,5 +83,5 @@ class StaticBackend(Backend):
         self._tensors.close()
 
 
-def _numbers(weight: Weight | None, dtype: type[np.generic]) -> npt.NDArray[np.generic] | None:
+def _numbers(weight: Weight | None, dtype: type[np.generic]) -> npt.NDArray[Any] | None:
     return None if weight is None else weight.array.astype(dtype)
