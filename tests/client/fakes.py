@@ -91,6 +91,11 @@ class FakeServer:
         headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
         return httpx.Response(200, headers=headers, content=rendered.body)
 
+    @property
+    def inputs(self) -> list[int]:
+        """The number of texts of each request."""
+        return [len(call_of(request).request.inputs) for request in self.requests]
+
 
 def call_of(request: httpx.Request) -> Call:
     """The call that the server parses from a request."""

@@ -20,13 +20,15 @@ class StandIn:
     url: str
     token: str | None = None
     status: int = 200  # of responses with vectors
-    fault: str = ""  # swapped: vectors in reverse order; nan, unhealthy, chunked
+    fault: str = ""  # swapped: vectors in reverse order; html: errors as HTML; nan, slow, unhealthy, chunked;
+    # plain: errors as plain text
     most_texts: int = 100
     model: str = "bag-of-words"  # as it lists it
     embeds_at: str = "/v1/embeddings"  # or embedding-server's /api/v1/embed
     reranks_at: str = "/rerank"
     turned: float = 0.0  # distance of the vectors from those of another stand-in
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    release: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
@@ -38,6 +40,7 @@ def stand_in(**options: Any) -> Iterator[StandIn]:
         try:
             yield server.stand_in
         finally:
+            server.stand_in.release.set()
             server.shutdown()
             thread.join()
 
@@ -87,10 +90,12 @@ class _Answers(BaseHTTPRequestHandler):
             texts = body[field]
             texts = [texts] if isinstance(texts, str) else list(texts)
         except (ValueError, KeyError, TypeError):
-            return self._send({"error": "bad request"}, 400)
+            return self._refuse()
         if len(texts) > options.most_texts:
             return self._send({"error": "too many"}, 413)
         options.bodies.append(body)
+        if options.fault == "slow":
+            options.release.wait()
         if self.path == options.reranks_at:
             return self._rank(body["query"], texts)
         rows = [vector(text, options.turned) for text in texts]
@@ -107,10 +112,20 @@ class _Answers(BaseHTTPRequestHandler):
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         self._send({"results": [{"index": place, "relevance_score": scores[place]} for place in order]})
 
+    def _refuse(self) -> None:
+        if self.server.stand_in.fault == "html":
+            self._bytes(b"<h1>Internal error</h1>", 500)
+        elif self.server.stand_in.fault == "plain":
+            self._bytes(b"Failed to parse the request body as JSON", 400, "text/plain; charset=utf-8")
+        else:
+            self._send({"error": "bad request"}, 400)
+
     def _send(self, body: object, status: int = 200) -> None:
-        content = json.dumps(body).encode()
+        self._bytes(json.dumps(body).encode(), status)
+
+    def _bytes(self, content: bytes, status: int, content_type: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", content_type)
         if self.server.stand_in.fault == "chunked":
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()

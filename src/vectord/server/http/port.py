@@ -83,9 +83,12 @@ class HttpPort:
 
     def _accept(self) -> None:
         """Called in each iteration of the event loop while the kernel has queued connections."""
+        is_first = not self._queued
         for _ in range(ACCEPTS_PER_ITERATION):
             if not self._accept_one():
-                return
+                break
+        if is_first:  # an iteration earlier: under load, a probe waits for each one
+            self._open_some()
 
     def _accept_one(self) -> bool:
         """Return whether more connections may be queued."""
@@ -107,13 +110,17 @@ class HttpPort:
     def _admit(self, peer: str, sock: socket.socket, attempts: int) -> None:
         slot = self.limits.admit(peer, sock)
         if slot is not None:
-            if not self._queued:
-                self._loop.call_soon(self._open_some)
             self._queued.setdefault(client_address(peer), deque()).append(slot)
         elif attempts > 1:
-            self._loop.call_soon(self._admit, peer, sock, attempts - 1)
+            self._loop.call_soon(self._admit_again, peer, sock, attempts - 1)
         else:
             sock.close()
+
+    def _admit_again(self, peer: str, sock: socket.socket, attempts: int) -> None:
+        is_first = not self._queued
+        self._admit(peer, sock, attempts)
+        if is_first:
+            self._open_some()
 
     def _open_some(self) -> None:
         """Open some connections: of each address in turn, the oldest first."""
@@ -175,9 +182,12 @@ class HttpPort:
         """Accept no more, answer what was accepted, and close idle connections; after `timeout_s`, all others too."""
         began_s = self._loop.time()
         self._loop.remove_reader(self._listener)
+        is_first = not self._queued
         while self._accept_one():  # those in the kernel's queue would be reset
             pass
         self._listener.close()
+        if is_first:
+            self._open_some()
         while (drained_s := self._loop.time() - began_s) < timeout_s and self.limits.n_open:
             if drained_s >= IDLE_DRAIN_S:
                 for connection in list(self.connections):
