@@ -48,7 +48,7 @@ REFINED: Mapping[str, Any] = {
     "extraVolumeMounts": NAMED,
 }
 REFINED_NAMES = dict.fromkeys(("podAnnotations", "annotations", "labels", "nodeSelector"), TEXT_VALUES)
-FREE = {"resources", "affinity"}  # Kubernetes' own
+FREE = {"resources", "affinity", "podSecurityContext", "securityContext"}  # Kubernetes' own
 
 
 def values_schema() -> str:

@@ -13,15 +13,17 @@ from tests.cluster.remote.linked import front_end, linked
 from tests.cluster.remote.values import same
 from tests.server.fakes import FakeEngine
 
-from vectord.cluster.processes.tokenizers import Tokenizers
+from vectord.cluster.processes.tokenizers import MAX_READING, Tokenizers
 from vectord.cluster.remote.client import RemoteEngine
 from vectord.cluster.remote.codec import EngineState
 from vectord.config import Config, DeviceConfig, EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models import open_models
-from vectord.errors import VectordError
+from vectord.engine.operations.task import EncoderPool
+from vectord.errors import Unavailable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, RerankRequest, Result, TextOptions
 from vectord.text.sequence import TokenizedTexts
+from vectord.text.tokenizer import TextEncoder
 
 CONFIG = Config(device=DeviceConfig(backend="fake"), engine=EngineConfig(cache_bytes=0, max_client_batch_size=4))
 LONG = "word " * 600  # more tokens than the model reads
@@ -102,6 +104,39 @@ async def test_the_engine_finds_what_is_wrong(request_: Request) -> None:
         assert await tokenizers.read(request_, state) is None
         with pytest.raises(VectordError):
             await engine.answer(request_, ANYONE)
+
+
+async def test_a_bounded_number_of_requests_waits_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait behind the engine's admission, with fair shares for all clients."""
+    gate = asyncio.Event()
+
+    async def spread(self: EncoderPool, *arguments: object, **options: object) -> list[object]:
+        await gate.wait()
+        raise Unavailable("closed")
+
+    async with loaded() as (_, tokenizers, state):
+        monkeypatch.setattr(EncoderPool, "spread", spread)
+        waiting = [asyncio.create_task(tokenizers.read(ONE, state)) for _ in range(MAX_READING)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await tokenizers.read(ONE, state) is None
+        gate.set()
+        assert await asyncio.gather(*waiting) == [None] * MAX_READING
+
+
+@pytest.mark.parametrize("step", ["load", "read"])
+async def test_the_engine_tokenizes_where_a_front_end_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory or threads, for example."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    async with loaded() as (_, tokenizers, state):
+        monkeypatch.setattr(*((TextEncoder, "__init__") if step == "load" else (EncoderPool, "spread")), fail)
+        failing = Tokenizers(CONFIG) if step == "load" else tokenizers
+        assert await failing.read(ONE, state) is None
+        await asyncio.sleep(1 if step == "load" else 0)
+        assert await failing.read(ONE, state) is None
 
 
 class Receiving(FakeEngine):

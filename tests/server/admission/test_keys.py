@@ -136,6 +136,7 @@ def test_an_entry_has_a_name_and_rights(path: Path) -> None:
     [
         "",
         "[[keys]",
+        "[[keys]]\n" + "a = " + "[" * 5000,
         '[[keys]]\nname = "a"',
         stanza("a")[:-10],
         stanza("10.0.0.1"),

@@ -42,6 +42,13 @@ async def test_the_page_loads_this_servers_description() -> None:
     assert b"validatorUrl: null" in start
 
 
+async def test_redoc_is_redoc() -> None:
+    """It shows the same description as /docs."""
+    page = (await call(APP, "GET", "/redoc")).body
+    assert b'<redoc spec-url="/docs/openapi.json"' in page
+    assert b"swagger" not in page
+
+
 @pytest.mark.parametrize("asset", ASSETS)
 async def test_vendored_files_match_their_readme(asset: str) -> None:
     """By the digest of the served bytes, with gzip and without."""

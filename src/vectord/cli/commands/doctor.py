@@ -194,13 +194,7 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
     from vectord.tools.doctor.advice import advice  # noqa: PLC0415
 
     config = loaded.config
-    tested: list[SelfTest] = []
     export_hub(config.model, os.environ)
-    if self_test:
-        from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
-
-        configure_log(loaded)
-        tested = asyncio.run(self_tests(config, with_library=with_library))
     found = SimpleNamespace(
         machine=facts.read_machine(),
         libraries=facts.read_versions(),
@@ -208,8 +202,13 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
         profile=loaded.profile,
         settings=facts.read_settings(loaded),
         ports=facts.read_ports(config.server),
-        models=tested,
+        models=[],
     )
+    if self_test:
+        from vectord.tools.doctor.self_test import self_tests  # noqa: PLC0415 - everything that computes
+
+        configure_log(loaded)
+        found.models = asyncio.run(self_tests(config, with_library=with_library))
     found.advice = advice(found.machine, found.cache, found.ports, found.models, config, list(found.libraries))
     if as_json:
         print_json(vars(found))

@@ -17,11 +17,13 @@ from vectord.cluster.remote.codec import EngineState
 from vectord.compute.processor import thread_budget
 from vectord.config import Config
 from vectord.engine.operations.task import EncoderPool
-from vectord.errors import StartError, VectordError
+from vectord.errors import VectordError
 from vectord.schema import EmbedRequest, ModelInfo, Request
 from vectord.text.sequence import Encoder, ReadRequest, Texts, TokenizedTexts
 
 _log = logging.getLogger("vectord.cluster.tokenizers")
+# Further requests wait behind the engine's admission, which is fair to clients, and not for the threads here.
+MAX_READING = 32
 
 
 class Tokenizers:
@@ -29,6 +31,7 @@ class Tokenizers:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as in the engine's process
         self._config = config
         self._pool = EncoderPool(config.engine.tokenization_workers or thread_budget())
+        self._reading = 0  # requests
         self._loading: dict[str, tuple[str, asyncio.Task[tuple[Encoder, str] | None]]] = {}  # by served name
 
     def close(self) -> None:
@@ -44,16 +47,21 @@ class Tokenizers:
         if not request.inputs or len(request.inputs) > state.models.limits.max_inputs_per_request:
             return None
         loaded = self._loaded(request, state)
-        if loaded is None:
+        if loaded is None or self._reading == MAX_READING:
             return None
         encoder, fingerprint = loaded
         began_s = time.perf_counter()
         truncate = request.text.truncates(self._config.engine.auto_truncate)
         read = partial(encoder.read, ReadRequest(inputs=request.inputs, options=request.text, truncate=truncate))
+        self._reading += 1
         try:
             parts = await self._pool.spread(request.inputs, read, each=len(request.text.prompt or ""))
-        except VectordError:
+        except Exception as problem:
+            if not isinstance(problem, VectordError):
+                _log.warning("the engine's process tokenizes a request: %r", problem)
             return None
+        finally:
+            self._reading -= 1
         return TokenizedTexts(
             texts=parts[0] if len(parts) == 1 else Texts.join(parts),
             fingerprint=fingerprint,
@@ -75,7 +83,7 @@ class Tokenizers:
             loading = asyncio.create_task(asyncio.to_thread(self._load, info))
             self._loading[info.name] = info.fingerprint, loading
         loading = self._loading[info.name][1]
-        return loading.result() if loading.done() else None
+        return loading.result() if loading.done() and loading.exception() is None else None
 
     def _load(self, info: ModelInfo) -> tuple[Encoder, str] | None:
         """The tokenizer and the fingerprint of the model. None: other processes cannot read its texts."""
@@ -96,6 +104,6 @@ class Tokenizers:
             if f"{spec.fingerprint}{spec.width_of_space(None)}" != info.fingerprint:
                 return None
             return TextEncoder(spec), spec.fingerprint
-        except (StartError, VectordError, OSError) as problem:
-            _log.warning("the engine's process tokenizes for %s: %s", info.name, problem)
+        except Exception as problem:
+            _log.warning("the engine's process tokenizes for %s: %r", info.name, problem)
             return None

@@ -221,6 +221,8 @@ def read_keys(path: Path) -> Sequence[Key]:
         entries = msgspec.convert(tomllib.loads(_read_text(path)), _KeysDocument).keys
     except tomllib.TOMLDecodeError as problem:
         raise _invalid(path, f"is not TOML: {problem}") from None
+    except RecursionError:
+        raise _invalid(path, "is nested too deeply") from None
     except msgspec.ValidationError as problem:
         raise _invalid(path, f"does not contain valid keys: {problem}") from None
     keys = tuple(map(_key_of, entries))
