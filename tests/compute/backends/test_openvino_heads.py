@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import texts_of
 from tests.compute.networks.test_heads_scores import FAMILIES, TOKEN_FAMILIES, scoring_spec
+from tests.compute.networks.test_heads_tokens import DIMENSIONS, write_linear
 from tests.compute.networks.tiny_encoders import CASES, write_tiny
-from tests.models import WIDTH, batch_of, pack_texts, read_tiny_spec, write_sentence_bert
+from tests.models import batch_of, pack_texts, read_tiny_spec, write_sentence_bert
 
 from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -78,18 +78,13 @@ def yes_no(name: str) -> Make:
     return make
 
 
-def write_linear(path: Path, outputs: int) -> None:
-    """Write a layer as BGE-M3's colbert_linear and sparse_linear."""
-    generator = torch.Generator().manual_seed(outputs)
-    weight, bias = torch.randn(outputs, WIDTH, generator=generator), torch.randn(outputs, generator=generator)
-    torch.save({"weight": weight, "bias": bias}, path)
-
-
 def colbert(folder: Path) -> ModelSpec:
     path = folder / "colbert_linear.pt"
     written = write_tiny(folder, "Bert")
-    write_linear(path, 12)
-    return CASES["bert"].spec(written, outputs=frozenset({"colbert"}), colbert=Colbert(dimensions=12, linear=path))
+    write_linear(path, DIMENSIONS)
+    return CASES["bert"].spec(
+        written, outputs=frozenset({"colbert"}), colbert=Colbert(dimensions=DIMENSIONS, linear=path)
+    )
 
 
 def colbert_of_dense_modules(folder: Path) -> ModelSpec:
