@@ -226,9 +226,9 @@ def _merged(layers: Sequence[Layer], profile: Profile) -> tuple[Config, Mapping[
 
 def _read(setting: Setting, raw: object, origin: Origin) -> Any:
     try:
-        # Python decodes other bytes of the command line and the environment to halves of surrogate pairs.
-        "".join(map(str, raw if isinstance(raw, list) else [raw])).encode()
-    except UnicodeEncodeError:
+        # Python has half a surrogate pair for each byte of the command line and the environment that it cannot decode.
+        "".join(map(str, raw if isinstance(raw, list) else [raw])).encode(errors="surrogateescape").decode()
+    except UnicodeError:
         raise ConfigError(f"{origin}: not UTF-8") from None
     try:
         return setting.from_text(raw) if isinstance(raw, str) else setting.from_toml(raw)
