@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.checkpoints.folders import write_sentence_model
@@ -28,12 +29,13 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL: the default model, a tiny BGE-M3, and a reranker with markup for a name."""
+    """The base URL: the default model, a tiny BGE-M3, and a reranker with markup for a name. It has read a text."""
     from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 
     folder = tmp_path_factory.mktemp("console")
     tiny = [str(write_bge_m3(folder / "tiny-bge-m3")), str(write_bge_reranker(folder / HOSTILE))]
     with running(folder / "log", "all-MiniLM-L6-v2", *tiny, "--offline") as (url, _):
+        httpx.post(f"{url}/v1/embeddings", json={"input": "a text"}).raise_for_status()
         yield url
 
 

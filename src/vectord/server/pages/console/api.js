@@ -56,7 +56,8 @@ export const post = (path, body) => call("POST", path, JSON.stringify(body));
 export async function call(method, path, body) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
-  if (key()) headers.authorization = `Bearer ${key()}`;
+  const sent = key();
+  if (sent) headers.authorization = `Bearer ${sent}`;
   let response;
   try {
     response = await fetch(urlOf(path), { method, headers, body, cache: "no-store" });
@@ -65,7 +66,7 @@ export async function call(method, path, body) {
   }
   const text = await response.text();
   const json = parsed(text);
-  if (response.status === 401) for (const listener of refused) listener();
+  if (response.status === 401 && sent === key()) for (const listener of refused) listener();
   if (!response.ok) {
     const waits = Number(response.headers.get("retry-after")) || null;
     throw new ApiError(response.status, messageOf(json) ?? `The server answered ${response.status}.`, waits);
