@@ -341,16 +341,6 @@ def test_tokie_loads_in_a_thread_of_its_own(uncased: Path, monkeypatch: pytest.M
     thread.join()
 
 
-def test_tokenizers_reads_the_texts_where_no_thread_can_start(uncased: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a container's limit of threads."""
-
-    def fail(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    assert not is_read(FastWordPiece(prepared(uncased), uncased), "a")
-
-
 def test_the_thread_may_use_the_same_processors_as_before(uncased: Path) -> None:
     allowed = os.sched_getaffinity(0)
     loaded(uncased)

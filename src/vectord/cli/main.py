@@ -38,12 +38,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk, a quota
 COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
 
-FURTHER = {
-    "list": "models",
-    "rerank": "embed",
-    "show": "models",
-    "stop": "ps",
-}  # command -> the module that has it, as `NAME_command`
+# Command -> the module that has it, as `NAME_command`.
+FURTHER = {"list": "models", "rerank": "embed", "show": "models", "stop": "ps"}
 
 
 class Commands(click.Group):

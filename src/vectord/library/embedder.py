@@ -154,7 +154,6 @@ class Embedder:
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
         self._specs = {source.name: source.spec for source in sources}
-        self._first = sources[0].spec
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
@@ -190,12 +189,12 @@ class Embedder:
     @property
     def dimensions(self) -> int:
         """The width of a dense vector of the first model; 0 if it makes none."""
-        return self._first.usual_dimensions
+        return next(iter(self._specs.values())).usual_dimensions
 
     @property
     def max_tokens(self) -> int:
         """The most tokens that the first model reads of a text, specials included."""
-        return self._first.max_tokens
+        return next(iter(self._specs.values())).max_tokens
 
     def __repr__(self) -> str:
         return (

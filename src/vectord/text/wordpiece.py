@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
@@ -96,9 +96,8 @@ class FastWordPiece:
         return found
 
     def load_later(self) -> None:
-        """Load in a thread, because the caller may be the event loop. Without a further thread, tokenizers goes on."""
-        with suppress(RuntimeError):
-            Thread(target=self.load, name="vectord-tokie").start()
+        """Load in a thread, because the caller may be the event loop."""
+        Thread(target=self.load, name="vectord-tokie").start()
 
     def load(self) -> None:
         """Load tokie, if it reads this model's texts as tokenizers does. Blocks."""

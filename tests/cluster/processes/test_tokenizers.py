@@ -134,8 +134,10 @@ async def test_the_engine_tokenizes_where_a_front_end_fails(step: str, monkeypat
     async with loaded() as (_, tokenizers, state):
         monkeypatch.setattr(*((TextEncoder, "__init__") if step == "load" else (EncoderPool, "spread")), fail)
         failing = Tokenizers(CONFIG) if step == "load" else tokenizers
+        before = asyncio.all_tasks()
         assert await failing.read(ONE, state) is None
-        await asyncio.sleep(1 if step == "load" else 0)
+        if loading := asyncio.all_tasks() - before:
+            await asyncio.wait(loading)
         assert await failing.read(ONE, state) is None
 
 

@@ -64,7 +64,7 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: bool) -> int:
-    from vectord.schema import EmbedRequest  # noqa: PLC0415 - imported on use
+    from vectord.schema import EmbedRequest, best_first  # noqa: PLC0415 - imported on use
 
     texts = texts or _lines()
     if similar and len(texts) < 2:
@@ -74,9 +74,9 @@ def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: boo
         return ExitCode.FAILED
     vectors = result.dense["float"]
     if similar:
-        cosines = (vectors[1:] @ vectors[0]).tolist()
-        order = sorted(range(len(cosines)), key=lambda i: -cosines[i])
-        return _print_scores(result, [(i + 1, cosines[i], texts[i + 1]) for i in order], as_json)
+        cosines = vectors[1:] @ vectors[0]
+        order = best_first(cosines, None).tolist()
+        return _print_scores(result, [(i + 1, float(cosines[i]), texts[i + 1]) for i in order], as_json)
     if as_json:
         answer = {"model": result.model, "fingerprint": result.fingerprint, "embeddings": vectors}
         return print_text(_json_of(answer))

@@ -83,7 +83,7 @@ class Tokenizers:
             loading = asyncio.create_task(asyncio.to_thread(self._load, info))
             self._loading[info.name] = info.fingerprint, loading
         loading = self._loading[info.name][1]
-        return loading.result() if loading.done() and loading.exception() is None else None
+        return loading.result() if loading.done() else None
 
     def _load(self, info: ModelInfo) -> tuple[Encoder, str] | None:
         """The tokenizer and the fingerprint of the model. None: other processes cannot read its texts."""
