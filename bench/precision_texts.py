@@ -7,13 +7,13 @@ compares the vectors of these texts.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.child import REPOSITORY
 from bench.peer_files import CALIBRATION_TEXTS
 
 _TRANSLATION = re.compile(r'^  "(?!language)[\w.]+": "(.*[^\W\d_]{2}.*)",?$', re.MULTILINE)
@@ -44,10 +44,9 @@ def precision_texts(prose: Sequence[str], count: int) -> list[str]:
 
 def _translations() -> list[list[str]]:
     """The sentences and words of each language."""
-    package = importlib.util.find_spec("material")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError("mkdocs-material is missing; make check installs it")
-    files = sorted((Path(package.origin).parent / "templates/partials/languages").glob("*.html"))
+    files = sorted(REPOSITORY.glob(".venv-docs/lib/*/site-packages/material/templates/partials/languages/*.html"))
+    if not files:
+        raise FileNotFoundError("mkdocs-material is missing; `make site` installs it")
     return [_TRANSLATION.findall(path.read_text("utf-8")) for path in files]
 
 

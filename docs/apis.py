@@ -125,10 +125,32 @@ def _common() -> frozenset[Row]:
     return frozenset(row for row in common if names[row.name] == 1)
 
 
+@cache
+def of_reranking() -> frozenset[str]:
+    """The fields that every route has that reranks."""
+    dialects, _ = _served()
+    common = {row.name for row in _common()}
+    for dialect in dialects.values():
+        for route in dialect.routes:
+            if dialect.name != OWN and route.computes == "rerank" and route.body is not None:
+                common &= {row.name for row in rows(route.body)}
+    return frozenset(common)
+
+
 def _common_fields() -> list[str]:
     """The section on fields that several products share; their pages only name them."""
     ordered = sorted(filter(_has_effect, _common()), key=lambda row: (_about_field(row), row.name))
-    return ["", "## Common fields", "", *_field_items(ordered)]
+    everywhere = [row for row in ordered if row.name in of_reranking()]
+    return [
+        "",
+        "## Common fields",
+        "",
+        *_field_items(row for row in ordered if row not in everywhere),
+        "",
+        "Every route that reranks has these fields too, which the pages do not name:",
+        "",
+        *_field_items(everywhere),
+    ]
 
 
 def _products(dialects: Iterable[Dialect]) -> list[str]:
@@ -195,13 +217,15 @@ def _clients() -> list[str]:
     tried: dict[str, list[str]] = {}
     for each in tomllib.loads(CLIENTS.read_text("utf-8"))["client"]:
         tried.setdefault(each["client"], []).append(each["version"])
-    packages = [f"{client.rpartition(': ')[2]} {' and '.join(of)}" for client, of in tried.items() if any(of)]
+    packages = [client.rpartition(": ")[2] for client, of in tried.items() if any(of)]
     replayed = [client for client, versions in tried.items() if not any(versions)]
     return [
         "",
         "## Tested clients",
         "",
-        f"These packages ran against a real server: {'; '.join(packages)}.",
+        "These packages ran against a real server, in the versions of `docs/clients.toml`: "
+        + ", ".join(packages)
+        + ".",
         "",
         f"A test sends the requests of these clients and reads their fields of the responses: {', '.join(replayed)}.",
     ]
@@ -212,7 +236,8 @@ def _clients() -> list[str]:
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
     bodies = [rows(route.body) for route in dialect.routes if route.body is not None]
-    others = dict.fromkeys(row.name for row in chain(*bodies) if "." not in row.name and not _is_described(row))
+    named = (row.name for row in chain(*bodies) if "." not in row.name and not _is_described(row))
+    others = dict.fromkeys(name for name in named if name not in of_reranking())
     lines = [f"# {dialect.title}", "", PRODUCTS[dialect.name]]
     if others:
         lines += ["", f"Other fields, [as in the product]({COMMON_FIELDS}): {_listed(others)}."]
@@ -308,17 +333,13 @@ def _required_first(fields: Sequence[Row]) -> Sequence[Row]:
 
 
 def _own(table: Table) -> list[str]:
-    paths: dict[str, list[str]] = {}
-    for endpoint in table:
-        if endpoint.page is not None and endpoint.page.summary:
-            paths.setdefault(endpoint.page.summary, []).append(endpoint.path)
+    paths = [endpoint.path for endpoint in table if endpoint.page is not None and endpoint.page.summary]
     return [
         "",
         "## Pages of the server",
         "",
-        "These pages use GET and require no key, except `/metrics` with the setting `metrics_key`.",
-        "",
-        *(f"- {_listed(alike)}: {summary}" for summary, alike in paths.items()),
+        f"Pages with GET: {_listed(paths)}. They require no key, except `/metrics` with the setting `metrics_key`.",
+        "[operations.md](operations.md#probes) describes the probes.",
     ]
 
 

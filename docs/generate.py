@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -188,23 +188,23 @@ def models() -> str:
         "",
         "The speeds have random weights in the size of one published model, in the default dtype: `python -m bench",
         "families`, commit c414ac8, 2 cores of an Intel Xeon with AMX, texts of 61 tokens on average. Of large models,",
-        "only some layers were computed, and the rate is scaled to all layers. The cosine of 12 texts with their",
-        f"vectors in float32 is at least {min(one['cosine'] for one in MEASURED.values()):.4f} for each; trained",
-        "weights may differ.",
+        "only some layers were computed, and the rate is scaled to all layers. The cosine with float32 is at least",
+        f"{min(one['cosine'] for one in MEASURED.values()):.4f} for each; trained weights may differ.",
         "",
         "## All models",
         "",
-        "Models with the same facts share a row, with their aliases in parentheses; the last part of a name, such as",
-        "`bge-m3`, is an alias too. A model's own files take precedence, and have the facts of empty cells. `vectord",
-        "show NAME` prints the architecture, pooling and prompts of a model on this machine.",
+        "Models with the same facts share a row, with their aliases in parentheses. The last part of a name, such as",
+        "`bge-m3`, is an alias too; a name without a maker has that of the name before. A model's own files take",
+        "precedence, and have the facts of empty cells; of shorter widths, an empty cell means none, ? unknown ones.",
+        "`vectord show NAME` prints the architecture, pooling and prompts of a model on this machine.",
         "",
         "| outputs | width | tokens | shorter widths | models |",
         "|---|---|---|---|---|",
     ]
-    alike: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[tuple[str, ...], list[Entry]] = {}
     for entry in sorted(CATALOGUE, key=lambda each: (_gives(each), each.dimensions or 0, each.max_tokens or 0)):
-        alike.setdefault(_facts(entry), []).append(_with_aliases(entry))
-    return "\n".join([*lines, *(_cells(*facts, ", ".join(names)) for facts, names in alike.items())]) + "\n"
+        alike.setdefault(_facts(entry), []).append(entry)
+    return "\n".join([*lines, *(_cells(*facts, ", ".join(_names(entries))) for facts, entries in alike.items())]) + "\n"
 
 
 def _architecture_row(name: str) -> str:
@@ -243,15 +243,19 @@ def _gives(entry: Entry) -> str:
 
 
 def _facts(entry: Entry) -> tuple[str, ...]:
-    width = [] if entry.matryoshka is None else list(entry.matryoshka)
-    cut = "" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
-    shorter = "no" if entry.matryoshka == () else cut
-    return _gives(entry), str(entry.dimensions or ""), str(entry.max_tokens or ""), shorter
+    width = list(entry.matryoshka or ())
+    cut = "?" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
+    return _gives(entry), str(entry.dimensions or ""), str(entry.max_tokens or ""), cut
 
 
-def _with_aliases(entry: Entry) -> str:
-    aliases = [name for name in entry.names[1:] if name != entry.hub_id.rpartition("/")[2]]
-    return f"`{entry.hub_id}`" + (f" ({_listed(aliases)})" if aliases else "")
+def _names(entries: Iterable[Entry]) -> Iterator[str]:
+    """Each model's name, without its maker if the one before has the same, and its aliases."""
+    before = ""
+    for entry in entries:
+        maker, _, name = entry.hub_id.rpartition("/")
+        aliases = [alias for alias in entry.names[1:] if alias != name]
+        yield f"`{name if maker == before else entry.hub_id}`" + (f" ({_listed(aliases)})" if aliases else "")
+        before = maker
 
 
 FILES: Mapping[str, Callable[[], str]] = {

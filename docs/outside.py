@@ -1,4 +1,4 @@
-"""Adds pages outside docs/ to the site and adapts their links. mkdocs.yml names this file.
+"""Adds pages outside docs/ to the site, README.md as its first, and adapts their links. mkdocs.yml names this file.
 
 Links in the sources work in the repository. The site places all pages in one folder, so links between docs/ and the
 other pages are rewritten. A link to any other file of the repository becomes plain text.
@@ -9,23 +9,28 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
+from typing import TYPE_CHECKING
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:  # the tests of the links run without mkdocs
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = {  # path in the repository -> path on the site
+    "README.md": "index.md",
     **{name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")},
     "examples/README.md": "examples.md",
     "deploy/README.md": "deploy.md",
 }
 
-LINK = re.compile(r"(?<!!)\[(?P<words>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
+LINK = re.compile(r"(?P<image>!?)\[(?P<words>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of OUTSIDE to those of docs/."""
+    from mkdocs.structure.files import File  # noqa: PLC0415
+
     for path, uri in OUTSIDE.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     return files
@@ -48,7 +53,7 @@ def _mended(link: re.Match[str], uri: str) -> str:
     inside = _on_the_site(normpath(PurePosixPath(_in_the_repository(uri)).parent / path))
     if inside is None:
         return words
-    return f"[{words}]({relpath(inside, PurePosixPath(uri).parent)}{sign}{anchor})"
+    return f"{link['image']}[{words}]({relpath(inside, PurePosixPath(uri).parent)}{sign}{anchor})"
 
 
 def _in_the_repository(uri: str) -> str:
@@ -60,5 +65,5 @@ def _on_the_site(path: str) -> str | None:
     """The path on the site of a file in the repository, or None if the site does not contain it."""
     if path in OUTSIDE:
         return OUTSIDE[path]
-    is_page = path.startswith("docs/") and path.endswith(".md")
-    return path.removeprefix("docs/") if is_page else None
+    is_there = path.startswith("docs/") and path.endswith((".md", ".png", ".svg"))
+    return path.removeprefix("docs/") if is_there else None

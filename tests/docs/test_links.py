@@ -10,7 +10,7 @@ import pytest
 from docs.outside import LINK, OUTSIDE, with_links_of_the_site
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md")))
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -48,6 +48,7 @@ def test_a_link_names_an_existing_file_and_heading() -> None:
         ("tuning.md", "[run](../examples/README.md)", "[run](examples.md)"),
         ("examples.md", "[ask](../docs/api.md), [it](client.py)", "[ask](api.md), it"),
         ("CHANGELOG.md", "[how](ARCHITECTURE.md)", "[how](ARCHITECTURE.md)"),
+        ("index.md", "![load](docs/console.png), [ask](docs/api.md)", "![load](console.png), [ask](api.md)"),
         ("apis.md", "[test_x.py](../tests/test_x.py)", "test_x.py"),
         ("apis.md", "[below](#below), [there](https://example.com)", "[below](#below), [there](https://example.com)"),
     ],

@@ -88,15 +88,6 @@ def test_the_commands_of_a_page_work(name: str, working_folder: Path, monkeypatc
     assert PAGES[name].count("$ curl ") == len(asked)
 
 
-def test_the_quick_start_is_answered(working_folder: Path) -> None:
-    """The default model responds as documented."""
-    page = (FOLDER.parent / "index.md").read_text("utf-8")
-    with running(working_folder / "log") as (url, _):
-        for example in examples(page):
-            check_alike(example.answer, httpx.post(url + example.path, content=example.body).json(), example.path)
-    assert page.count("$ curl ") == len(list(examples(page)))
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_the_commands_use_the_port_of_the_profile(name: str, working_folder: Path) -> None:
     """No page uses another port."""

@@ -1,4 +1,7 @@
-"""Sends the commands of README.md to a real server, and compares its responses to the printed digits."""
+"""Sends the commands of README.md to a real server, and compares its responses to the printed digits.
+
+test_console_blocks.py runs those that install and start it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import httpx
 import pytest
 from tests.docs.examples import BLOCK
 from tests.real_server import running
+
+from vectord.checkpoints.catalogue import CATALOGUE
 
 PAGE = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 CURL = re.compile(r"^\$ curl localhost:8000(\S+) -d '(.+?)'\n(.+?)(?=^\$ |\Z)", re.DOTALL | re.MULTILINE)
@@ -31,5 +36,13 @@ def test_a_response_has_the_printed_digits(url: str, path: str, body: str, shown
     assert re.fullmatch(pattern, answer.text), answer.text[:200]
 
 
-def test_the_page_has_three_examples() -> None:
-    assert [path for path, _, _ in EXAMPLES] == ["/v1/embeddings", "/rerank", "/tokenize"]
+def test_the_page_has_two_examples() -> None:
+    assert [path for path, _, _ in EXAMPLES] == ["/v1/embeddings", "/rerank"]
+
+
+def test_the_models_of_the_page_are_in_the_catalogue() -> None:
+    """Their names have the facts of docs/models.md."""
+    table = PAGE.partition("\n## Models\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\|[^|]*\| `([^`]+)`", table, re.MULTILINE)
+    assert len(named) > 10
+    assert set(named) <= {entry.hub_id for entry in CATALOGUE}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ FETCHED = re.compile(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [ROOT / ".venv-docs/bin/mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert built.returncode == 0, built.stderr
     return folder
@@ -77,6 +76,18 @@ def test_the_search_works_in_a_page_opened_as_a_file(site: Path, browser_page: P
     browser_page.get_by_role("textbox", name="Search").click()
     browser_page.keyboard.type("saturation")
     expect(browser_page.locator(".md-search-result__item").first).to_contain_text("Operations", timeout=30_000)
+
+
+def test_a_copy_button_copies_the_commands_only(site: Path, browser_page: Page) -> None:
+    """Without prompts and output, and with all lines of a command."""
+    browser_page.goto((site / "api.html").as_uri())
+    command = "curl localhost:8000/vectord/similarity"
+    browser_page.locator(".language-console", has_text=command).get_by_role("button").click()
+    browser_page.get_by_role("textbox", name="Search").click()
+    browser_page.keyboard.press("Control+V")
+    pasted = browser_page.get_by_role("textbox", name="Search").input_value()
+    assert pasted.startswith(f"{command} -d '{{")
+    assert pasted.endswith("""["That is a happy dog", "Today is a sunny day"]}'""")
 
 
 def test_no_code_is_clipped_at_1280_pixels(site: Path, browser_page: Page) -> None:
