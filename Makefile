@@ -102,12 +102,14 @@ check: $(DEV_ENV) $(DOCS_ENV) ## Check formatting, lint, types, import rules, th
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --site-dir "$$(mktemp -d)/site"
+	@$(call build_site,$(shell mktemp -d))
 	@.venv-dev/bin/python -m audit $(if $(wildcard $(AUDIT_TOOL)),--advisories $(AUDIT_TOOL))
 
-site: $(DOCS_ENV) ## Build the documentation in site/, for reading offline
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
-	@echo site/index.html
+build_site = .venv-docs/bin/python -m docs.site $(1) && .venv-docs/bin/zensical build --strict --config-file $(1)/mkdocs.yml
+
+site: $(DOCS_ENV) ## Build the documentation in build/site/, for reading offline
+	@$(call build_site,build)
+	@echo build/site/index.html
 
 audit: $(DEV_ENV) $(AUDIT_ENV) ## Check the locked dependencies for known vulnerabilities; after the first run, `make check` does so too
 	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)

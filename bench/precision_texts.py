@@ -1,7 +1,7 @@
 """Texts that show what rounding changes: English prose, many languages, numbers, code and short texts, a fifth each.
 
 English prose alone flatters: its vectors move less than those of rare tokens, digits and single words. The texts come
-from Python's standard library and from the translations of mkdocs-material, so nothing is downloaded. `precision.py`
+from Python's standard library and from the translations of zensical, so nothing is downloaded. `precision.py`
 compares the vectors of these texts.
 """
 
@@ -44,9 +44,9 @@ def precision_texts(prose: Sequence[str], count: int) -> list[str]:
 
 def _translations() -> list[list[str]]:
     """The sentences and words of each language."""
-    files = sorted(REPOSITORY.glob(".venv-docs/lib/*/site-packages/material/templates/partials/languages/*.html"))
+    files = sorted(REPOSITORY.glob(".venv-docs/lib/*/site-packages/zensical/templates/partials/languages/*.html"))
     if not files:
-        raise FileNotFoundError("mkdocs-material is missing; `make site` installs it")
+        raise FileNotFoundError("zensical is missing; `make site` installs it")
     return [_TRANSLATION.findall(path.read_text("utf-8")) for path in files]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docs.outside import LINK, OUTSIDE, with_links_of_the_site
+from docs.site import LINK, OUTSIDE, with_links_of_the_site
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md")))

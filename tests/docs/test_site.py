@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docs.outside import OUTSIDE
+from docs.site import OUTSIDE
+from docs.site import main as write_sources
 from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +22,11 @@ FETCHED = re.compile(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [ROOT / ".venv-docs/bin/mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert built.returncode == 0, built.stderr
-    return folder
+    write_sources(folder)
+    command = [ROOT / ".venv-docs/bin/zensical", "build", "--strict", "--config-file", folder / "mkdocs.yml"]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder / "site"
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:
@@ -73,9 +75,10 @@ def browser_page() -> Iterator[Page]:
 def test_the_search_works_in_a_page_opened_as_a_file(site: Path, browser_page: Page) -> None:
     """Without a server and without a network."""
     browser_page.goto((site / "index.html").as_uri())
-    browser_page.get_by_role("textbox", name="Search").click()
-    browser_page.keyboard.type("saturation")
-    expect(browser_page.locator(".md-search-result__item").first).to_contain_text("Operations", timeout=30_000)
+    browser_page.get_by_role("button", name="Search").click()
+    browser_page.locator("input:focus").fill("saturation")
+    place = browser_page.get_by_role("dialog", name="Search").get_by_role("listitem").filter(has_text="Operations")
+    expect(place.first).to_be_visible(timeout=30_000)
 
 
 def test_a_copy_button_copies_the_commands_only(site: Path, browser_page: Page) -> None:
@@ -83,9 +86,10 @@ def test_a_copy_button_copies_the_commands_only(site: Path, browser_page: Page) 
     browser_page.goto((site / "api.html").as_uri())
     command = "curl localhost:8000/vectord/similarity"
     browser_page.locator(".language-console", has_text=command).get_by_role("button").click()
-    browser_page.get_by_role("textbox", name="Search").click()
-    browser_page.keyboard.press("Control+V")
-    pasted = browser_page.get_by_role("textbox", name="Search").input_value()
+    browser_page.get_by_role("button", name="Search").click()
+    search = browser_page.locator("input:focus")
+    search.press("Control+V")
+    pasted = search.input_value()
     assert pasted.startswith(f"{command} -d '{{")
     assert pasted.endswith("""["That is a happy dog", "Today is a sunny day"]}'""")
 

@@ -1,20 +1,17 @@
-"""Adds pages outside docs/ to the site, README.md as its first, and adapts their links. mkdocs.yml names this file.
+"""Writes the sources of the site into a folder, where zensical builds it: `make site`.
 
-Links in the sources work in the repository. The site places all pages in one folder, so links between docs/ and the
-other pages are rewritten. A link to any other file of the repository becomes plain text.
+The site has the pages of docs/ and of OUTSIDE, README.md as its first. Links in the sources work in the repository.
+The site places all pages in one folder, so links between docs/ and the other pages are rewritten. A link to any other
+file of the repository becomes plain text.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # the tests of the links run without mkdocs
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
-    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = {  # path in the repository -> path on the site
@@ -27,17 +24,17 @@ OUTSIDE = {  # path in the repository -> path on the site
 LINK = re.compile(r"(?P<image>!?)\[(?P<words>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of OUTSIDE to those of docs/."""
-    from mkdocs.structure.files import File  # noqa: PLC0415
-
+def main(folder: Path) -> None:
+    """Write mkdocs.yml and docs/ in `folder`; an earlier docs/ there is removed."""
+    pages = folder / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "*.toml", "__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", folder)
     for path, uri in OUTSIDE.items():
-        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return with_links_of_the_site(markdown, page.file.src_uri)
+        shutil.copy(ROOT / path, pages / uri)
+    for page in pages.rglob("*.md"):
+        markdown = with_links_of_the_site(page.read_text("utf-8"), page.relative_to(pages).as_posix())
+        page.write_text(markdown, "utf-8")
 
 
 def with_links_of_the_site(markdown: str, uri: str) -> str:
@@ -67,3 +64,7 @@ def _on_the_site(path: str) -> str | None:
         return OUTSIDE[path]
     is_there = path.startswith("docs/") and path.endswith((".md", ".png", ".svg"))
     return path.removeprefix("docs/") if is_there else None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
