@@ -159,7 +159,6 @@ def test_every_field_of_every_product_is_named() -> None:
 
 TRIED = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
 NO_CLIENTS = {
-    "tests/clients/test_infinity_suite.py",
     "tests/clients/test_llama_cpp_suite.py",
     "tests/clients/test_ollama_suite.py",
     "tests/clients/test_vllm_suite.py",

@@ -31,13 +31,10 @@ from tests.engine.fakes import (
 )
 
 from vectord.checkpoints.spec import ChatTemplate
-from vectord.compute.backends import fake
-from vectord.compute.backends.base import BackendOptions, TokenBatch
-from vectord.config import EngineConfig
+from vectord.compute.backends.base import TokenBatch
 from vectord.engine.cache.lookup import TEXTS_PER_STEP, AnswerCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import BatchRan, Event, RequestEnded
-from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.admission import Speed
 from vectord.engine.queue.batch import Answer, CacheKey, Item, Job
 from vectord.errors import (
@@ -131,23 +128,6 @@ def test_billed_tokens_are_the_tokens_that_ran(texts):
     asyncio.run(run())
 
 
-async def test_one_vector_per_token():
-    """`outputs={"tokens"}` gives each text its own array."""
-    async with serving(FakeBackend(max_batch_tokens=4)) as engine:
-        result = await engine.answer(embed("ab", "c", "def", outputs=TOKENS), ANYONE)
-    assert [rows.shape for rows in result.tokens] == [(2, WIDTH), (1, WIDTH), (3, WIDTH)]
-    assert [rows[:, 0].tolist() for rows in result.tokens] == [[97, 98], [99], [100, 101, 102]]
-
-
-@pytest.mark.parametrize("dimensions", [None, 1, 3, WIDTH])
-async def test_dimensions_and_normalisation(dimensions):
-    """Truncated first, then normalised. Every dimension up to the model's is allowed."""
-    async with serving(FakeBackend()) as engine:
-        result = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=dimensions), ANYONE)
-    row = expected_row("hello")[:dimensions]
-    np.testing.assert_allclose(rows(result), [row / np.linalg.norm(row)], rtol=1e-6)
-
-
 async def test_similarity_is_the_cosine_of_the_first_with_each():
     """In the order of the sentences. The source's tokens are billed as well."""
     async with serving(FakeBackend()) as engine:
@@ -156,22 +136,6 @@ async def test_similarity_is_the_cosine_of_the_first_with_each():
     cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
     np.testing.assert_allclose(result.scores, [1, cosine], rtol=1e-5)
     assert result.usage.tokens == 1 + 1 + 3
-
-
-async def test_the_fake_backend_of_the_server_works_as_well():
-    """`--backend fake` under the engine: right shapes, same text same vector."""
-    facts = spec(hidden_size=16, dimensions=12)
-    backend = fake.load(facts, BackendOptions(streams=2))
-    engine = Engine([ModelSource("fake", (), facts, lambda: (ByteEncoder(), [backend]))], EngineConfig(cache_bytes=0))
-    await engine.start()
-    await engine.loaded.wait()
-    dense = await engine.answer(EmbedRequest(inputs=["a", "b", "a"]), ANYONE)
-    tokens = await engine.answer(embed("abc", outputs=TOKENS), ANYONE)
-    await engine.close()
-    vectors = dense.dense["float"]
-    assert vectors.shape == (3, 12)
-    np.testing.assert_array_equal(vectors[0], vectors[2])
-    assert tokens.tokens[0].shape == (3, 16)
 
 
 # --- refused before it costs ----------------------------------------------------------------------------------
@@ -542,57 +506,6 @@ async def test_a_cancelled_requests_texts_leave_the_queue():
     assert ("m0", "embed", "Cancelled", 0, 0) in observer.requests
 
 
-async def test_a_poison_text_fails_its_own_request_alone():
-    """The other requests of its batch are answered."""
-
-    def fail(batch: TokenBatch) -> None:
-        if ord("!") in batch.texts.ids:
-            raise RuntimeError("poison")
-
-    backend = FakeBackend()
-    async with serving(backend) as engine:
-        close_gate(backend)
-        blocker = ask(engine, "blocker")
-        await entered(backend)
-        backend.fail = fail
-        victims = [ask(engine, "a"), ask(engine, "b", "x!"), ask(engine, "c")]
-        await settle()
-        backend.gate.set()
-        await blocker
-        answers = await asyncio.gather(*victims, return_exceptions=True)
-    assert isinstance(answers[1], InferenceFailed)
-    assert answers[1].index == 1
-    np.testing.assert_array_equal(rows(answers[0]), [expected_row("a")])
-    np.testing.assert_array_equal(rows(answers[2]), [expected_row("c")])
-
-
-async def test_a_number_that_is_not_finite_is_never_an_answer():
-    """Neither in dense rows nor in rows of tokens."""
-    backend = FakeBackend()
-    async with serving(backend) as engine:
-        backend.poison = ord("!")
-        with pytest.raises(InferenceFailed):
-            await engine.answer(embed("a!"), ANYONE)
-
-
-async def test_a_crash_answers_every_request():
-    """A text whose forward ends the thread fails alone; later requests run, and the model stays ready."""
-    backend, observer = FakeBackend(), Recorder()
-    async with serving(backend, observer=observer) as engine:
-        backend.fail = die
-        close_gate(backend)
-        victim = ask(engine, "!")
-        await entered(backend)
-        waiting = [ask(engine, f"text {n}") for n in range(20)]
-        await settle()
-        backend.gate.set()
-        with pytest.raises(InferenceFailed):
-            await victim
-        await asyncio.gather(*waiting)
-        assert engine.readiness() == {"m0": "ready"}
-    assert observer.states == [("m0", "loading"), ("m0", "ready")]
-
-
 @given(st.lists(st.sampled_from(["ok", "!", "ok too"]), min_size=1, max_size=12), st.integers(1, 3))
 @settings(deadline=None, max_examples=25)
 def test_every_request_is_answered_for_any_failure_of_the_backend(texts, streams):
@@ -690,41 +603,6 @@ async def test_closing_fails_requests_during_tokenisation():
 # --- overload -------------------------------------------------------------------------------------------------
 
 
-async def test_active_requests_are_limited():
-    """A request above the limit is refused until another one ends."""
-    backend = FakeBackend()
-    async with serving(backend, max_concurrent_requests=2) as engine:
-        close_gate(backend)
-        requests = [ask(engine, "a"), ask(engine, "b")]
-        await settle()
-        with pytest.raises(Overloaded):
-            await engine.answer(embed("c"), ANYONE)
-        backend.gate.set()
-        await asyncio.gather(*requests)
-        await engine.answer(embed("c"), ANYONE)
-
-
-async def test_with_a_queue_timeout_a_request_waits_for_a_place():
-    """It is answered when one is free. A cancelled or refused wait takes no place."""
-    backend = FakeBackend()
-    async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
-        close_gate(backend)
-        first = ask(engine, "a")
-        await entered(backend)
-        second = ask(engine, "b")
-        await settle()
-        with pytest.raises(Overloaded) as refused:
-            await engine.answer(embed("c"), ANYONE)
-        assert refused.value.retry_after_s == 60
-        second.cancel()
-        third = ask(engine, "d")
-        await settle()
-        assert not third.done()
-        backend.gate.set()
-        await asyncio.gather(first, third)
-    assert backend.texts_run() == ["a", "d"]
-
-
 async def test_a_patient_request_waits_without_a_queue_timeout():
     """Other requests are refused. It waits at most max_queue_wait_s."""
     backend = FakeBackend()
@@ -739,23 +617,6 @@ async def test_a_patient_request_waits_without_a_queue_timeout():
         backend.gate.set()
         await asyncio.gather(first, batch)
     assert sorted(backend.texts_run()) == ["a", "b", "c"]
-
-
-async def test_draining_refuses_requests_that_wait_for_a_place():
-    """Accepted requests are answered."""
-    backend = FakeBackend()
-    async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
-        close_gate(backend)
-        first = ask(engine, "a")
-        await entered(backend)
-        second = ask(engine, "b")
-        await settle()
-        draining = asyncio.create_task(engine.drain())
-        with pytest.raises(Unavailable):
-            await second
-        backend.gate.set()
-        await asyncio.gather(first, draining)
-    assert backend.texts_run() == ["a"]
 
 
 async def busy(engine: Engine, backend: FakeBackend) -> list[asyncio.Task]:

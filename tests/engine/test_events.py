@@ -55,15 +55,6 @@ async def test_timings_span_the_first_to_the_last_forward() -> None:
     assert times.tokenizing_s + times.waiting_s + times.computing_s <= times.total_s
 
 
-async def test_cached_texts_took_no_time() -> None:
-    """No wait, no forward."""
-    async with serving_one(M3) as (engine, _):
-        for _ in range(2):
-            result = await engine.answer(EmbedRequest(inputs=["a"]), ASKER)
-    times = result.usage.timings  # type: ignore[union-attr]
-    assert (times.waiting_s, times.computing_s) == (0, 0)
-
-
 async def test_active_requests_are_counted_until_they_end() -> None:
     """Also failed and cancelled ones."""
     observer = Recorder()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.models import CORPUS, write_bert, write_sentence_bert
+from tests.models import write_bert, write_sentence_bert
 from tests.reference.reference_models import write_bge_m3
 from tests.server.live import Reply
 
@@ -23,7 +23,6 @@ Ask = Callable[..., Any]
 QUERY = "many small birds"
 PASSAGES = ["a lazy dog", "birds sing in green trees", "the quick brown fox jumps", "a lazy dog"]
 LABELS = ["sad", "glad", "mad"]
-ADMIN = {"x-api-key": "admin"}
 
 
 @asynccontextmanager
@@ -163,18 +162,6 @@ async def test_scores_of_a_reranker(reranker: Path, embedder: Path) -> None:
     assert cut.headers["x-vectord-truncated-inputs"] == "0"
 
 
-async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
-    """The text of its span has the same score by itself."""
-    passage = " ".join([CORPUS] * 3)
-    async with served(reranker) as ask:
-        asked = {"query": QUERY, "passages": [passage], "chunk": {"max_tokens": 20, "overlap_tokens": 2}}
-        (found,) = (await ask("/vectord/rerank", **asked, return_passages=True)).json["results"]
-        chunk = found["passage"][found["span"]["start"] : found["span"]["stop"]]
-        (alone,) = (await ask("/vectord/rerank", query=QUERY, passages=[chunk])).json["results"]
-    assert 0 < len(chunk) < len(passage)
-    assert found["score"] == pytest.approx(alone["score"], abs=2e-4)
-
-
 @pytest.mark.parametrize("family", ["Bert", "ModernBert", "Qwen3"])
 async def test_labels_of_tokens(tmp_path: Path, embedder: Path, family: str) -> None:
     """transformers' probabilities and logits of every token, special tokens included, in vLLM's form. The model embeds,
@@ -286,61 +273,6 @@ async def test_every_kind_of_vector_from_one_model_and_from_two(tmp_path: Path, 
     assert scores.json["score_kind"] == scores.headers["x-vectord-score-kind"] == "weighted"
     assert [model["name"] for model in kinds.json["models"]] == ["m3", embedder.name, "both"]
     assert kinds.json["models"][0]["outputs"] == ["colbert", "dense", "sparse", "tokens"]
-
-
-async def test_documents_in_chunks(embedder: Path) -> None:
-    """A chunk has the vector of its text alone. The mean is that of the chunks."""
-    document = " ".join([CORPUS] * 2)
-    async with served(embedder) as ask:
-        asked = {"documents": [document, "birds"], "chunk": {"max_tokens": 20}, "mean": True}
-        reply = await ask("/vectord/documents", **asked)
-        late = await ask("/vectord/documents", **asked, late=True)
-        first, second = reply.json["data"]
-        texts = [document[chunk["start"] : chunk["stop"]] for chunk in first["chunks"]]
-        alone = await ask("/vectord/embed", inputs=texts)
-    vectors = [chunk["vector"] for chunk in first["chunks"]]
-    np.testing.assert_allclose(vectors, [item["dense"] for item in alone.json["data"]], atol=1e-5)
-    assert len(texts) > 2 and all(chunk["tokens"] <= 20 for chunk in first["chunks"])
-    mean = np.mean(vectors, axis=0)
-    np.testing.assert_allclose(first["mean"], mean / np.linalg.norm(mean), atol=1e-5)
-    assert (second["chunks"][0]["start"], second["chunks"][0]["stop"]) == (0, 5)
-    assert [len(each["chunks"]) for each in late.json["data"]] == [len(first["chunks"]), 1]
-
-
-async def test_an_expected_fingerprint_must_match(embedder: Path) -> None:
-    """By header and in the body, with its width. The status is 412 otherwise."""
-    async with served(embedder) as ask:
-        space = (await ask("/embed", inputs="birds")).headers["x-vectord-fingerprint"]
-        narrow = await ask("/vectord/embed", inputs="birds", dimensions=8, force_dimensions=True)
-        assert narrow.json["fingerprint"] == narrow.headers["x-vectord-fingerprint"] == f"{space}:8"
-        own = [
-            await ask("/embed", inputs="birds", headers={"x-vectord-expect-fingerprint": space}),
-            await ask("/vectord/embed", inputs="birds", expect_fingerprint=space),
-            await ask("/v1/embeddings", input="birds", expect_fingerprint=space),
-        ]
-        assert [reply.status for reply in own] == [200] * 3
-        other = [
-            await ask("/embed", inputs="birds", headers={"x-vectord-expect-fingerprint": f"{space}:8"}),
-            await ask("/vectord/embed", inputs="birds", expect_fingerprint="f00d"),
-            await ask("/vectord/documents", documents=["a"], chunk={"max_tokens": 20}, expect_fingerprint="f00d"),
-        ]
-        assert [reply.status for reply in other] == [412] * 3
-        assert other[1].json["error"]["type"] == "fingerprint_mismatch"
-
-
-async def test_models_are_loaded_and_unloaded_by_the_operator(embedder: Path) -> None:
-    """An unloaded model leaves the server ready, and its next use loads it."""
-    path = f"/vectord/models/{embedder.name}"
-    async with served(embedder) as ask:
-        assert (await ask(f"{path}/unload")).status == 401
-        assert (await ask(f"{path}/unload", headers=ADMIN)).json["state"] == "unloaded"
-        assert (await ask(path, "GET")).json["state"] == "unloaded"
-        ready = (await ask("/health/ready", "GET")).json
-        assert (ready["status"], ready["models"]) == ("ok", {embedder.name: "unloaded"})
-        assert (await ask("/embed", inputs="birds")).status == 200
-        assert (await ask(f"{path}/unload", headers=ADMIN)).status == 200
-        assert (await ask(f"{path}/load", headers=ADMIN)).json["state"] == "ready"
-        assert (await ask("/vectord/models/none/load", headers=ADMIN)).status == 404
 
 
 @pytest.mark.parametrize(

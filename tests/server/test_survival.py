@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.server.fakes import FakeEngine
-from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
+from tests.server.live import Client, Live, Reply, ask, connected, get, live, post
 
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http import answer
-from vectord.server.http.hardening import body as module
-from vectord.server.http.hardening.body import MAX_BODIES
 
 DIALECTS = load_dialects(("openai", "tei"))
 LIMIT_BYTES = 1_000_000
@@ -73,24 +70,6 @@ async def test_invalid_bodies_are_refused(body: bytes, status: int) -> None:
         assert openai_error(reply)
 
 
-async def test_a_file_upload_is_415() -> None:
-    """With the accepted type."""
-    async with with_another_request() as running:
-        headers = {"content-type": "multipart/form-data; boundary=x"}
-        reply = await ask(running, post(b"--x--", "/v1/embeddings", headers))
-        assert reply.status == 415
-        assert "application/json" in openai_error(reply)
-
-
-async def test_content_length_above_the_limit_is_413() -> None:
-    """Before the body is sent."""
-    async with with_another_request() as running, connected(running) as client:
-        client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES + 1)}))
-        reply = await client.reply()
-        assert (reply.status, reply.headers["connection"]) == (413, "close")
-        assert str(LIMIT_BYTES) in openai_error(reply)
-
-
 async def test_a_refused_upload_gets_its_response() -> None:
     """A client that sends its whole body first is not reset."""
     async with with_another_request() as running, connected(running) as client:
@@ -132,47 +111,6 @@ async def _flood(client: Client) -> None:
     except ConnectionError:
         return
     raise AssertionError("655 MB were taken")
-
-
-async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
-    """The engine is not called."""
-    engine = FakeEngine()
-    async with with_another_request(engine) as running:
-        before = len(engine.callers)
-        async with connected(running) as client:
-            client.send(post(HELLO, "/v1/embeddings")[:-5])
-            await client.writer.drain()
-        await until(lambda: len(running.server.connections) == 1)
-        assert len(engine.callers) == before
-
-
-async def test_a_disconnect_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.0)
-    engine = FakeEngine()
-    async with with_another_request(engine) as running:
-        engine.gate.clear()
-        async with connected(running) as client:
-            client.send(post(HELLO, "/v1/embeddings"))
-            await engine.entered.acquire()
-        await engine.cancelled.acquire()
-        engine.gate.set()
-        assert engine.running <= 1
-        assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
-
-
-async def test_a_thousand_connections_are_answered() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 4096:
-        pytest.skip("this machine allows too few files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
-    engine = FakeEngine()
-    async with live(engine, DIALECTS) as running:
-        engine.gate.clear()
-        asking = [asyncio.create_task(ask(running, post(HELLO, "/v1/embeddings"))) for _ in range(1000)]
-        await until(lambda: engine.running == 1000 or any(each.done() for each in asking))
-        engine.gate.set()
-        replies = await asyncio.gather(*asking)
-    assert {reply.status for reply in replies} == {200}
 
 
 @pytest.mark.parametrize(
@@ -234,18 +172,3 @@ async def test_a_refused_request_leaves_its_connection_usable() -> None:
         assert (await client.reply()).status == 401
         client.send(post(HELLO, "/v1/embeddings", {"x-api-key": "k"}))
         assert (await client.reply()).status == 200
-
-
-async def test_slow_uploads_do_not_block_others() -> None:
-    """Their room is bounded, and a request in one piece needs none."""
-    async with live(FakeEngine(), DIALECTS, payload_limit=LIMIT_BYTES) as running:
-        slow = [Client(*await asyncio.open_connection("127.0.0.1", running.port)) for _ in range(20)]
-        for client in slow:
-            client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES)}), b"x" * (LIMIT_BYTES - 10))
-        replies = [asyncio.create_task(client.reply()) for client in slow]
-        await until(lambda: sum(reply.done() for reply in replies) == 20 - MAX_BODIES)
-        assert {reply.result().status for reply in replies if reply.done()} == {429}
-        assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
-        for client in slow:
-            client.close()
-        await asyncio.gather(*replies, return_exceptions=True)

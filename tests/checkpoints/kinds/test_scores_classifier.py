@@ -71,17 +71,6 @@ def test_a_folder_of_the_installed_sentence_transformers(labels: int, activation
     assert spec.max_tokens == 128
 
 
-def test_an_activation_saved_by_sentence_transformers_is_read(folder: Path) -> None:
-    """The ms-marco cross-encoders return unchanged logits."""
-    import torch
-    from sentence_transformers import CrossEncoder
-
-    source = save_bert_classifier(folder / "source", 1)
-    encoder = CrossEncoder(str(source), device="cpu", activation_fn=torch.nn.Identity())
-    encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
-    assert spec_of(folder / "saved").score_activation == "identity"
-
-
 @pytest.mark.parametrize(
     ("config", "activation"),
     [
@@ -151,12 +140,6 @@ def test_each_activation_has_torchs_numbers(name: str, labels: int, folder: Path
     softmax = {"dim": -1} if expected.__name__ in SOFTMAXES else {}
     want = expected(**softmax)(torch.from_numpy(logits).double()).numpy()
     np.testing.assert_allclose(activate(logits, kind)[0], want, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("problem", ["regresion", 3, ["regression"], True])
-def test_an_unknown_problem_type_is_refused(problem: object, folder: Path) -> None:
-    """transformers refuses it too."""
-    assert "config.json: problem_type" in refusal(write_classifier(folder, num_labels=1, problem_type=problem))
 
 
 def test_labels_are_ordered_by_number(folder: Path) -> None:

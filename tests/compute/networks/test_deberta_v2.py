@@ -56,12 +56,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(DEBERTA, tmp_path_factory.mktemp("deberta"))
 
 
-def test_hidden_states_equal_transformers(folder: Path) -> None:
-    """A model in DeBERTa v3's form, for near and far tokens."""
-    texts = random_texts(LENGTHS)
-    np.testing.assert_allclose(hidden_states(folder, texts), reference(folder, texts), atol=1e-7)
-
-
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_each_option_has_its_effect(tmp_path: Path, folder: Path, config: dict[str, Any]) -> None:
     """Each option gives transformers' numbers, and changes them unless it means the default."""

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models import pack_texts, random_texts, read_tiny_spec, write_sentence_bert
+from tests.models import pack_texts, random_texts
 
-from vectord.checkpoints.checkpoint import Weight, open_checkpoint
+from vectord.checkpoints.checkpoint import Weight
 from vectord.compute import ops
-from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.compute.ops.groups import PIECE_ROWS
 from vectord.compute.ops.numpy import ACTIVATIONS, NumpyOps
@@ -355,46 +354,6 @@ def test_a_shared_beginning_changes_no_result(op_set: str) -> None:
         for end, rows in zip(ends, np.split(shared[20:], np.cumsum([len(end) for end in ends])[:-1]), strict=True):
             whole = runnable(op_set, program)(pack_texts(start + end))
             np.testing.assert_allclose(rows, whole[20:], atol=3e-5, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
-    """The outputs of a whole tiny model with mean pooling and a Dense module."""
-    spec = read_tiny_spec(write_sentence_bert(tmp_path_factory.mktemp("model"), dense=(16,)))
-    weights = open_checkpoint(spec.weights)
-
-    def program(output: Any, o: Ops[Any], tokens: Tokens[Any]) -> Any:
-        return Network(spec, weights, o)(tokens, (output,))[output]
-
-    programs = {output: partial(program, output) for output in ("dense", "tokens")}
-    return programs.__getitem__
-
-
-@pytest.mark.parametrize("output", ["dense", "tokens"])
-@pytest.mark.parametrize("op_set", COMPARED)
-def test_a_network_equals_the_reference(op_set: str, output: str, network: Callable[[str], Program]) -> None:
-    """A whole model is within 1e-4 of float64."""
-    run, reference = runnable(op_set, network(output)), runnable("numpy", network(output))
-    for name in ("one token", "mixed lengths", "many texts", "one text at the limit"):
-        texts = typed([min(length, 512) for length in LENGTHS[name]])
-        np.testing.assert_allclose(run(texts), reference(texts), atol=1e-4, err_msg=name)
-
-
-@pytest.mark.parametrize("op_set", OP_SETS)
-def test_neighbours_do_not_change_a_text(op_set: str, network: Callable[[str], Program]) -> None:
-    """A text alone, next to similar ones, and next to longer ones gives the same vector."""
-    run = runnable(op_set, network("dense"))
-    text, other, long = random_texts((12, 12, 200))
-    alone = run(pack_texts(text))[0]
-    for name, texts in {
-        "first of two": (text, other),
-        "second of two": (other, text),
-        "beside a longer one": (text, long),
-        "between longer ones": (long, text, long),
-        "among many": (*random_texts(range(1, 20)), text),
-    }.items():
-        row = texts.index(text)
-        np.testing.assert_allclose(run(pack_texts(*texts))[row], alone, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("program", [attend_and_pool, windowed_and_pool], ids=["attention", "windows"])

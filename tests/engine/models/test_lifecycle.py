@@ -216,19 +216,6 @@ async def test_two_models_load_one_after_the_other():
         assert house.states() == ["ready", "ready"]
 
 
-async def test_a_request_loads_its_model():
-    """Through the whole engine."""
-    backend = FakeBackend()
-    engine = Engine([source(backend, "m")], EngineConfig(model_loading="first-use"))
-    await engine.start()
-    await asyncio.wait_for(engine.loaded.wait(), WAIT_S)
-    assert engine.readiness() == {"m": "unloaded"}
-    requests = [asyncio.create_task(engine.answer(EmbedRequest(inputs=[f"{n}"]), ANYONE)) for n in range(8)]
-    assert [(await request).model for request in requests] == ["m"] * 8
-    assert engine.readiness() == {"m": "ready"}
-    await engine.close()
-
-
 # --- failures -------------------------------------------------------------------------------------------------
 
 
@@ -339,17 +326,6 @@ async def test_a_use_while_a_failed_load_closes_is_refused(monkeypatch):
 
 async def fails(*args: object) -> None:
     raise InferenceFailed("the self-test failed")
-
-
-async def test_a_failed_model_does_not_affect_the_others(caplog):
-    """At start and later."""
-    async with keeping(3, at_start=True) as house:
-        house.loaders[1].error = RuntimeError("a bug")
-        await start(house)
-        assert house.states() == ["ready", "failed", "ready"]
-        for n in (0, 2):
-            await house.use(n)
-    assert "m1 failed to load" in caplog.text
 
 
 async def test_a_log_handler_that_raises_stops_no_load():

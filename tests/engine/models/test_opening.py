@@ -29,15 +29,6 @@ def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> 
     assert [model.name for model in models] == ["a", "b", "c"]
 
 
-def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
-    """The file's name is the served name; the file's class is the handler."""
-    folder = minilm_folder(tmp_path / "mine")
-    catalogue = tmp_path / "model_config.yaml"
-    catalogue.write_text(f"models:\n  - name: house\n    hf_repo_id: {folder}\n    handler: my.models.House\n")
-    (model,) = opened("house", model_catalogue=str(catalogue))
-    assert (model.name, model.spec.handler) == ("house", "my.models.House")
-
-
 def test_a_model_that_is_not_found_stops_the_start() -> None:
     """Before the port is bound, not with the first request."""
     with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine"):

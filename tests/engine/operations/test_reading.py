@@ -48,19 +48,6 @@ async def test_a_text_that_is_all_prompt_still_has_a_row_to_pool():
     assert (span.start, span.stop) == (MAX_TOKENS - 1, MAX_TOKENS)
 
 
-async def test_the_cache_distinguishes_pooled_rows():
-    """The same tokens with and without a pooled prompt have two entries."""
-    async with serving_one(spec(include_prompt=False)) as (engine, backend):
-        with_prompt = EmbedRequest(inputs=["b"], text=TextOptions(prompt="a"), normalize=False)
-        first = await engine.answer(with_prompt, ANYONE)
-        second = await engine.answer(EmbedRequest(inputs=["ab"], normalize=False), ANYONE)
-        again = await engine.answer(with_prompt, ANYONE)
-    assert backend.texts_run() == ["ab", "ab"]
-    np.testing.assert_array_equal(first.dense["float"], [expected_row("b")])
-    np.testing.assert_array_equal(second.dense["float"], [expected_row("ab")])
-    np.testing.assert_array_equal(again.dense["float"], first.dense["float"])
-
-
 async def test_the_cache_keeps_sparse_vectors_too():
     """A text runs once for the same kinds, and again for others."""
     async with serving_one(M3) as (engine, backend):

@@ -153,23 +153,6 @@ async def test_the_cache_key_does_not_depend_on_the_prefix():
         np.testing.assert_array_equal(ran.rows("scores"), [expected_logits(ids_of("begun a"), 2)])
 
 
-async def test_spans_and_keys_are_part_of_the_cache_key():
-    """Other pooled rows or fewer attended ones make another answer."""
-    cache = AnswerCache(2**20)
-    backend = FakeBackend()
-    spans = np.array([[1, 2]], np.int32)
-    readings = [
-        text("ab"),
-        text("ab", spans=spans),
-        text("ab", keys=1),
-        text("ab", spans=spans, keys=1),
-    ]
-    async with running(backend, cache) as runner:
-        for reading in readings * 2:
-            await run(runner, reading)
-    assert backend.texts_run() == ["ab"] * 4
-
-
 async def test_a_text_can_be_requested_again_after_cancellation():
     """A cancelled text is not waited for."""
     backend = FakeBackend()

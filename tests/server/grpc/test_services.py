@@ -256,18 +256,6 @@ async def test_a_stream_waits_if_a_single_call_would_be_refused():
     assert len(engine.requests) == 8
 
 
-async def test_an_invalid_message_ends_its_stream_after_earlier_responses():
-    """With its own status."""
-    heard = []
-    async with live() as running:
-        call = running.call(EMBED_STREAM, and_no_more(*(pb.EmbedRequest(inputs=text) for text in ("a", "bb", ""))))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for answer in call:
-                heard.append(answer.embeddings[0])
-    assert heard == [1, 2]
-    assert (caught.value.code(), caught.value.details()) == (StatusCode.INVALID_ARGUMENT, "`inputs` cannot be empty")
-
-
 async def test_texts_of_a_stream_are_ranked_together():
     """By their index; requests that the engine refuses as overload are retried."""
     engine = FakeEngine()
