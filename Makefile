@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install wheel release serve test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
+.PHONY: help install wheel release serve environments test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
   bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
@@ -37,7 +37,7 @@ REAL_WEIGHTS := .venv-tools/real/.unpacked
 SOURCES := .venv-tools/sources/.unpacked
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
-HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
+HELM := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),.venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so)
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -67,31 +67,32 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 # libraries, and those that take longest.
 REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs safety \
   server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
-  engine/cache/test_redis_store.py products/test_errors.py products/test_real_models.py \
+  engine/cache/test_redis_store.py products/test_real_models.py \
   products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
   tools/doctor/test_references.py)
 
 test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) tests/examples))
 
-test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
+test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(HELM) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
-	@.venv-clients-apart/bin/python -m pytest tests/clients/apart & apart=$$!; \
-	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$apart && exit $$clients
-	@.venv-dev/bin/python -m pytest tests/examples
+	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest tests/examples; } & others=$$!; \
+	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$others && exit $$clients
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
 
 test-all: test test-rest test-clients test-ray ## Run all tests
 
+environments: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(HELM) programs clients $(NODE_CONSOLE) $(LOWEST_ENV) $(RAY_ENV) ## Install all that the tests need
+
 test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes minutes; installs Ray once)
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
 
 # They start the server with the real default model, and use each extra that is small.
-LOWEST_TESTS := tests/cli/commands/test_doctor_server.py tests/observability/test_tracing.py tests/server/grpc/test_server.py \
+LOWEST_TESTS := tests/cli/commands/test_doctor_server.py::test_vectord_passes_every_test tests/observability/test_tracing.py tests/server/grpc/test_server.py \
   tests/server/http/test_negotiation.py tests/server/admission/test_redis_buckets.py tests/engine/cache/test_redis_store.py
 
 test-lowest: $(LOWEST_ENV) programs ## Serve, and run some tests, with the lowest versions that pyproject.toml allows
@@ -253,7 +254,8 @@ $(DOCS_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@touch $@
 
 # The references require other versions than the tests, and more libraries than their models need: hence --no-deps.
-$(REFERENCE_ENV): tests/reference/requirements.txt | $(TOOLS_ENV)
+# After the environment of the tests, whose installation leaves torch in the cache.
+$(REFERENCE_ENV): tests/reference/requirements.txt | $(DEV_ENV)
 	@echo "Installing FlagEmbedding and pylate into .venv-reference (once; a minute) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-reference
 	@$(PIP_INTO) .venv-reference/bin/python install --no-compile torch --constraint $<
