@@ -58,8 +58,9 @@ from vectord.schema import AnswerKind, TextOptions
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
-VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 7, 10**30, 0.5, float("nan"), "x", "", [], ["x"], {}, {"a": 1})
-TEXTS = ["The quick brown fox jumps over the lazy dog", "a", "Ünïcode [CLS] WORDS [cls] and more of every kind " * 9]
+VALUES: tuple[Any, ...] = (None, True, False, 0, 7, 0.5, "x", ["x"], {"a": 1})
+EDGES: tuple[Any, ...] = (-1, 1, 10**30, float("nan"), "", [], {})  # each place gets one of them
+TEXTS = ["The quick brown fox jumps over the lazy dog", "a", "Ünïcode [CLS] WORDS [cls] and more of every kind " * 4]
 NAME = "me/qwen3-reranker"  # of the language model, whose question is known by it
 QUERY, *PASSAGES = ["fox", "lazy dogs, and a bird!", "small birds sing"]
 
@@ -238,7 +239,7 @@ def sparse_reference(folder: Path) -> Arrays:
 
 def write_multi_vector(folder: Path) -> Path:
     expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
-    return save_multi_vector_encoder(folder, query_expansion=expansion, document_length=200)
+    return save_multi_vector_encoder(folder, query_expansion=expansion, document_length=60)
 
 
 def multi_vector_reference(folder: Path) -> Arrays:
@@ -484,9 +485,9 @@ def changes(file: str, saved: Any, further: Sequence[str]) -> Iterator[tuple[Pla
         added = [(index, *key) for index in range(len(saved)) for key in added]
     elif file == "config.json":
         known = [place for place in places(saved) if (place[0],) in added]
-    for place in dict.fromkeys((*known, *added)):
+    for number, place in enumerate(dict.fromkeys((*known, *added))):
         own = value_at(saved, place)
-        for value in (*VALUES, *VALUES_OF.get(str(place[-1]), ()), REMOVED):
+        for value in (*VALUES, EDGES[number % len(EDGES)], *VALUES_OF.get(str(place[-1]), ()), REMOVED):
             if value is None and file == "config.json":
                 continue  # an unset key
             if own is not value and (type(own) is not type(value) or own != value):

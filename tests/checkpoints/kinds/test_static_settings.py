@@ -98,8 +98,6 @@ CASES: Mapping[str, Case] = {
             kind=kind, dtype=dtype, quantized=quantized
         )
         for kind, dtype, quantized in (
-            ("WordLevel", "float32", False),
-            ("Unigram", "float32", True),
             ("WordLevel", "float16", True),
             ("Unigram", "int8", False),
         )
