@@ -48,7 +48,6 @@ PASSAGES = (
     "Pizza is eaten on Fridays.",
 )
 ALL_KINDS = {"return_dense": True, "return_sparse": True, "return_colbert": True}
-REFILL_S = 4.0  # before a burst, until the rate limit has forgotten earlier requests
 SETTLE_S = 1.0  # after a burst, until gauges are 0 and counters are final
 
 
@@ -79,7 +78,7 @@ class Server:
 
     async def burst(self, path: str, bodies: Sequence[object]) -> list[httpx.Response]:
         """Send all bodies at once. Raises Failed for a status other than 200, 429 and 503."""
-        await asyncio.sleep(REFILL_S)
+        await asyncio.sleep(self.limits.refill_seconds)
         replies = await asyncio.gather(*(self.client.post(path, json=body) for body in bodies))
         strange = Counter(reply.status_code for reply in replies if reply.status_code not in (200, 429, 503))
         require(not strange, f"statuses {dict(strange)} among {len(bodies)} requests at once")
@@ -324,6 +323,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--url", default="http://localhost:8000")
     parser.add_argument("--token", default=os.environ.get("API_TOKEN", ""), help="default: API_TOKEN")
     parser.add_argument("--backpressure-requests", type=int, default=200, help="long texts at once; default: 200")
+    parser.add_argument(
+        "--refill-seconds", type=float, default=4.0, help="pause before a burst, for the rate limit; default: 4"
+    )
     parser.add_argument("--max-sentences", type=int, default=128, help="default: 128")
     parser.add_argument("--max-sentence-chars", type=int, help="if the server has this limit, as the next three")
     parser.add_argument("--max-total-chars", type=int)

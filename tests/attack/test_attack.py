@@ -18,8 +18,8 @@ from tests.attack.witness import Witnessed
 from tests.ports import free_port
 from tests.real_server import running
 
-SECONDS = 2.0
-CONNECTIONS = 40
+SECONDS = 1.0
+CONNECTIONS = 20
 KEYS = ("a key of one tenant", "a key of another")
 
 

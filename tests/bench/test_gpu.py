@@ -21,7 +21,6 @@ KINDS = {  # of each section's findings, in the order of the run
     "front-ends": {"served", "short texts", "library"},
     "bge-m3 in process": {"loaded", "rate", "latency"},
     "fidelity": {"served", "at once", "fidelity", "SIGTERM"},
-    "bge-large in int8": {"loaded", "rate", "latency"},
 }
 
 
@@ -38,7 +37,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_section_finds_what_it_is_for(out: Path) -> None:
-    """Rates in process and over HTTP, queries, three kinds of vectors, 8 bits. A missing peer is no error."""
+    """Rates in process and over HTTP, queries, three kinds of vectors. A missing peer is no error."""
     found = json.loads((out / "gpu.json").read_text())
     assert found["conditions"]["commit"] == "abc"
     sections: dict[str, list[dict[str, Any]]] = {
@@ -55,11 +54,11 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
         if finding["kind"] == "rate" and "Flag" not in finding["how"] and finding["tokens_per_s"] > 0
     }
     assert rates == {
-        *((how, length) for how in ("in process", "in process, int8", "over HTTP") for length in LENGTHS),
+        *((how, length) for how in ("in process", "over HTTP") for length in LENGTHS),
         ("in process, three vectors", 50),
     }
     queries = [finding["how"] for findings in sections.values() for finding in findings if finding["kind"] == "latency"]
-    assert queries == ["without graphs", "without graphs, int8", "over HTTP"]
+    assert queries == ["without graphs", "over HTTP"]
 
 
 def test_vectors_under_load_are_those_of_the_texts_alone(out: Path) -> None:

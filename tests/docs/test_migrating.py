@@ -99,7 +99,7 @@ def test_the_commands_use_the_port_of_the_profile(name: str, working_folder: Pat
 def test_the_comparison_of_two_servers_runs(working_folder: Path) -> None:
     """Comparing a server with itself succeeds."""
     [command] = [line for block in BLOCK.findall(INDEX) for line in block.splitlines()]
-    with running(working_folder / "log", "all-MiniLM-L6-v2") as (url, _):
+    with running(working_folder / "log", "all-MiniLM-L6-v2", "--backend", "fake") as (url, _):
         words = shlex.split(re.sub(r"http://\w+:\d+", url, command.removeprefix("$ vectord ")))
         result = subprocess.run(
             [sys.executable, "-m", "vectord", *words], capture_output=True, text=True, timeout=300, check=False

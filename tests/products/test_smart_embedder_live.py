@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,9 +53,9 @@ async def test_its_tests_notice_a_server_without_a_rate_limit(tmp_path: Path) ->
     """The check of the limit fails, and names the count."""
     checks = runpy.run_path(str(ROOT / "test_server.py"))
     with running(tmp_path / "log", "--backend", "fake", "--rate-limit-requests-per-minute", "1000000") as (url, _):
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             with pytest.raises(checks["Failed"], match="0 of 300 requests at once were refused"):
-                await checks["rate_limiting"](checks["Server"](client, None))
+                await checks["rate_limiting"](checks["Server"](client, Namespace(refill_seconds=0)))
 
 
 def test_its_benchmark_runs_its_three_scenarios(url: str) -> None:
@@ -93,7 +94,7 @@ def test_the_original_tokens_of_a_warning_are_exact(url: str, tokens: int) -> No
 
 def test_its_tests_pass(url: str) -> None:
     """With its last line. It uses up the rate limit, so the tests that need answers come before it."""
-    done = script("test_server.py", url, "--backpressure-requests", "40")
+    done = script("test_server.py", url, "--backpressure-requests", "40", "--refill-seconds", "0")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "18/18 tests passed"), done.stdout
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.commands.stand_in import stand_in
+from tests.real_server import running
 
 from vectord.cli.main import run
 from vectord.tools.doctor import references
@@ -96,9 +97,11 @@ def compared(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_two_servers_of_one_model_are_interchangeable(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_servers_of_one_model_are_interchangeable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A running vectord, and one that the command starts with another product's profile."""
-    code, found = compared(capsys, "--against", vectord_url, "--profile", "tei")
+    fake = ("--backend", "fake")
+    with running(tmp_path / "log", *fake, "--rate-limit-requests-per-minute", "0") as (url, _):
+        code, found = compared(capsys, "--against", url, "--profile", "tei", *fake)
     assert code == 0
     assert found["interchangeable"] and found["least_cosine"] > 0.999
     lines = {line["what"]: line for line in found["lines"]}

@@ -17,8 +17,12 @@ from vectord.products.common.profiles import profiles
 
 # Statuses of an example that needs another type of model, or the operator's key.
 NOT_OFFERED = (400, 401, 403, 404, 405, 409, 415, 422, 424, 501)
-# Profiles with settings of their own. The others only order the APIs.
-PROFILES = [name for name, fields in profiles().items() if fields["values"].keys() - {"server"} or fields["names"]]
+# Profiles with limits of their own. The others name settings, and order the APIs.
+PROFILES = [
+    name
+    for name, fields in profiles().items()
+    if any(setting.startswith("max_") for section in fields["values"].values() for setting in section)
+]
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 # The settings of the models, in profiles that have several.
 ROLES = {

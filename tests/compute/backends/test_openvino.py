@@ -47,7 +47,7 @@ TEXTS = [
     "x",
     "",
     "Größe, 東京, naïve café: 3.14 % of €1,000; " * 12,
-    *(" ".join(["a sentence of some length, not the same as the others,"] * n) for n in range(1, 20)),
+    *(" ".join(["a sentence of some length, not the same as the others,"] * n) for n in range(1, 20, 3)),
 ]
 
 

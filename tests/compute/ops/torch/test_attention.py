@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is f
 
 CPU = torch.device("cpu")
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
-NETWORKS = ("gemma2", "jina_bert_v2", "mpnet", "t5")
+NETWORKS = ("gemma2", "jina_bert_v2", "mpnet")
 TEXTS = texts_of(5, 1, 9)
 LENGTHS = (3, 40, 1, 17, 66, 30, 1)  # texts within a block of 128 rows and across two
 PADDING = 110  # rows: the last block has no text
