@@ -29,7 +29,6 @@ PERMITTED: Mapping[str, str] = {
     "a device of Linux": "Linux",
     "not glibc": "glibc",
     "no IPv6 here": "IPv6",
-    "this machine allows too few files": "a limit of 4,096 open files",
     "needs root": "root",
     "only root can mount a disk that is full": "root, or a container that may mount",
     "cannot change the user here": "a container whose root may change its user",
