@@ -63,9 +63,6 @@ def assert_same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-# ministral3 scales queries by position, and transformers has no padding with Gemma 2's attention in float64.
-
-
 OLD_FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
     "theta beside": ("qwen3", {"rope_parameters": {"rope_theta": 99.0}}, {"rope_theta": 99.0}, {"rope_parameters"}),
     "scaling beside": (
