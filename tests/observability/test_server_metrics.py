@@ -12,7 +12,7 @@ from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, Re
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.observability.server_metrics import ServerMetrics
-from vectord.schema import Caller, DeviceMemory, Gauges
+from vectord.schema import Caller, DeviceMemory, Gauges, Timings
 
 
 def gauges(**changes: Any) -> Gauges:
@@ -118,26 +118,29 @@ def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
     metrics = watched()
     for tokens in (50, 100):
         metrics.observe(batch(model="secret-model", texts=2, tokens=tokens, padding_tokens=0, bulk_tokens=10))
-    metrics.observe(RequestEnded(caller=Caller(), operation="embed", model="secret-model", tokens=33))
+    waited = Timings(waiting_s=0.25)
+    metrics.observe(
+        RequestEnded(caller=Caller(), operation="embed", model="secret-model", texts=2, tokens=33, timings=waited)
+    )
     metrics.observe(CacheLookedUp(model="secret-model", hits=3, misses=4))
     shown = figures(metrics)
-    assert (shown["forwards"], shown["forward_fill"], shown["forward_texts"]) == (2, 1.5, 4)
-    assert (shown["run_tokens"], shown["tokens"]) == (150, 33)
-    assert shown["cache"] == {"hits": 3, "misses": 4, "bytes": 4, "texts": 3}
+    assert (shown["forwards"], shown["forward_fill"]) == (2, 1.5)
+    assert (shown["run_tokens"], shown["tokens"], shown["texts"]) == (150, 33, 2)
+    assert (shown["waits"], shown["waited_s"]) == (1, 0.25)
+    assert shown["cache"] == {"hits": 3, "misses": 4}
     assert shown["saturation"] >= 0.25
 
 
 def test_the_console_shows_the_present_state() -> None:
-    """Queues by lane, memory of the process, the models and the devices; a clock for rates. The load of all names no
+    """Memory of the process, the models and the devices; a clock for rates. The load of all names no
     model: a key that may not use a model must not learn of it."""
     before = time.monotonic()
     metrics = watched()
     metrics.observe(ModelStateChanged("secret-model", "ready", 1.0))
     shown = figures(metrics)
-    assert shown["queued_tokens"] == {"interactive": 5, "bulk": 7}
     assert shown["memory"]["models_bytes"] == 120
     assert shown["memory"]["resident_bytes"] is None or shown["memory"]["resident_bytes"] > 2**20
-    assert shown["devices"] == {"cuda:0": {"used_bytes": 70, "total_bytes": 100}}
+    assert shown["devices"] == {"cuda:0": {"used_bytes": 70}}
     assert before <= shown["clock_s"] <= time.monotonic()
     assert b"secret-model" not in orjson.dumps(shown)
     assert (shown["version"], shown["uptime_s"] >= 0) == ("0", True)

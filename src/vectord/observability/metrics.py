@@ -180,11 +180,12 @@ class Activity:
         sums[5 + bisect_left(SECONDS, event.timings.total_s)] += 1
 
     def sums(self) -> dict[str, Any]:
-        """Since the start: errors by status and class, and the sums of each model."""
+        """Since the start: errors by status and class, answered texts, and the sums of each model."""
         return {
             "unix_s": time.time(),
             "uptime_s": self._now_s() - self._started_s,
             "errors_by": dict(self._errors),
+            "texts": sum(sums[3] for sums in self._models.values()),
             "models": {name: list(sums) for name, sums in self._models.items()},
         }
 
@@ -217,7 +218,7 @@ class Activity:
         ]
 
 
-_SUMS = ("requests", "errors", "tokens", "run_tokens", "forwards", "forward_fill")
+_SUMS = ("requests", "errors", "texts", "tokens", "run_tokens", "forwards", "forward_fill", "waits", "waited_s")
 
 
 def _step(old: Figures, new: Figures) -> dict[str, Any]:
@@ -232,8 +233,7 @@ def _step(old: Figures, new: Figures) -> dict[str, Any]:
         "counts": counts if any(counts) else [],
         "cache_hits": new["cache"]["hits"] - old["cache"]["hits"],
         "cache_misses": new["cache"]["misses"] - old["cache"]["misses"],
-        "queued_tokens": new["queued_tokens"],
-        "busy": round(new["busy"], 3),
+        "wait_s": round(new["wait_s"], 3),
         "saturation": round(new["saturation"], 3),
         "memory": new["memory"],
         "devices": {name: device["used_bytes"] for name, device in new["devices"].items()},

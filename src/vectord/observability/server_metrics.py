@@ -242,40 +242,28 @@ class ServerMetrics(MetricFamilies):
         self.look_at_gauges(gauges)
         latency = [child for labels, child in self.request_seconds.children.items() if labels[0] != "server"]
         client_requests = [(labels, n) for labels, n in self.requests.values.items() if labels[0] != "server"]
-        fill = self.batch_fill.children[()]
+        fill, queue = self.batch_fill.children[()], self.queue_seconds.children[()]
         return {
             "clock_s": time.monotonic(),
             "requests": sum(count for _, count in client_requests),
             "errors": sum(count for (_, _, status), count in client_requests if status >= "400"),
-            "refused": self.rejected.total(),
             "tokens": self.tokens.total(),
             "run_tokens": self.forward_tokens.total(),
             "forwards": sum(fill.counts),
             "forward_fill": fill.total,
-            "forward_texts": self.batch_texts.children[()].total,
+            "waits": sum(queue.counts),
+            "waited_s": queue.total,
             "latency": {
                 "bounds_s": SECONDS,
                 "counts": [sum(column) for column in zip(*(child.counts for child in latency), strict=True)]
                 or [0] * (len(SECONDS) + 1),
             },
-            "queued_tokens": gauges.queued_tokens,
-            "under_way": gauges.under_way,
-            "places": gauges.places,
             "wait_s": gauges.wait_s,
-            "busy": min(1.0, self.busy_share()),
             "saturation": self.saturation.values[()],
-            "cache": {
-                "hits": self.cache_hits.total(),
-                "misses": self.cache_misses.total(),
-                "bytes": gauges.cache_bytes,
-                "texts": gauges.cached_texts,
-            },
+            "cache": {"hits": self.cache_hits.total(), "misses": self.cache_misses.total()},
             "memory": {
                 "resident_bytes": (memory_bytes() or (None, None))[1],
                 "models_bytes": sum(gauges.memory_bytes.values()),
             },
-            "devices": {
-                name: {"used_bytes": memory.total - memory.free, "total_bytes": memory.total}
-                for name, memory in gauges.devices.items()
-            },
+            "devices": {name: {"used_bytes": memory.total - memory.free} for name, memory in gauges.devices.items()},
         }

@@ -10,7 +10,7 @@ from tests.dialects import all_dialects
 from tests.server.fakes import FakeEngine
 
 from vectord.products.common.dialect import Incoming
-from vectord.schema import EmbedRequest, RerankRequest
+from vectord.schema import EmbedRequest, RerankRequest, TokenizeRequest
 from vectord.server.http.app import build_table
 from vectord.server.pages.examples import examples
 from vectord.server.pipeline import Shutdown
@@ -20,47 +20,31 @@ TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), None)
 CALLS = examples(DIALECTS, TABLE)
 
 
-def name(entry: dict[str, Any]) -> str:
-    return f"{entry['dialect']} {entry['method']} {entry['path']}"
-
-
-def test_every_product_has_examples() -> None:
-    """Without admin routes and without placeholders."""
-    assert {entry["dialect"] for entry in CALLS} == {one.name for one in all_dialects()}
-    assert not [name(entry) for entry in CALLS if "{" in entry["path"] or "load" in entry["path"].split("/")]
-
-
-def test_vectord_openai_and_tei_come_first() -> None:
-    """As in /docs; the other products follow by title."""
-    titles = list(dict.fromkeys(entry["title"] for entry in CALLS))
-    assert titles[:3] == ["vectord", "OpenAI", "text-embeddings-inference"]
-    assert titles[3:] == sorted(titles[3:], key=str.lower)
-
-
-def test_each_path_is_answered_by_its_product() -> None:
-    """With the example's body."""
-    for entry in CALLS:
-        body = b"" if entry["body"] is None else orjson.dumps(entry["body"])
-        assert TABLE.find(entry["method"], entry["path"]).endpoint.choose(body).dialect.name == entry["dialect"], name(
-            entry
-        )
-
-
-def test_texts_put_at_their_places_are_parsed() -> None:
-    """One text if the example has one, two if it has a list."""
-    for entry in [entry for entry in CALLS if entry.get("operation") in ("embed", "rerank")]:
-        places, example = entry["places"], deepcopy(entry["body"])  # the original is the route's own example
-        texts = _put(example, places["texts"], ["first", "second"])
-        if "query" in places:
-            _put(example, places["query"], ["asked"])
-        body = orjson.dumps(example)
-        choice = TABLE.find(entry["method"], entry["path"]).endpoint.choose(body)
-        request = choice.route.parse(Incoming(body=body)).request
-        if isinstance(request, EmbedRequest):
-            assert list(request.inputs) == texts, name(entry)
-        else:
-            assert isinstance(request, RerankRequest), name(entry)
-            assert (request.query, list(request.passages)) == ("asked", texts), name(entry)
+def test_a_form_means_the_same_in_every_api() -> None:
+    """The parsed request has the texts, the truncation and the kind that the console puts into its body."""
+    assert len({entry["label"].split(": ")[0] for entry in CALLS}) > 12
+    for form in CALLS:
+        name = form["label"]
+        for truncate, cut in form["truncate"]:
+            for kind, use in form["kind"]:
+                body = deepcopy(form["body"]) | cut | use
+                texts = _put(body, form["places"]["texts"], ["first", "second"])
+                if "query" in form["places"]:
+                    _put(body, form["places"]["query"], ["asked"])
+                encoded = orjson.dumps(body)
+                choice = TABLE.find("POST", form["path"]).endpoint.choose(encoded)
+                assert choice.dialect.title == name.split(": ")[0]
+                match choice.route.parse(Incoming(body=encoded)).request:
+                    case EmbedRequest() as request:
+                        assert list(request.inputs) == texts, name
+                        assert (request.text.truncate, request.text.kind) == (truncate, kind), name
+                        assert (request.normalize, request.dimensions, request.precisions) == (True, None, ("float",))
+                    case RerankRequest() as request:
+                        assert (request.query, list(request.passages)) == ("asked", texts), name
+                        assert (request.text.truncate, request.raw) == (truncate, form["raw"]), name
+                    case request:
+                        assert isinstance(request, TokenizeRequest)
+                        assert list(request.inputs) == texts, name
 
 
 def _put(body: Any, place: list[str], texts: list[str]) -> list[str]:

@@ -1,33 +1,41 @@
-"""The examples of every product, for the console's code tab (curl, Python, JavaScript). Called by console.py.
+"""The requests of the console's forms in the words of every API, for its code (curl, Python, JavaScript).
 
-The operation of a route, and the places of the texts in its body, are found by parsing its example with its own
-`parse`, so a new product needs no change here.
+What a route's keys mean is found by parsing bodies with its own `parse`, so a new product needs no change here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
 
-from vectord.products.common.batches import BatchRequest
+from vectord.errors import VectordError
 from vectord.products.common.dialect import Dialect, Incoming, Route
-from vectord.schema import EmbedRequest, Request, RerankRequest, SimilarityRequest, TokenizeRequest
+from vectord.schema import EmbedRequest, RerankRequest, TextOptions, TokenizeRequest
 from vectord.server.http.routing import Table
 
+OWN = "vectord"  # the product whose requests the forms send
+
 Path: TypeAlias = list[str]  # the keys that lead to a value in a body
+FormRequest: TypeAlias = EmbedRequest | RerankRequest | TokenizeRequest  # what the console has forms for
+
+# The keys with which products set a text option.
+_TRUNCATE = [{name: value} for name in ("truncate", "truncation") for value in (True, False, "END", "NONE")]
+_KIND = [{"input_type": word} for word in ("query", "document", "search_query", "search_document")]
 
 
 def examples(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
-    """One entry per example, without aliases of a path, and one per GET route. The products as /docs orders them."""
+    """An entry for each route that can say what a form says. The products as /docs orders them."""
     ordered = sorted(dialects, key=lambda dialect: (*dialect.place, dialect.title.lower()))
     return [
-        _entry(dialect, route, table)
+        entry
         for dialect in ordered
         for route in distinct_routes(dialect)
-        if not route.admin and "{" not in route.path and (route.method == "GET" or route.example is not None)
+        if not route.admin and "{" not in route.path and route.example is not None and dialect.name != OWN
+        if (entry := _entry(dialect, route, table)) is not None
     ]
 
 
@@ -42,42 +50,92 @@ def distinct_routes(dialect: Dialect) -> Iterator[Route]:
             yield route
 
 
-def _entry(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:
-    body = b"" if route.example is None else orjson.dumps(route.example)
+def _entry(dialect: Dialect, route: Route, table: Table) -> dict[str, Any] | None:
+    """A request of the forms in the words of this route. None for operations without a form, and for routes that always
+    ask for something else, such as vectors that are not normalized."""
+    body, request = route.example, _parse(route, route.example)
+    for key in (*route.example, *route.example):  # twice: some keys can go only after others
+        shorter = {name: value for name, value in body.items() if name != key}
+        parsed = _parse(route, shorter)
+        if parsed is not None and (request is None or _kind_and_texts(parsed) == _kind_and_texts(request)):
+            body, request = shorter, parsed
+    if request is None or not _is_plain(request):
+        return None
+    places = {name: _find(body, value) for name, value in _texts(request).items()}
+    if None in places.values():
+        return None
+    text = _text_options(request)
+    truncate = _choices(route, body, _TRUNCATE, lambda options: options.truncate)
+    kind = _choices(route, body, _KIND, lambda options: options.kind)
     endpoint = table.find(route.method, route.path).endpoint
-    is_shown = bool(endpoint.choices) and endpoint.choose(body).dialect is dialect  # on the short path
+    bodies = [orjson.dumps(body | keys) for _, keys in (*truncate, *kind)]
+    is_shown = bool(endpoint.choices) and all(endpoint.choose(each).dialect is dialect for each in bodies)  # short path
     return {
-        "dialect": dialect.name,
-        "title": dialect.title,
-        "method": route.method,
+        "label": f"{dialect.title}: {route.path}",
         "path": route.path if is_shown else f"/dialects/{dialect.name}{route.path}",
-        "summary": route.summary,
-        "body": route.example,
-        "takes_model": route.body is not None and "model" in route.body.__struct_fields__,
-        **({} if route.example is None else _operation(route, body)),
+        "operation": type(request).__name__.removesuffix("Request").lower(),
+        "outputs": sorted(request.outputs) if isinstance(request, EmbedRequest) else [],
+        "raw": request.raw if isinstance(request, RerankRequest) else None,
+        "specials": request.add_special_tokens if isinstance(request, TokenizeRequest) else True,
+        "body": body,
+        "places": places,
+        "takes_model": "model" in route.known,
+        "truncates": bool(text.truncate or text.truncate_by_default),
+        "truncate": truncate,
+        "kind": kind,
     }
 
 
-def _operation(route: Route, body: bytes) -> dict[str, Any]:
-    """The operation, and the places of its texts; empty for operations that the console has no form for."""
-    request = route.parse(Incoming(body=body)).request
-    places = {name: _find(route.example, value) for name, value in _texts(request).items()}
-    if not places or None in places.values():
-        return {}
-    outputs = sorted(request.outputs) if isinstance(request, EmbedRequest) else []
-    return {"operation": type(request).__name__.removesuffix("Request").lower(), "outputs": outputs, "places": places}
+def _parse(route: Route, body: Any) -> FormRequest | None:
+    """None if the body is incomplete, or no request of the console's forms."""
+    try:
+        request = route.parse(Incoming(body=orjson.dumps(body))).request
+    except VectordError:
+        return None
+    return request if isinstance(request, FormRequest) else None
 
 
-def _texts(request: Request | BatchRequest) -> dict[str, Any]:
+def _kind_and_texts(request: FormRequest) -> Any:
+    return type(request), _texts(request), request.outputs if isinstance(request, EmbedRequest) else None
+
+
+def _is_plain(request: FormRequest) -> bool:
+    """Whether it sets nothing but what `_entry` describes. A limit of a passage's tokens counts as truncation."""
+    text = replace(
+        _text_options(request), truncate=None, truncate_by_default=False, kind=None, own_ids=False, count_all=False
+    )
+    match request:
+        case EmbedRequest(inputs=inputs, outputs=outputs):
+            plain: FormRequest = EmbedRequest(inputs=inputs, outputs=outputs)
+            return replace(request, text=text, model=None, waits=False) == plain
+        case RerankRequest(query=query, passages=passages, raw=raw):
+            plain = RerankRequest(query=query, passages=passages, raw=raw)
+            return replace(request, text=text, model=None, max_passage_tokens=None) == plain
+        case TokenizeRequest():
+            return request.prompt_name is None
+
+
+def _choices(
+    route: Route, body: dict[str, Any], keys: Iterable[dict[str, Any]], read: Callable[[TextOptions], Any]
+) -> list[tuple[Any, dict[str, Any]]]:
+    """The values of a text option that the route has a key for, each with the first such key."""
+    found: dict[Any, dict[str, Any]] = {}
+    for added in ({}, *keys):
+        if added.keys() <= route.known and (request := _parse(route, body | added)) is not None:
+            found.setdefault(read(_text_options(request)), added)
+    return list(found.items())
+
+
+def _text_options(request: FormRequest) -> TextOptions:
+    return TextOptions() if isinstance(request, TokenizeRequest) else request.text
+
+
+def _texts(request: FormRequest) -> dict[str, Any]:
     match request:
         case EmbedRequest() | TokenizeRequest():
             return {"texts": list(request.inputs)}
         case RerankRequest():
             return {"query": request.query, "texts": list(request.passages)}
-        case SimilarityRequest():
-            return {"query": request.source, "texts": list(request.sentences)}
-        case _:
-            return {}
 
 
 def _find(body: Any, value: Any, above: Sequence[str] = ()) -> Path | None:

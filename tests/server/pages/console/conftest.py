@@ -68,8 +68,9 @@ def visit(chromium: Browser, server: str) -> Iterator[Visit]:
         yield begun
 
 
-@pytest.fixture
-def page(visit: Visit) -> Page:
-    """The page of `visit` after its models appear."""
-    visit.open()
-    return visit.page
+@pytest.fixture(scope="module")
+def page(chromium: Browser, server: str) -> Iterator[Page]:
+    """One page for all tests of a file: `use_tool` resets what they share."""
+    with Visit.begun(chromium, server) as begun:
+        begun.open()
+        yield begun.page

@@ -14,7 +14,8 @@ OPEN = ("vectord", "OpenAI", "text-embeddings-inference")
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_three_products_are_open_and_an_example_runs(chromium: Browser, server: str, scheme: str) -> None:
-    """In the theme of the system, without console messages, from this server only."""
+    """In the theme of the system, from this server only. The contrast of its text is at least 4.5; a phone shows the
+    whole width."""
     with Visit.begun(chromium, server, color_scheme=scheme) as visit:
         page = visit.page
         page.goto(f"{server}/docs")
@@ -29,21 +30,11 @@ def test_three_products_are_open_and_an_example_runs(chromium: Browser, server: 
         assert is_dark == (scheme == "dark")
         assert visit.complaints == []
         assert {httpx.URL(url).host for url in visit.asked if not url.startswith("data:")} == {"127.0.0.1"}
-
-
-@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: make test does that where there is npm")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_docs_is_readable_in_both_themes(chromium: Browser, server: str, scheme: str) -> None:
-    """The contrast of all text of an operation with its response is at least 4.5; a phone shows its whole width."""
-    with Visit.begun(chromium, server, color_scheme=scheme, bypass_csp=True) as visit:
-        page = visit.page
-        page.goto(f"{server}/docs")
-        page.locator("#operations-OpenAI-post_v1_embeddings button").first.click()
-        page.get_by_role("button", name="Execute").click()
-        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
-        page.evaluate(AXE.read_text("utf-8"))
-        found = page.evaluate("axe.run({runOnly: ['color-contrast']}).then(({violations}) => violations)")
-        assert [node["target"] for rule in found for node in rule["nodes"]] == []
+        if AXE.is_file():
+            page.evaluate(AXE.read_text("utf-8"))
+            part = "'#operations-OpenAI-post_v1_embeddings'"
+            found = page.evaluate(f"axe.run({part}, {{runOnly: ['color-contrast']}}).then(found => found.violations)")
+            assert [node["target"] for rule in found for node in rule["nodes"]] == []
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 

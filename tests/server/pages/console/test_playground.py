@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.pages.console.visit import HOSTILE, note, run, use_tool
+from tests.server.pages.console.visit import HOSTILE, Visit, note, run, use_tool
 
 MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
 TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
@@ -27,19 +29,15 @@ def number(text: str) -> float:
     return float(text.replace(MINUS, "-"))
 
 
-def test_dense_draws_every_number(page: Page, server: str) -> None:
-    """All numbers of the API's vector, and its length."""
+def test_dense_shows_every_number(page: Page, server: str) -> None:
+    """Of the API's vector, and its length."""
     panel = use_tool(page, "Dense", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
     run(panel)
     wanted = ask(server, "embed", model=MINILM, inputs=[TEXT])["data"][0]["dense"]
-    panel.get_by_text("All numbers").click()
     shown = [float(word) for word in panel.get_by_label("All numbers").inner_text().split(", ")]
     assert np.allclose(shown, wanted, atol=1e-6)
     expect(panel).to_contain_text("length 1.0000")
-    assert panel.locator("canvas").evaluate(
-        "map => map.getContext('2d').getImageData(0, 0, map.width, map.height).data.some(value => value > 0)"
-    )
 
 
 def test_sparse_weights_are_shown_on_the_tokens(page: Page, server: str) -> None:
@@ -174,6 +172,7 @@ def test_a_dropped_file_is_mapped_and_searched(page: Page, name: str, content: s
     panel.get_by_label("Search these texts").fill("weather")
     panel.get_by_role("button", name="Search").click()
     expect(panel.locator(".found tbody tr").first.locator("td").first).to_contain_text("rain")
+    panel.get_by_role("button", name="Remove the file").click()
 
 
 def test_a_file_without_texts_is_refused(page: Page) -> None:
@@ -183,22 +182,72 @@ def test_a_file_without_texts_is_refused(page: Page) -> None:
     expect(panel.locator(".drop")).to_contain_text("x.json is not valid JSON.")
 
 
-def test_two_models_are_compared_side_by_side(page: Page, server: str) -> None:
-    """Each with its own result and time."""
-    texts = ["a happy person", "rain"]
-    panel = use_tool(page, "Similarity", MINILM)
+def spearman(one: np.ndarray, other: np.ndarray) -> float:
+    """Without equal values."""
+    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
+
+
+def test_two_models_are_compared_by_one_search(page: Page, server: str) -> None:
+    """On maps with the same colours, with the overlap of the nearest texts, the rank correlation and both times."""
+    panel = use_tool(page, "Map", MINILM)
+    texts = [
+        "rain snow bread dough a goal",
+        "a match",
+        "the bank",
+        "interest rates",
+        "a bakery",
+        "the river",
+        "a flood",
+        "inflation",
+    ]
     panel.get_by_role("textbox", name="Texts, one per line").fill("\n".join(texts))
     panel.get_by_role("combobox", name="Compare with").select_option(BGE)
-    run(panel)
-    assert panel.locator(".side h3").all_inner_texts() == [MINILM, BGE]
-    for model, side in zip((MINILM, BGE), panel.locator(".side").all(), strict=True):
-        one, other = (np.array(each["dense"]) for each in ask(server, "embed", model=model, inputs=texts)["data"])
-        assert number(side.locator("tbody td").nth(1).inner_text()) == pytest.approx(one @ other, abs=0.002)
-    expect(note(panel)).to_contain_text(f"{BGE}: ")
+    panel.get_by_role("button", name="Run").click()
+    sides = panel.locator(".side")
+    expect(sides).to_have_count(2)
+    assert sides.locator("h3").all_inner_texts() == [MINILM, BGE]
+    assert all(re.search(r"\d+ tokens, [\d.]+ m?s", side.inner_text()) for side in sides.all())
+    colours = [side.locator(".point").evaluate_all("all => all.map(one => one.classList[1])") for side in sides.all()]
+    assert colours[0] == colours[1]
+    expect(panel.locator(".agreement")).to_contain_text(f"means of {len(texts)} texts")
+    panel.get_by_label("Search these texts").fill("weather")
+    panel.get_by_role("button", name="Search").click()
+    agreement = panel.locator(".search").get_by_role("status")
+    expect(agreement).to_contain_text("Spearman")
+    scores = []
+    for model in (MINILM, BGE):
+        data = ask(server, "embed", model=model, inputs=texts, kind="document")["data"]
+        query = ask(server, "embed", model=model, inputs=["weather"], kind="query")["data"][0]["dense"]
+        scores.append(np.array([each["dense"] for each in data]) @ query)
+    nearest = [set(row.argsort()[::-1][:3]) for row in scores]
+    expect(agreement).to_contain_text(f"Nearest texts in common: {len(nearest[0] & nearest[1])} of 3;")
+    expect(agreement).to_contain_text(f"correlation: {spearman(*scores):.2f}".replace("-", MINUS))
+    for side, row in zip(sides.all(), scores, strict=True):
+        assert side.locator(".found tbody td:nth-child(2)").first.inner_text() == texts[row.argmax()]
+    sides.first.get_by_role("button", name=texts[0]).click()
+    for side in sides.all():
+        expect(side.locator(".point.self")).to_have_attribute("aria-label", texts[0])
 
 
-def test_rerank_selects_a_reranker(page: Page) -> None:
+def test_two_rerankings_are_compared(page: Page, server: str) -> None:
+    """Of the same query and passages, on one scale, with the other model's ranks."""
+    panel = use_tool(page, "Rerank", HOSTILE)
+    panel.get_by_role("combobox", name="Compare with").select_option(MINILM)
+    panel.get_by_role("button", name="Run").click()
+    expect(panel.locator(".agreement")).to_contain_text("Spearman")
+    first, second = (
+        [row.locator("td, th").all_inner_texts() for row in side.locator("tbody tr").all()]
+        for side in panel.locator(".side").all()
+    )
+    ranks = {row[1]: row[0] for row in first}
+    assert [row[1] for row in second] == [ranks[row[2]] for row in second]
+    assert all(0 <= number(row[2]) <= 1 for row in first)
+
+
+def test_rerank_selects_a_reranker(visit: Visit) -> None:
     """Also after another model has been selected in another tool; the visitor's own choice stays."""
+    visit.open()
+    page = visit.page
     use_tool(page, "Similarity", MINILM)
     page.get_by_role("tab", name="Rerank").click()
     choice = page.get_by_role("tabpanel").get_by_role("combobox", name="Model")
@@ -227,57 +276,105 @@ def code_of(page: Page, language: str) -> str:
     return page.locator("#code").inner_text()
 
 
-def test_the_code_of_every_api_works(page: Page, server: str) -> None:
-    """The dense tool's text, with quotes, sent by curl."""
-    panel = use_tool(page, "Dense", MINILM)
-    panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
+def lists_in(value: Any) -> Iterator[Any]:
+    """All lists in a response, the outer ones first."""
+    if isinstance(value, dict):
+        yield from (found for item in value.values() for found in lists_in(item))
+    elif isinstance(value, list):
+        yield value
+        yield from (found for item in value for found in lists_in(item))
+
+
+def answers(page: Page) -> dict[str, list[Any]]:
+    """The responses to the shown code in each API, by its label."""
     choice = page.get_by_role("combobox", name="API")
-    names = choice.locator("option").all_inner_texts()
-    assert len(names) > 15
-    for name in names:
-        choice.select_option(name)
-        code = code_of(page, "curl")
-        done = subprocess.run(["bash", "-c", f"{code} --silent --fail-with-body"], capture_output=True, check=False)
-        assert done.returncode == 0, (name, code, done.stdout)
-        assert json.loads(done.stdout), name
+    found = {}
+    for label in choice.locator("option").all_inner_texts():
+        choice.select_option(label)
+        calls = code_of(page, "curl").split("\n\n")
+        done = [
+            subprocess.run(["bash", "-c", f"{call} -s --fail-with-body"], capture_output=True, check=False)
+            for call in calls
+        ]
+        assert all(each.returncode == 0 for each in done), (label, calls, done)
+        found[label] = [json.loads(each.stdout) for each in done]
+    return found
 
 
-@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+@pytest.mark.parametrize(("overlong", "text"), [("", TEXT), ("true", "rain " * 400)])
+def test_the_code_of_every_api_returns_the_vector_of_the_page(page: Page, overlong: str, text: str) -> None:
+    """The same numbers, also of a truncated text."""
+    panel = use_tool(page, "Dense", MINILM)
+    panel.get_by_role("textbox", name="Text", exact=True).fill(text)
+    panel.get_by_role("combobox", name="Over-long texts").select_option(overlong)
+    run(panel)
+    shown = [float(word) for word in panel.get_by_label("All numbers").inner_text().split(", ")]
+    found = answers(page)
+    assert len(found) > 10
+    for label, (response,) in found.items():
+        vectors = [each for each in lists_in(response) if len(each) == len(shown)]
+        assert len(vectors) == 1 and np.allclose(vectors[0], shown, atol=1e-5), label
+
+
+def test_the_code_of_every_api_returns_the_scores_of_the_page(page: Page) -> None:
+    """Probabilities of a reranker."""
+    panel = use_tool(page, "Rerank", HOSTILE)
+    run(panel)
+    shown = [number(cell) for cell in panel.locator(".ranks td:nth-child(3)").all_inner_texts()]
+    found = answers(page)
+    assert len(found) > 8
+    for label, (response,) in found.items():
+        scores = re.findall(r'"(?:relevance_)?score": (-?[\d.e-]+)', json.dumps(response))
+        assert sorted(set(map(float, scores)), reverse=True) == pytest.approx(shown, abs=1e-4), label
+
+
+def test_the_code_of_every_api_returns_the_vectors_of_each_token(page: Page, server: str) -> None:
+    """Of the query and of the document, in two calls."""
+    use_tool(page, "ColBERT", BGE)
+    found = answers(page)
+    assert len(found) > 1
+    wanted = [lists_in(each["data"][0]["colbert"]) for each in found["vectord, as here"]]
+    vectors = [np.array(next(each)) for each in wanted]
+    for label, responses in found.items():
+        for response, expected in zip(responses, vectors, strict=True):
+            matches = [each for each in lists_in(response) if np.shape(each[0]) == expected[0].shape]
+            assert len(matches) == 1 and np.allclose(matches[0], expected, atol=1e-5), label
+
+
+def test_the_code_of_every_api_returns_the_tokens_of_the_page(page: Page) -> None:
+    """Those APIs that add the same special tokens."""
+    panel = use_tool(page, "Tokenize", MINILM)
+    for with_specials in (True, False):
+        panel.get_by_label("with special tokens").set_checked(with_specials)
+        run(panel)
+        panel.get_by_text("As a table").click()
+        ids = [int(cell) for cell in panel.locator("details td:nth-child(3)").all_inner_texts()]
+        found = answers(page)
+        assert len(found) > 2
+        for label, (response,) in found.items():
+            lists = (
+                [item["id"] if isinstance(item, dict) and "id" in item else item for item in each]
+                for each in lists_in(response)
+            )
+            assert ids in lists, label
+
+
+@pytest.mark.parametrize("language", ["Python", "JavaScript"])
 def test_the_code_of_each_language_returns_the_same_result(page: Page, server: str, language: str) -> None:
+    """Of one call, and of two."""
     panel = use_tool(page, "Rerank", MINILM)
     panel.get_by_role("textbox", name="Query").fill(TEXT)
-    code = code_of(page, language)
-    printed = subprocess.run(_command(language, code), capture_output=True, text=True, check=False)
-    if language == "JavaScript" and printed.returncode == 127:
-        pytest.skip("there is no Node on this machine")
-    assert printed.returncode == 0, printed.stderr
+    printed = _printed(language, code_of(page, language))
     passages = panel.get_by_role("textbox", name="Passages, one per line").input_value().split("\n")
     wanted = ask(server, "rerank", model=MINILM, query=TEXT, passages=passages)
-    scores = [float(score) for score in re.findall(r"""["']?score["']?: (-?[\d.e-]+)""", _plain(printed.stdout))]
+    scores = [float(score) for score in re.findall(r"""['"]?score['"]?: (-?[\d.e-]+)""", printed)]
     assert scores == pytest.approx([result["score"] for result in wanted["results"]], abs=1e-4)
+    use_tool(page, "ColBERT", BGE)
+    assert len(re.findall("""['"]?colbert['"]?: \\[""", _printed(language, code_of(page, language)))) == 2
 
 
-def _command(language: str, code: str) -> list[str]:
-    match language:
-        case "curl":
-            return ["bash", "-c", code]
-        case "Python":
-            return [sys.executable, "-c", code]
-        case _:
-            return ["bash", "-c", 'node --input-type=module -e "$0"', code]
-
-
-def _plain(printed: str) -> str:
-    return printed.replace('":', '": ')
-
-
-def test_any_route_sends_its_example(page: Page) -> None:
-    """And shows the unchanged response."""
-    page.get_by_role("tab", name="Any call").click()
-    panel = page.get_by_role("tabpanel")
-    panel.get_by_role("combobox", name="Call").select_option(label="POST /embed_all")
-    run(panel)
-    expect(panel.get_by_label("Answer")).to_contain_text(re.compile(r"\[(-?[\d.e-]+, ){9}"))  # many numbers on a line
-    panel.get_by_role("combobox", name="Call").select_option(label="GET /version")
-    panel.get_by_role("button", name="Run").click()
-    expect(panel.get_by_label("Answer")).to_contain_text('"version"')
+def _printed(language: str, code: str) -> str:
+    command = [sys.executable, "-c", code] if language == "Python" else ["node", "--input-type=module", "-e", code]
+    if shutil.which(command[0]) is None:
+        pytest.skip("there is no Node on this machine")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

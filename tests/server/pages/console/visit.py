@@ -42,10 +42,13 @@ class Visit:
 
 
 def use_tool(page: Page, name: str, model: str) -> Locator:
-    """Opens a tool for a model; the panel it is in."""
+    """Opens a tool for a model, compared with no other; the panel it is in."""
     page.get_by_role("tab", name=name, exact=True).click()
     panel = page.get_by_role("tabpanel")
     panel.get_by_role("combobox", name="Model").select_option(model)
+    if (other := panel.get_by_role("combobox", name="Compare with")).is_visible():
+        other.select_option("")
+    panel.get_by_role("combobox", name="Over-long texts").select_option("")
     return panel
 
 

@@ -1,38 +1,44 @@
-// A chart with a title, current values, a time axis, and lines. The pointer selects earlier values.
+// A chart with a title, current values, a time axis, and lines. Pointer and arrow keys select a moment; a tooltip describes it.
 
 import { el, svg } from "./dom.js";
 import { clockTime } from "./format.js";
 
 const WIDTH = 1000; // of the drawing's own coordinates
 const HEIGHT = 100;
+const EDGE = 8; // pixels between a tooltip and the edge of the window
 const GAP = 2.5; // steps without a value end a line
 const TICKS_S = new Map([[120, 60], [900, 300], [3600, 900]]); // by range
 
 export class Chart {
-  /** series: names, in drawing order; format: turns a value into text; top: the minimum upper end of the axis. */
-  constructor({ title, series, format, top, fixed = false, kinds = ["s0", "s1", "s2"] }) {
-    Object.assign(this, { title, series, format, top, fixed });
+  /** about: the meaning, in plain words; series: names, in drawing order; format: turns a value into text; unit: after
+   *  it in the tooltip; top: the minimum upper end of the axis. */
+  constructor({ title, about, series, format, top, unit = "", fixed = false, kinds = ["s0", "s1", "s2"] }) {
+    Object.assign(this, { about, series, format, top, unit, fixed, kinds });
     this.points = []; // {at, seconds, values}, by time
     this.now = series.map(() => null); // the values of the last second
     this.beginS = 0;
     this.rangeS = 1;
-    this.shown = null; // the point under the pointer
+    this.shownS = null; // the selected moment
     this.words = series.map(() => el("b"));
     this.area = svg("path", { class: `area ${kinds[0]}` });
     this.paths = series.map((_, at) => svg("path", { class: kinds[at] }));
     this.marker = svg("line", { class: "at", y1: 0, y2: HEIGHT, visibility: "hidden" });
-    this.moment = el("span", { class: "note" });
+    this.tip = el("div", { class: "moment", hidden: true });
     this.ends = [el("span"), el("span")];
-    this.axis = el("div", { class: "axis" });
+    this.axis = el("div", { class: "axis", "aria-hidden": "true" });
     const keys = series.map((name, at) => el("span", {}, el("i", { class: kinds[at] }), name ? `${name} ` : "", this.words[at]));
     this.drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" },
       [0, HEIGHT / 2].map((y) => svg("line", { x1: 0, x2: WIDTH, y1: y, y2: y })), this.area, this.paths, this.marker);
-    const plot = el("div", { class: "plot" }, this.drawing, this.ends);
-    plot.addEventListener("pointermove", (event) => this.#look(event));
-    plot.addEventListener("pointerleave", () => this.#leave());
+    const look = (event) => this.#select(this.#momentAt(event.clientX));
+    const leave = () => this.#select(null);
+    this.plot = el("div", {
+      class: "plot", tabindex: "0", role: "slider", "aria-label": `${title}, by time`, "aria-description": about, "aria-valuemin": "0",
+      onpointermove: look, onpointerdown: look, onblur: leave, onkeydown: (event) => this.#step(event),
+      onpointerleave: (event) => event.pointerType === "mouse" && leave(), // a touch ends, and its tooltip stays
+      onfocus: () => this.plot.matches(":focus-visible") && this.#select(this.points.at(-1)?.at ?? null),
+    }, this.drawing, this.ends, this.tip);
     this.node = el("figure", { class: "chart" },
-      el("figcaption", {}, title, this.moment), el("div", { class: "legend" }, keys),
-      el("div", { class: "drawn", "aria-hidden": "true" }, plot, this.axis));
+      el("figcaption", {}, title), el("div", { class: "legend" }, keys), el("div", { class: "drawn" }, this.plot, this.axis));
   }
 
   /** points: [{at, seconds, values}], a value is null if missing; now: the values of the last second. */
@@ -49,26 +55,31 @@ export class Chart {
     this.ends[1].textContent = this.format(end / 2);
     this.paths.forEach((path, at) => path.setAttribute("d", this.#pathOf(at, end)));
     this.area.setAttribute("d", this.#pathOf(0, end, true));
-    const values = this.shown?.values ?? this.now;
-    this.words.forEach((word, at) => (word.textContent = this.format(values[at])));
-    this.moment.textContent = this.shown ? clockTime(this.shown.at, true) : "";
-    this.marker.setAttribute("visibility", this.shown ? "visible" : "hidden");
-    if (this.shown) for (const name of ["x1", "x2"]) this.marker.setAttribute(name, this.#x(this.shown.at));
+    this.words.forEach((word, at) => (word.textContent = this.format(this.now[at])));
+    this.#describe();
   }
 
-  /** {name, now, mean, min, max} of each series. */
-  summary() {
-    return this.series.map((name, at) => {
-      const known = this.points.map(({ values }) => values[at]).filter((value) => value != null);
-      const mean = known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
-      return {
-        name: name ? `${this.title}, ${name}` : this.title,
-        now: this.format(this.now[at]),
-        mean: this.format(mean),
-        min: this.format(known.length ? Math.min(...known) : null),
-        max: this.format(known.length ? Math.max(...known) : null),
-      };
-    });
+  /** The tooltip and the marker of the selected moment, and its words for screen readers. */
+  #describe() {
+    const place = this.shownS === null ? -1 : this.#nearest(this.shownS);
+    const point = this.points[place];
+    const lines = this.series.map((name, at) => `${name}: ${this.format((point?.values ?? this.now)[at])}${this.unit}`);
+    const moment = point ? clockTime(point.at, true) : "now";
+    this.plot.setAttribute("aria-valuemax", Math.max(0, this.points.length - 1));
+    this.plot.setAttribute("aria-valuenow", point ? place : Math.max(0, this.points.length - 1));
+    this.plot.setAttribute("aria-valuetext", `${moment}, ${lines.join(", ")}`);
+    this.marker.setAttribute("visibility", point ? "visible" : "hidden");
+    this.tip.hidden = point === undefined;
+    if (!point) return;
+    const x = this.#x(point.at);
+    for (const name of ["x1", "x2"]) this.marker.setAttribute(name, x);
+    this.tip.replaceChildren(el("b", {}, moment), ...lines.map((line, at) => el("span", {}, el("i", { class: this.kinds[at] }), line)),
+      el("span", { class: "note" }, this.about));
+    const box = this.plot.getBoundingClientRect();
+    const width = this.tip.offsetWidth;
+    const left = box.left + (x / WIDTH) * box.width - width / 2;
+    const most = document.documentElement.clientWidth - EDGE - width;
+    this.tip.style.left = `${Math.max(EDGE, Math.min(most, left)) - box.left}px`;
   }
 
   #x(at) {
@@ -112,17 +123,30 @@ export class Chart {
     }));
   }
 
-  #look(event) {
-    if (this.points.length === 0) return;
-    const box = this.drawing.getBoundingClientRect();
-    const at = this.beginS + ((event.clientX - box.left) / box.width) * this.rangeS;
-    this.shown = this.points.reduce((best, point) => (Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best));
-    this.draw();
+  #select(momentS) {
+    this.shownS = momentS;
+    this.#describe();
   }
 
-  #leave() {
-    this.shown = null;
-    this.draw();
+  #momentAt(clientX) {
+    const box = this.drawing.getBoundingClientRect();
+    return this.beginS + ((clientX - box.left) / box.width) * this.rangeS;
+  }
+
+  /** The index of the point that is nearest to a time; -1 without points. */
+  #nearest(at) {
+    const distances = this.points.map((point) => Math.abs(point.at - at));
+    return distances.indexOf(Math.min(...distances));
+  }
+
+  #step(event) {
+    const last = this.points.length - 1;
+    const place = this.shownS === null ? last : this.#nearest(this.shownS);
+    const next = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last }[event.key];
+    if (event.key === "Escape") this.#select(null);
+    if (next === undefined || last < 0) return;
+    event.preventDefault();
+    this.#select(this.points[Math.max(0, Math.min(last, next))].at);
   }
 }
 

@@ -1,4 +1,4 @@
-// A tool's request as curl, Python and JavaScript, in each API that supports it. The server provides the list.
+// A tool's requests as curl, Python and JavaScript, in each API that has equal ones. The server provides the list.
 
 import { key, urlOf, whenAdmitted } from "./api.js";
 import { el, find } from "./dom.js";
@@ -7,29 +7,33 @@ const SHORT = 72; // characters of a body that stays on one line
 
 const LANGUAGES = { curl: asCurl, Python: asPython, JavaScript: asJavaScript };
 const OWN = "vectord, as here";
-const CHOSEN = "as chosen";
 const NAMELESS = "This API has no model field: the first suitable model answers.";
+const TRUNCATES = "This API truncates over-long texts, unless the server's setting forbids it.";
 
-let calls = [];
-let asked = null; // the request of the open tool
+let entries = []; // of /console/calls
+let shown = []; // the requests of the open tool
 let contextOf = () => ({});
+let others = new Map(); // the same requests in other APIs, by label
 
-/** known: the entries of /console/calls; context: returns the selected model. */
+/** known: the answer of /console/calls; context: returns the selected model. */
 export function startCode(known, context) {
-  calls = known;
+  entries = known;
   contextOf = context;
   find("language").append(...Object.keys(LANGUAGES).map((name) => el("option", {}, name)));
   find("language").addEventListener("change", write);
   find("dialect").addEventListener("change", write);
-  find("copy").addEventListener("click", copy);
+  find("copy").addEventListener("click", () => copy(find("code"), find("code-note")));
   whenAdmitted(write);
 }
 
-/** call: {method, path, body}, and {operation, outputs, texts, query} if other APIs have an equivalent. */
-export function showCode(call) {
-  asked = call;
-  const own = call?.operation ? OWN : CHOSEN;
-  const names = call === null ? [] : [own, ...new Set(fitting(call).map(labelOf))];
+/** calls: [{path, body}], of POST requests. */
+export function showCode(calls) {
+  shown = calls;
+  const { model } = contextOf();
+  others = new Map(entries
+    .map((entry) => [entry.label, { entry, calls: calls.map((call) => inApi(entry, call, model)) }])
+    .filter(([, { calls: filled }]) => filled.length && !filled.includes(null)));
+  const names = [OWN, ...others.keys()];
   const select = find("dialect");
   const chosen = select.value;
   if (names.join() !== [...select.options].map((option) => option.value).join()) {
@@ -42,40 +46,51 @@ export function showCode(call) {
 
 function write() {
   const place = find("code").firstElementChild;
-  if (asked === null || !find("language").value) return place.replaceChildren();
-  const entry = fitting(asked).find((each) => labelOf(each) === find("dialect").value);
-  const call = entry === undefined ? asked : filled(entry, asked, contextOf().model?.name);
-  find("code-note").textContent = entry && !entry.takes_model ? NAMELESS : "";
-  return place.replaceChildren(LANGUAGES[find("language").value](call));
+  if (shown.length === 0 || !find("language").value) return place.replaceChildren();
+  const other = others.get(find("dialect").value);
+  const notes = other ? [!other.entry.takes_model && NAMELESS, other.entry.truncates && shown[0].body.truncate === undefined && TRUNCATES] : [];
+  find("code-note").textContent = notes.filter(Boolean).join(" ");
+  place.replaceChildren(LANGUAGES[find("language").value](other?.calls ?? shown));
 }
 
-async function copy() {
-  const note = find("code-note");
+export async function copy(code, note) {
   try {
-    await navigator.clipboard.writeText(find("code").textContent);
+    await navigator.clipboard.writeText(code.textContent);
     note.textContent = "Copied.";
   } catch {
-    getSelection().selectAllChildren(find("code"));
+    getSelection().selectAllChildren(code);
     note.textContent = "The browser does not allow copying; the code is selected.";
   }
 }
 
-const labelOf = (entry) => `${entry.title}: ${entry.path}`;
-
-/** Equivalent requests of other APIs: the same operation and outputs, and a place for all texts. */
-function fitting(call) {
-  if (!call.operation) return [];
-  return calls.filter((entry) => entry.dialect !== "vectord" && entry.operation === call.operation &&
-    call.outputs.every((kind) => entry.outputs.includes(kind)) &&
-    (call.texts.length === 1 || Array.isArray(valueAt(entry.body, entry.places.texts))));
+/** An equal request in another API; null if it has none. */
+function inApi(form, call, model) {
+  const wanted = neutral(call);
+  if (wanted === null || form.operation !== wanted.operation || form.outputs.join() !== wanted.outputs.join()) return null;
+  const readsKind = wanted.outputs.includes("colbert") || Object.keys(model?.prompts ?? {}).length > 0;
+  const truncate = wanted.truncate === null ? {} : new Map(form.truncate).get(wanted.truncate);
+  const kind = readsKind ? new Map(form.kind).get(wanted.kind) : {};
+  const scores = form.raw === wanted.raw || !model.reranks; // of vectors: no API changes them
+  const takesSeveral = Array.isArray(valueAt(form.body, form.places.texts));
+  if (!truncate || !kind || !scores || form.specials !== wanted.specials || (!takesSeveral && wanted.texts.length !== 1)) return null;
+  const body = { ...(form.takes_model && { model: model.name }), ...structuredClone(form.body), ...truncate, ...kind };
+  if (form.takes_model) body.model = model.name;
+  put(body, form.places.texts, (old) => (takesSeveral ? wanted.texts.map((text) => like(old[0], text)) : wanted.texts[0]));
+  if (form.places.query) put(body, form.places.query, () => wanted.query);
+  return { path: form.path, body };
 }
 
-function filled(entry, call, model) {
-  const body = structuredClone(entry.body);
-  put(body, entry.places.texts, (old) => (Array.isArray(old) ? call.texts.map((text) => like(old[0], text)) : call.texts[0]));
-  if (entry.places.query) put(body, entry.places.query, () => call.query);
-  if (entry.takes_model && model) body.model = model;
-  return { method: entry.method, path: entry.path, body };
+/** A request of this page in words that other APIs share; null if they have no equal one. */
+function neutral({ path, body }) {
+  const { truncate = null, kind = null, add_special_tokens: specials = true } = body;
+  const shared = { truncate, kind, specials, outputs: [], raw: null };
+  switch (path) {
+    case "/vectord/embed": return { ...shared, operation: "embed", outputs: body.outputs ?? ["dense"], texts: body.inputs };
+    case "/vectord/tokenize": return { ...shared, operation: "tokenize", texts: body.inputs };
+    case "/vectord/rerank": return body.method ? null
+      : { ...shared, operation: "rerank", texts: body.passages, query: body.query, raw: body.scores ? false : null };
+    default: return null;
+  }
 }
 
 const like = (old, text) => (typeof old === "object" ? { text } : text);
@@ -88,24 +103,29 @@ function put(body, keys, change) {
 
 // --- languages -----------------------------------------------------------------------------------------------
 
-function asCurl({ method, path, body }) {
-  const lines = [`curl ${quoted(urlOf(path).href)}`];
-  if (key()) lines.push(`-H "authorization: Bearer $VECTORD_API_KEY"`);
-  if (body !== undefined) lines.push("-H 'content-type: application/json'", `-d ${quoted(json(body))}`);
-  else if (method !== "GET") lines.push(`-X ${method}`);
-  return lines.join(" \\\n  ");
+/** The newcomer's call, on one line. */
+export const firstCall = () => asCurl([{ path: "/v1/embeddings", body: { input: "That is a happy person" } }]).replaceAll(" \\\n  ", " ");
+
+function asCurl(calls) {
+  return calls.map(({ path, body }) => [
+    `curl ${quoted(urlOf(path).href)}`,
+    ...(key() ? [`-H "authorization: Bearer $VECTORD_API_KEY"`] : []),
+    "-H 'content-type: application/json'",
+    `-d ${quoted(json(body))}`,
+  ].join(" \\\n  ")).join("\n\n");
 }
 
 const quoted = (text) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
 
-function asPython({ method, path, body }) {
-  const lines = [`    ${JSON.stringify(urlOf(path).href)},`];
-  if (key()) lines.push(`    headers={"authorization": f"Bearer {os.environ['VECTORD_API_KEY']}"},`);
-  if (body !== undefined) lines.push(`    json=${indented(python(body), "    ")},`);
-  return [
-    ...(key() ? ["import os", ""] : []), "import httpx", "",
-    `response = httpx.${method.toLowerCase()}(`, ...lines, "    timeout=60,", ")", "response.raise_for_status()", "print(response.json())",
-  ].join("\n");
+function asPython(calls) {
+  const sent = calls.flatMap(({ path, body }) => [
+    "", "response = httpx.post(",
+    `    ${JSON.stringify(urlOf(path).href)},`,
+    ...(key() ? [`    headers={"authorization": f"Bearer {os.environ['VECTORD_API_KEY']}"},`] : []),
+    `    json=${indented(python(body), "    ")},`,
+    "    timeout=60,", ")", "response.raise_for_status()", "print(response.json())",
+  ]);
+  return [...(key() ? ["import os", ""] : []), "import httpx", ...sent].join("\n");
 }
 
 /** A value in Python's notation, on several lines if it is long. */
@@ -121,22 +141,17 @@ function python(value) {
   return `${open}\n${parts.map((part) => `    ${indented(part, "    ")},`).join("\n")}\n${close}`;
 }
 
-function asJavaScript({ method, path, body }) {
-  const headers = [
-    ...(body === undefined ? [] : [`"content-type": "application/json"`]),
-    ...(key() ? ["authorization: `Bearer ${process.env.VECTORD_API_KEY}`"] : []),
-  ];
-  const options = [
-    ...(method === "GET" ? [] : [`  method: "${method}",`]),
-    ...(headers.length ? [`  headers: { ${headers.join(", ")} },`] : []),
-    ...(body === undefined ? [] : [`  body: JSON.stringify(${indented(json(body), "  ")}),`]),
-  ];
-  const given = options.length ? `, {\n${options.join("\n")}\n}` : "";
-  return [
-    `const response = await fetch(${JSON.stringify(urlOf(path).href)}${given});`,
+function asJavaScript(calls) {
+  const headers = [`"content-type": "application/json"`, ...(key() ? ["authorization: `Bearer ${process.env.VECTORD_API_KEY}`"] : [])];
+  return calls.map(({ path, body }, at) => [
+    `${at === 0 ? "let " : ""}response = await fetch(${JSON.stringify(urlOf(path).href)}, {`,
+    `  method: "POST",`,
+    `  headers: { ${headers.join(", ")} },`,
+    `  body: JSON.stringify(${indented(json(body), "  ")}),`,
+    "});",
     "if (!response.ok) throw new Error(await response.text());",
     "console.log(await response.json());",
-  ].join("\n");
+  ].join("\n")).join("\n\n");
 }
 
 function json(value) {

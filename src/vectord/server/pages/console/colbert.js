@@ -3,6 +3,7 @@
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
 import { decimal } from "./format.js";
+import { dot } from "./projection.js";
 import { shaded } from "./words.js";
 
 const BLANK = "\u2423"; // shown for a token that is a blank
@@ -18,10 +19,8 @@ export const colbert = {
   about: "One vector per token. Select a token of the query to see its best match in the document.",
   fields: [el("label", {}, "Query", query), el("label", {}, "Document", passage)],
   cannot: (model) => (model.outputs.includes("colbert") ? null : `${model.name} makes no vectors per token (ColBERT).`),
-  call: (asked) => ({
-    method: "POST", path: "/vectord/embed", body: body(asked, passage.value, "document"),
-    operation: "embed", outputs: ["colbert"], texts: [passage.value],
-  }),
+  calls: (asked) => [[query, "query"], [passage, "document"]].map(([field, kind]) => (
+    { path: "/vectord/embed", body: body(asked, field.value, kind) })),
   async run(asked) {
     const { model } = asked;
     const [asking, answering] = await Promise.all([
@@ -54,12 +53,6 @@ function namesOf(tokens, vectors, model, kind) {
     if (fit) return fit;
   }
   return Array.from({ length: vectors }, (_, at) => `vector ${at + 1}`);
-}
-
-function dot(one, other) {
-  let sum = 0;
-  for (let at = 0; at < one.length; at++) sum += one[at] * other[at];
-  return sum;
 }
 
 const bestOf = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);

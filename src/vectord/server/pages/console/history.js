@@ -4,7 +4,7 @@
 
 const SECONDS_KEPT = 130; // one-second steps, for the range of two minutes
 const STEPS_KEPT = 366;
-const SUMS = ["requests", "errors", "tokens", "run_tokens", "forwards", "forward_fill"];
+const SUMS = ["requests", "errors", "texts", "tokens", "run_tokens", "forwards", "forward_fill", "waits", "waited_s"];
 const SHORTEST_S = 2; // of the unfinished step that is drawn: rates of less are noise
 
 export class History {
@@ -73,8 +73,7 @@ function stepBetween(old, now) {
     counts: difference(now.latency.counts, old.latency.counts),
     cache_hits: now.cache.hits - old.cache.hits,
     cache_misses: now.cache.misses - old.cache.misses,
-    queued_tokens: now.queued_tokens,
-    busy: now.busy,
+    wait_s: now.wait_s,
     saturation: now.saturation,
     memory: now.memory,
     devices: Object.fromEntries(Object.entries(now.devices).map(([name, device]) => [name, device.used_bytes])),

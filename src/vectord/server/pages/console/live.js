@@ -2,7 +2,7 @@
 
 import { get, whenAdmitted } from "./api.js";
 import { Chart } from "./chart.js";
-import { el, find, table, tableParts } from "./dom.js";
+import { el, find, table } from "./dom.js";
 import { bytes, count, duration, errorWords, milliseconds, percent } from "./format.js";
 import { errorsIn, History, modelSums, percentileMs } from "./history.js";
 
@@ -16,24 +16,33 @@ const REJECTED = /^(429|503) /;
 const history = new History();
 const number = "right number";
 
-// `of`: the sums of the step, or of the selected model in it; without `of` a chart shows the whole server.
+// `of`: the sums of the step, or of the selected model in it; charts without `model` show the whole server.
+const A_SECOND = " a second";
 const CHARTS = [
-  { title: "Requests a second", series: ["answered", "errors"], format: count, top: 10, model: true, kinds: ["s0", "bad"],
-    values: ({ seconds }, of) => [of.requests / seconds, of.errors / seconds] },
-  { title: "Latency", series: ["p50", "p95", "p99"], format: milliseconds, top: 10, model: true,
+  { title: "Requests a second", about: "Failed: the server refused them, or could not answer.",
+    series: ["answered", "failed"], format: count, unit: A_SECOND, top: 10, model: true, kinds: ["s0", "bad"],
+    values: ({ seconds }, of) => [(of.requests - of.errors) / seconds, of.errors / seconds] },
+  { title: "Response time", about: "Half of the requests took at most the first time, 95 of 100 the second, 99 of 100 the third.",
+    series: ["half within", "95 % within", "99 % within"], format: milliseconds, top: 10, model: true,
     values: (step, of) => [0.5, 0.95, 0.99].map((part) => percentileMs(of.counts, history.bounds, part)) },
-  { title: "Tokens a second", series: ["answered", "computed"], format: count, top: 100, model: true,
+  { title: "Texts a second", about: "Texts of answered requests: inputs, passages and queries.",
+    series: ["texts"], format: count, unit: A_SECOND, top: 10, model: true, values: ({ seconds }, of) => [of.texts / seconds] },
+  { title: "Tokens a second", about: "A token is a word or a piece of one. Answers from the cache are not computed again.",
+    series: ["answered", "computed"], format: count, unit: A_SECOND, top: 100, model: true,
     values: ({ seconds }, of) => [of.tokens / seconds, of.run_tokens === undefined ? null : of.run_tokens / seconds] },
-  { title: "Errors a second", series: ["client", "rejected", "server"], format: count, top: 1, kinds: ["s1", "s2", "bad"],
+  { title: "Time in the queue", about: "The mean wait of answered requests, and the time until all waiting texts are computed.",
+    series: ["waited", "until empty"], format: milliseconds, top: 10,
+    values: ({ waits, waited_s: waited, wait_s: left }) => [waits > 0 ? 1000 * waited / waits : null, 1000 * left] },
+  { title: "Errors a second", about: "Client: a wrong request. Too busy: refused until there is less load. Server: a fault of this server.",
+    series: ["client", "too busy", "server"], format: count, unit: A_SECOND, top: 1, kinds: ["s1", "s2", "bad"],
     values: (step) => errorRates(step) },
-  { title: "Queued tokens", series: ["interactive", "bulk"], format: count, top: 100,
-    values: ({ queued_tokens: queued }) => [queued.interactive, queued.bulk] },
-  { title: "Device", series: ["busy", "saturation", "batch fill"], format: percent, top: 1, fixed: true,
-    values: ({ busy, saturation, forwards, forward_fill: fill }) => [busy, saturation, forwards > 0 ? fill / forwards : null] },
-  { title: "Memory", series: ["process", "models"], format: bytes, top: 1e8,
+  { title: "Capacity in use", about: "Load: 100 % is all that the server can do. Batch: how full each computation is. Cache: texts that were found in it.",
+    series: ["load", "batch", "cache"], format: percent, top: 1, fixed: true,
+    values: ({ saturation, forwards, forward_fill: fill, cache_hits: hits, cache_misses: misses }) => (
+      [saturation, forwards > 0 ? fill / forwards : null, hits + misses > 0 ? hits / (hits + misses) : null]) },
+  { title: "Memory", about: "Of the whole process, and of the models' weights.",
+    series: ["process", "models"], format: bytes, top: 1e8,
     values: ({ memory }) => [memory.resident_bytes, memory.models_bytes] },
-  { title: "Cache", series: ["hits"], format: percent, top: 1, fixed: true,
-    values: ({ cache_hits: hits, cache_misses: misses }) => [hits + misses > 0 ? hits / (hits + misses) : null] },
 ].map((each) => ({ ...each, chart: new Chart(each) }));
 
 const modelChoice = el("select", { id: "load-model", onchange: () => draw() });
@@ -52,7 +61,6 @@ export function startLive(whenTold) {
     type: "radio", name: "range", value: seconds, checked: seconds === rangeS, onchange: () => choose(seconds),
   }), el("span", {}, name))));
   find("load-model-place").append("Model ", modelChoice);
-  find("figures").addEventListener("toggle", fillTable);
   document.addEventListener("visibilitychange", resume);
   whenAdmitted(resume);
   draw();
@@ -120,7 +128,6 @@ function draw() {
   drawDevices(steps, shown);
   drawErrors(steps);
   drawModels(steps);
-  fillTable();
 }
 
 function errorRates({ errors_by: errors, seconds }) {
@@ -133,7 +140,7 @@ function drawDevices(steps, shown) {
   const names = Object.keys(history.now?.devices ?? {}).slice(0, 3);
   if (names.length === 0) return;
   if (gpu === null) {
-    gpu = new Chart({ title: "Device memory", series: names, format: bytes, top: 1e9 });
+    gpu = new Chart({ title: "Device memory", about: "Memory in use of each GPU.", series: names, format: bytes, top: 1e9 });
     find("charts").append(gpu.node);
   }
   const valuesOf = (step) => gpu.series.map((name) => step.devices[name] ?? null);
@@ -159,8 +166,8 @@ function drawModels(steps) {
       milliseconds(percentileMs(counts, history.bounds, 0.95)), count(texts), count(tokens),
       texts ? percent(truncated / texts) : percent(null), el("span", { class: errors ? "bad" : "" }, errors.toLocaleString("en")),
     ]);
-  const columns = [["model", ""], ["requests", number], ["p50", number], ["p95", number], ["texts", number],
-    ["tokens", number], ["truncated", number], ["errors", number]];
+  const columns = [["model", "wrap"], ["requests", number], ["half within", number], ["95 % within", number], ["texts", number],
+    ["tokens", number], ["truncated", number], ["failed", number]];
   find("by-model").replaceChildren(rows.length
     ? table(columns, rows)
     : el("p", { class: "note empty" }, "No requests in this time."));
@@ -173,14 +180,6 @@ function offer(names) {
   const chosen = modelChoice.value;
   modelChoice.replaceChildren(el("option", { value: "" }, "all"), ...names.map((name) => el("option", { value: name }, name)));
   modelChoice.value = names.includes(chosen) ? chosen : "";
-}
-
-function fillTable() {
-  if (!find("figures").open) return;
-  const charts = [...CHARTS.map(({ chart }) => chart), ...(gpu ? [gpu] : [])];
-  const rows = charts.flatMap((chart) => chart.summary()).map((row) => [row.name, row.now, row.mean, row.min, row.max]);
-  const columns = [["figure", ""], ["now", number], ["mean", number], ["min", number], ["max", number]];
-  find("figures-table").replaceChildren(...tableParts(columns, rows));
 }
 
 function noteOf({ version, uptime_s: up, memory, grafana_url: grafana }) {

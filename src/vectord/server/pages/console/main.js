@@ -1,6 +1,7 @@
 // Starts the page: theme, key, and the three sections.
 
 import { key, setKey, whenAdmitted, whenRefused } from "./api.js";
+import { copy, firstCall } from "./code.js";
 import { find } from "./dom.js";
 import { startLive } from "./live.js";
 import { allowManaging, startModels } from "./models.js";
@@ -28,12 +29,16 @@ startLive((figures, error) => {
   showState();
 });
 startRequests();
+find("first-copy").addEventListener("click", () => copy(find("first-call"), find("first-note")));
 
-/** Of a server that has read no text yet: the playground first, as long as the page is open, and no empty charts. */
+/** Of a server that has read no text yet: a call to copy, no empty charts, and the playground first as long as the page
+ *  is open. */
 function welcome({ tokens }) { // its requests include those of this page
-  if (isFirst && tokens === 0) find("main").prepend(find("playground"));
+  if (isFirst && tokens === 0) find("first").after(find("playground"));
   isFirst = false;
+  find("first-call").textContent = firstCall();
   find("main").classList.toggle("silent", tokens === 0);
+  find("first").hidden = tokens > 0 || !models.some(({ outputs }) => outputs.includes("dense"));
 }
 
 function startTheme() {

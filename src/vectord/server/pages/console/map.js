@@ -1,5 +1,6 @@
 // A map of texts: near texts have near vectors. Lines or a dropped file; a search lists and marks the nearest texts.
 
+import { agreementOf } from "./agreement.js";
 import { post } from "./api.js";
 import { el, scrolling, svg, table } from "./dom.js";
 import { linesOf, textsOf } from "./files.js";
@@ -12,6 +13,7 @@ const BATCH = 64; // texts a request
 const GROUPS = 6; // colours
 const NAMED = 40; // texts that are written next to their points
 const NEAREST = 10;
+const COMPARED = 100; // texts whose neighbours by two models are compared
 const MAX_WIDTH = 720;
 const MIN_WIDTH = 300; // of a phone, whose labels would be too small to read in a wider drawing
 const HEIGHT = 440;
@@ -65,14 +67,11 @@ const body = ({ reading }, inputs, kind) => ({ truncate: true, ...reading, input
 export const map = {
   id: "map",
   title: "Map",
-  about: `Dense vectors of up to ${MAX_TEXTS.toLocaleString("en")} texts on a plane: texts with similar meanings are near each other.`,
+  about: `Dense vectors of up to ${MAX_TEXTS.toLocaleString("en")} texts on a plane: texts with similar meanings are near each other. Colours are groups; of two models, those of the first.`,
   fields: [field, drop],
   cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
-  call: (asked) => ({
-    method: "POST", path: "/vectord/embed", body: body(asked, given().slice(0, 3), "document"),
-    operation: "embed", outputs: ["dense"], texts: given().slice(0, 3),
-  }),
-  async run(asked, report) {
+  calls: (asked) => [{ path: "/vectord/embed", body: body(asked, given().slice(0, BATCH), "document") }],
+  async run(asked, report, first) {
     const inputs = given();
     if (inputs.length < 3) throw new Error("A map needs at least three texts.");
     const vectors = [];
@@ -85,14 +84,23 @@ export const map = {
       if (inputs.length > BATCH) report(`${plural(vectors.length, "text")} of ${inputs.length.toLocaleString("en")}`);
     }
     const timings = { total_ms: performance.now() - began };
-    return { nodes: drawn(asked, inputs, vectors), answers: [{ json: { timings }, lengths }] };
+    const groups = first?.groups ?? groupsOf(vectors, GROUPS); // a text has one colour on both maps
+    const maps = first?.maps ?? []; // of all models that are compared
+    const { nodes, ...shown } = drawn(inputs, vectors, groups, (at) => maps.forEach((each) => each.select(at)));
+    maps.push({ asked, vectors, ...shown });
+    return {
+      nodes, above: [searchOf(maps)], groups, maps, answers: [{ json: { timings }, lengths }],
+      scores: () => vectors.slice(0, COMPARED).map((vector, at) => scoresOf(vector, vectors).toSpliced(at, 1)),
+    };
   },
 };
 
-function drawn(asked, names, vectors) {
+const scoresOf = (vector, vectors) => vectors.map((each) => dot(vector, each));
+
+/** {nodes, select(at), search(vector)}: the map of a model; select lists the neighbours of a text, search those of a query. */
+function drawn(names, vectors, groups, choose) {
   const width = Math.max(MIN_WIDTH, Math.min(MAX_WIDTH, drop.clientWidth));
   const plane = planeOf(vectors);
-  const groups = groupsOf(vectors, GROUPS);
   const place = placing(plane.points, width);
   const found = el("div", { class: "found" });
   const tip = el("output", { class: "note tip" }, "Point at a text, or select it to list its neighbours.");
@@ -101,13 +109,15 @@ function drawn(asked, names, vectors) {
   const dots = names.map((name, at) => svg("circle", {
     class: `point g${groups[at]}`, cx: places[at][0], cy: places[at][1], r: labels.length ? 5 : 3.5,
     tabindex: "0", role: "button", "aria-label": name,
+    onpointerenter: () => (tip.textContent = name), onfocus: () => (tip.textContent = name),
+    onclick: () => choose(at), onkeydown: (event) => event.key === "Enter" && choose(at),
   }));
   const sought = svg("g", { class: "sought", visibility: "hidden" }, svg("path", { d: "M-7 0H7M0 -7V7" }));
-  const drawing = svg("svg", { class: "map", viewBox: `0 0 ${width} ${HEIGHT}`, role: "group", "aria-label": `Map of ${plural(names.length, "text")}` }, 
+  const drawing = svg("svg", { class: "map", viewBox: `0 0 ${width} ${HEIGHT}`, role: "group", "aria-label": `Map of ${plural(names.length, "text")}` },
     svg("g", { "aria-hidden": "true" }, labels), dots, sought);
 
   const list = (vector, title, leave) => {
-    const scores = vectors.map((each) => dot(vector, each));
+    const scores = scoresOf(vector, vectors);
     const most = Math.min(NEAREST, Math.ceil(names.length / 3));
     const order = [...scores.keys()].filter((at) => at !== leave).sort((one, other) => scores[other] - scores[one]).slice(0, most);
     dots.forEach((node, at) => {
@@ -117,43 +127,48 @@ function drawn(asked, names, vectors) {
       }
     });
     drawing.classList.add("searched");
-    const rows = order.map((at, rank) => [rank + 1, names[at], decimal(scores[at], 3), bar(scores[at] / (scores[order[0]] || 1))]);
+    const rows = order.map((at, rank) => [rank + 1, names[at], decimal(scores[at], 3), bar(scores[at])]);
     found.replaceChildren(el("h3", {}, title), scrolling(title, table(
-      [["rank", "right number"], ["text", "wrap"], ["cosine", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })));
+      [["rank", "right number"], ["text", "wrap"], ["cosine", "right number"], ["bar", "track"]], rows, { class: "ranks" })));
   };
-  dots.forEach((node, at) => {
-    node.addEventListener("pointerenter", () => (tip.textContent = names[at]));
-    node.addEventListener("focus", () => (tip.textContent = names[at]));
-    const choose = () => {
+  return {
+    nodes: [drawing, tip, found],
+    select(at) {
       sought.setAttribute("visibility", "hidden");
       list(vectors[at], "Neighbours of the selected text", at);
-    };
-    node.addEventListener("click", choose);
-    node.addEventListener("keydown", (event) => event.key === "Enter" && choose());
-  });
-  return [searchOf(asked, (vector) => {
-    const [x, y] = place(plane.of(vector));
-    sought.setAttribute("transform", `translate(${x} ${y})`);
-    sought.setAttribute("visibility", "visible");
-    list(vector, "Nearest texts");
-  }), drawing, tip, found];
+    },
+    search(vector) {
+      const [x, y] = place(plane.of(vector));
+      sought.setAttribute("transform", `translate(${x} ${y})`);
+      sought.setAttribute("visibility", "visible");
+      list(vector, "Nearest texts");
+    },
+  };
 }
 
-function searchOf(asked, show) {
+/** One search of the maps of all models that are compared. */
+function searchOf(maps) {
   const query = el("input", { type: "search", maxlength: "20000", placeholder: "for example: weather" });
-  const status = el("span", { class: "note", role: "status" });
-  const form = el("form", { class: "row search", onsubmit: async (event) => {
+  const status = el("p", { class: "note", role: "status" });
+  const search = async (event) => {
     event.preventDefault();
     status.textContent = "";
     if (!query.value.trim()) return;
     try {
-      const { json } = await post("vectord/embed", body(asked, [query.value], "query"));
-      show(json.data[0].dense);
+      const scores = [];
+      for (const { asked, vectors, search: show } of maps) {
+        const { json } = await post("vectord/embed", body(asked, [query.value], "query"));
+        const vector = json.data[0].dense;
+        show(vector);
+        scores.push([scoresOf(vector, vectors)]);
+      }
+      if (scores.length > 1) status.textContent = `This search: ${agreementOf(...scores)}`;
     } catch (error) {
       status.textContent = error.message;
     }
-  } }, el("label", { class: "grow" }, "Search these texts", query), el("button", { type: "submit" }, "Search"), status);
-  return form;
+  };
+  return el("form", { class: "search", onsubmit: search }, el("div", { class: "row" },
+    el("label", { class: "grow" }, "Search these texts", query), el("button", { type: "submit" }, "Search")), status);
 }
 
 /** From a point of the plane to the drawing, which shows all points of it. */

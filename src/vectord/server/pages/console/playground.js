@@ -1,7 +1,7 @@
 // The playground: tools as tabs, each with the models that it works with, and its request as code.
 
+import { agreementOf } from "./agreement.js";
 import { get } from "./api.js";
-import { any } from "./any.js";
 import { showCode, startCode } from "./code.js";
 import { colbert } from "./colbert.js";
 import { dense } from "./dense.js";
@@ -13,9 +13,11 @@ import { rerank } from "./rerank.js";
 import { sparse } from "./sparse.js";
 import { tokens } from "./tokens.js";
 
-// A tool: {id, title, about, fields, cannot(model), prefers(model), call(context), run(context, report)}.
-// call: its request, for code.js; prefers: of the models that it works with; report: shows the progress.
-const TOOLS = [matrix, map, dense, sparse, colbert, rerank, tokens, any];
+// A tool: {id, title, about, fields, cannot(model), prefers(model), calls(context), run(context, report, first)}.
+// calls: its requests, for code.js; prefers: of the models that it works with; report: shows the progress.
+// run returns {nodes, answers, above, scores}. For the second of two models, `first` is the first one's; `above` are
+// nodes for both, and scores() returns for each query the scores of the texts, or null if there are too few.
+const TOOLS = [matrix, map, dense, sparse, colbert, rerank, tokens];
 
 const views = new Map(); // by tool
 let models = [];
@@ -41,7 +43,6 @@ export async function startPlayground(follow) {
   follow(setModels);
   try {
     const { json } = await get("console/calls");
-    any.setCalls(json);
     startCode(json, () => context());
     changed();
   } catch (error) {
@@ -77,7 +78,7 @@ function open(tool) {
     view.tab.tabIndex = other === tool ? 0 : -1;
   }
   const view = views.get(tool);
-  view.form.querySelector(".shared").replaceChildren(...(tool === any ? [] : [shared]));
+  view.form.querySelector(".shared").replaceChildren(shared);
   find("tool").setAttribute("aria-labelledby", view.tab.id);
   find("tool").replaceChildren(view.form, view.result);
   offerModels();
@@ -86,7 +87,6 @@ function open(tool) {
 
 /** The models that the tool works with, preferred ones first. */
 function capable(tool) {
-  if (tool === any) return models;
   const found = models.filter((each) => tool.cannot(each) === null);
   const rank = (each) => (tool.prefers?.(each) === false ? 1 : 0);
   return found.sort((one, two) => rank(one) - rank(two));
@@ -103,7 +103,8 @@ function offerModels() {
   const others = names.filter((name) => name !== model.value);
   fill(other, others, [el("option", { value: "" }, "no other model")]);
   other.value = others.includes(compared) ? compared : "";
-  otherPlace.hidden = others.length === 0;
+  otherPlace.hidden = others.length === 0 || current === dense; // single numbers of two models do not compare
+  if (otherPlace.hidden) other.value = "";
 }
 
 function fill(select, names, first) {
@@ -124,7 +125,7 @@ function step(event) {
 
 function setModels(list) {
   models = list;
-  for (const [tool, view] of views) view.tab.hidden = models.length > 0 && tool !== any && capable(tool).length === 0;
+  for (const [tool, view] of views) view.tab.hidden = models.length > 0 && capable(tool).length === 0;
   if (views.get(current).tab.hidden) return open(TOOLS.find((tool) => !views.get(tool).tab.hidden));
   offerModels();
   changed();
@@ -146,13 +147,12 @@ function changed() {
     view.reason = reason;
   }
   current.follow?.(asked);
-  find("playground").classList.toggle("compared", current !== any && other.value !== "");
-  showCode(asked.model || current === any ? current.call(asked) : null);
+  find("playground").classList.toggle("compared", other.value !== "");
+  showCode(asked.model ? current.calls(asked) : []);
 }
 
 /** The reason why a tool is unavailable, null if it is available. */
 function reasonOf(tool, asked) {
-  if (tool === any) return null;
   if (asked === undefined) return "No model is available yet.";
   if (asked.state === "failed") return `${asked.name} failed to load: ${asked.failure ?? "the log says why."}`;
   return tool.cannot(asked);
@@ -164,12 +164,14 @@ async function answer(tool) {
   view.status.classList.remove("bad");
   view.status.textContent = "running";
   const report = (words) => (view.status.textContent = words);
-  const names = tool !== any && other.value ? [model.value, other.value] : [model.value];
+  const names = [model.value, other.value].filter(Boolean);
   try {
     const results = [];
-    for (const name of names) results.push(await tool.run(context(name), report)); // one at a time, so that times compare
-    report(results.map(({ answers }, at) => (names[1] ? `${names[at]}: ` : "") + answers.map(reportOf).join("; ")).join(". "));
-    view.result.replaceChildren(...(names[1] ? [sidesOf(names, results)] : results[0].nodes));
+    for (const name of names) results.push(await tool.run(context(name), report, results[0])); // one at a time, so that times compare
+    const reports = results.map(({ answers }) => answers.map(reportOf).join("; "));
+    report(names.length > 1 ? "" : reports[0]);
+    view.result.replaceChildren(...(results[0].above ?? []),
+      ...(names.length > 1 ? compared(names, results, reports) : results[0].nodes));
   } catch (error) {
     view.status.classList.add("bad");
     view.status.textContent = error.message;
@@ -178,8 +180,13 @@ async function answer(tool) {
   view.run.disabled = view.reason !== null;
 }
 
-function sidesOf(names, results) {
-  return el("div", { class: "sides" }, results.map(({ nodes }, at) => el("section", { class: "side" }, el("h3", {}, names[at]), nodes)));
+function compared(names, results, reports) {
+  const scores = results.map((result) => result.scores?.() ?? null);
+  return [
+    scores[0] && el("p", { class: "agreement", role: "status" }, agreementOf(...scores)),
+    el("div", { class: "sides" }, results.map(({ nodes }, at) => el("section", { class: "side", "aria-label": names[at] },
+      el("h3", {}, names[at]), el("p", { class: "note" }, reports[at]), nodes))),
+  ].filter(Boolean);
 }
 
 /** The tokens read and the time. */

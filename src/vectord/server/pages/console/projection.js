@@ -3,7 +3,11 @@
 const ROUNDS = 40; // of the power iteration
 const GROUP_ROUNDS = 12;
 
-export const dot = (one, other) => one.reduce((sum, value, at) => sum + value * other[at], 0);
+export function dot(one, other) {
+  let sum = 0;
+  for (let at = 0; at < one.length; at++) sum += one[at] * other[at];
+  return sum;
+}
 
 /** {points: [[x, y]], of(vector)}: the first two principal components of the vectors. */
 export function planeOf(vectors) {

@@ -2,6 +2,7 @@
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
+import { linesOf } from "./files.js";
 import { decimal } from "./format.js";
 
 const METHODS = { scores: "reranker scores", weighted: "weighted", dense: "dense", colbert: "ColBERT", sparse: "sparse" };
@@ -13,11 +14,12 @@ const passages = el("textarea", { rows: "5", maxlength: "200000" }, [
   "The crossing was shut because of the flood.",
 ].join("\n"));
 const method = el("select", {}, el("option", { value: "" }, "model default"));
-const lines = () => passages.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
 function body({ model, reading }) {
-  const asked = { ...reading, query: query.value, passages: lines() };
-  return method.value && methodsOf(model).includes(method.value) ? { ...asked, method: method.value } : asked;
+  const asked = { ...reading, query: query.value, passages: linesOf(passages.value) };
+  const chosen = methodsOf(model).includes(method.value) ? method.value : "";
+  if (chosen && chosen !== "scores") return { ...asked, method: chosen };
+  return model.reranks ? { ...asked, scores: "probability" } : asked; // from 0 to 1, so that models compare
 }
 
 function methodsOf(model) {
@@ -39,25 +41,27 @@ export const rerank = {
     method.replaceChildren(method.options[0], ...known.map((name) => el("option", { value: name }, METHODS[name])));
     method.value = known.includes(chosen) ? chosen : "";
   },
-  call: (asked) => ({
-    method: "POST", path: "/vectord/rerank", body: body(asked), operation: "rerank", outputs: [], texts: lines(), query: query.value,
-  }),
-  async run(asked) {
+  calls: (asked) => [{ path: "/vectord/rerank", body: body(asked) }],
+  async run(asked, _report, first) {
     const sent = body(asked);
     const answer = await post("vectord/rerank", sent);
     const { results, score_kind: kind } = answer.json;
     const scores = results.map((result) => result.score);
     const least = Math.min(0, ...scores); // a negative score is no length
-    const range = Math.max(...scores) - least || 1;
-    const rows = results.map((result, place) => [
-      place + 1, sent.passages[result.index], decimal(result.score), bar((result.score - least) / range),
+    const range = Math.max(1, ...scores) - least; // most kinds end at 1, so that the bars of two models compare
+    const order = results.map((result) => result.index);
+    const rows = results.map(({ index, score }, place) => [
+      place + 1, ...(first ? [first.order.indexOf(index) + 1] : []), sent.passages[index], decimal(score), bar((score - least) / range),
     ]);
+    const number = "right number";
+    const columns = [["rank", number], ...(first ? [["before", number]] : []), ["passage", "wrap"], ["score", number], ["bar", "track"]];
     return {
       nodes: [
-        el("p", { class: "note" }, "Kind of score: ", el("b", {}, kind)),
-        scrolling("Passages by score", table([["rank", "right number"], ["passage", "wrap"], ["score", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })),
+        el("p", { class: "note" }, "Kind of score: ", el("b", {}, kind), first && ". Before: the rank by the first model."),
+        scrolling("Passages by score", table(columns, rows, { class: "ranks" })),
       ],
-      answers: [answer],
+      answers: [answer], order,
+      scores: () => (order.length > 1 ? [order.map((_, index) => scores[order.indexOf(index)])] : null),
     };
   },
 };

@@ -16,9 +16,7 @@ export const sparse = {
   about: "The words of the vector with their weights. A repeated token counts once, with its largest weight.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("sparse") ? null : `${model.name} makes no sparse vectors.`),
-  call: (asked) => ({
-    method: "POST", path: "/vectord/embed", body: body(asked), operation: "embed", outputs: ["sparse"], texts: [text.value],
-  }),
+  calls: (asked) => [{ path: "/vectord/embed", body: body(asked) }],
   async run(asked) {
     const answer = await post("vectord/embed", body(asked));
     const maker = answer.json.sources.sparse; // for a composite, the model whose tokens these are

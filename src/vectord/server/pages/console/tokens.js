@@ -15,9 +15,7 @@ export const tokens = {
   about: "The tokens of a text, including those beyond the model's limit. Offsets are in bytes.",
   fields: [el("label", {}, "Text", text), el("label", { class: "inline" }, specials, "with special tokens")],
   cannot: () => null,
-  call: (asked) => ({
-    method: "POST", path: "/vectord/tokenize", body: body(asked), operation: "tokenize", outputs: [], texts: [text.value],
-  }),
+  calls: (asked) => [{ path: "/vectord/tokenize", body: body(asked) }],
   async run(asked) {
     const answer = await post("vectord/tokenize", body(asked));
     const found = answer.json.data[0].tokens;
