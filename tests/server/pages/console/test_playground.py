@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import pytest
 from playwright.sync_api import Page, expect
 from tests.server.pages.console.visit import HOSTILE, Visit, note, run, use_tool
@@ -182,7 +183,7 @@ def test_a_file_without_texts_is_refused(page: Page) -> None:
     expect(panel.locator(".drop")).to_contain_text("x.json is not valid JSON.")
 
 
-def spearman(one: np.ndarray, other: np.ndarray) -> float:
+def spearman(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
     """Without equal values."""
     return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
 

@@ -12,6 +12,7 @@ const TRUNCATES = "This API truncates over-long texts, unless the server's setti
 
 let entries = []; // of /console/calls
 let shown = []; // the requests of the open tool
+let note = ""; // about them
 let contextOf = () => ({});
 let others = new Map(); // the same requests in other APIs, by label
 
@@ -26,9 +27,10 @@ export function startCode(known, context) {
   whenAdmitted(write);
 }
 
-/** calls: [{path, body}], of POST requests. */
-export function showCode(calls) {
+/** calls: [{path, body}], of POST requests; about: a sentence about them. */
+export function showCode(calls, about = "") {
   shown = calls;
+  note = about;
   const { model } = contextOf();
   others = new Map(entries
     .map((entry) => [entry.label, { entry, calls: calls.map((call) => inApi(entry, call, model)) }])
@@ -48,18 +50,18 @@ function write() {
   const place = find("code").firstElementChild;
   if (shown.length === 0 || !find("language").value) return place.replaceChildren();
   const other = others.get(find("dialect").value);
-  const notes = other ? [!other.entry.takes_model && NAMELESS, other.entry.truncates && shown[0].body.truncate === undefined && TRUNCATES] : [];
-  find("code-note").textContent = notes.filter(Boolean).join(" ");
+  const truncates = other?.entry.truncates && shown[0].body.truncate === undefined;
+  find("code-note").textContent = [note, other?.entry.takes_model === false && NAMELESS, truncates && TRUNCATES].filter(Boolean).join(" ");
   place.replaceChildren(LANGUAGES[find("language").value](other?.calls ?? shown));
 }
 
-export async function copy(code, note) {
+export async function copy(code, status) {
   try {
     await navigator.clipboard.writeText(code.textContent);
-    note.textContent = "Copied.";
+    status.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(code);
-    note.textContent = "The browser does not allow copying; the code is selected.";
+    status.textContent = "The browser does not allow copying; the code is selected.";
   }
 }
 

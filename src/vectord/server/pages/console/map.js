@@ -71,6 +71,7 @@ export const map = {
   fields: [field, drop],
   cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
   calls: (asked) => [{ path: "/vectord/embed", body: body(asked, given().slice(0, BATCH), "document") }],
+  note: () => (given().length > BATCH ? `The first ${BATCH} texts; the others are sent in the same way.` : ""),
   async run(asked, report, first) {
     const inputs = given();
     if (inputs.length < 3) throw new Error("A map needs at least three texts.");

@@ -14,7 +14,7 @@ import { sparse } from "./sparse.js";
 import { tokens } from "./tokens.js";
 
 // A tool: {id, title, about, fields, cannot(model), prefers(model), calls(context), run(context, report, first)}.
-// calls: its requests, for code.js; prefers: of the models that it works with; report: shows the progress.
+// calls: its requests, for code.js, and note() about them; prefers: of the models that it works with; report: shows the progress.
 // run returns {nodes, answers, above, scores}. For the second of two models, `first` is the first one's; `above` are
 // nodes for both, and scores() returns for each query the scores of the texts, or null if there are too few.
 const TOOLS = [matrix, map, dense, sparse, colbert, rerank, tokens];
@@ -148,7 +148,7 @@ function changed() {
   }
   current.follow?.(asked);
   find("playground").classList.toggle("compared", other.value !== "");
-  showCode(asked.model ? current.calls(asked) : []);
+  showCode(asked.model ? current.calls(asked) : [], current.note?.());
 }
 
 /** The reason why a tool is unavailable, null if it is available. */
