@@ -8,6 +8,11 @@ import httpx
 from playwright.sync_api import expect
 from tests.server.pages.console.visit import AXE, Visit
 
+# Resolves when the colours of the buttons have changed.
+STILL = """async () => {
+    while (document.getAnimations().length)
+        await Promise.allSettled(document.getAnimations().map(each => each.finished));
+}"""
 OPEN = ("vectord", "OpenAI", "text-embeddings-inference")
 
 
@@ -29,7 +34,7 @@ def test_three_products_are_open_and_an_example_runs(visit: Visit, server: str) 
     for scheme, theme in themes.items():
         page.emulate_media(color_scheme=scheme)
         expect(page.locator("html")).to_have_class(theme)
-        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")  # of the buttons' colours
+        page.evaluate(STILL)
         if AXE.is_file():
             part = "'#operations-OpenAI-post_v1_embeddings'"
             found = page.evaluate(f"axe.run({part}, {{runOnly: ['color-contrast']}}).then(found => found.violations)")
