@@ -71,14 +71,17 @@ REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster
   products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
   tools/doctor/test_references.py)
 
+# They use the packages and services of .venv-clients.
+SERVICE_TESTS := tests/examples tests/bulk/test_postgres.py
+
 test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: make test ARGS=tests/engine)
-	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) tests/examples))
+	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) $(SERVICE_TESTS)))
 
 test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(HELM) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
-	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest tests/examples; } & others=$$!; \
+	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest $(SERVICE_TESTS); } & others=$$!; \
 	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$others && exit $$clients
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)

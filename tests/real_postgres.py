@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def postgres_at(port: int, folder: Path, programs: Path) -> Iterator[str]:
             _wait_until_asked(port, programs, process)
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # ends open connections
 
 
 def _wait_until_asked(port: int, programs: Path, process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ import ipaddress
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -139,10 +139,15 @@ def _engine(config: Config, observer: Observer) -> Engine:
 
 
 @asynccontextmanager
-async def running_engine(config: Config) -> AsyncIterator[Engine]:
-    """The engine without a server, its models loaded or failed, for commands. Raises StartError."""
+async def running_engine(
+    config: Config, before_loading: Callable[[Engine], None] | None = None
+) -> AsyncIterator[Engine]:
+    """The engine without a server, its models loaded or failed, for commands. Raises StartError, and what
+    `before_loading` raises about the opened models."""
     prepare_process()
     engine = _engine(config, discard)
+    if before_loading is not None:
+        before_loading(engine)
     await engine.start()
     try:
         await engine.loaded.wait()

@@ -66,17 +66,19 @@ class FakeEmbedder:
 
 
 def job_of(source: Path | str, out: Path, **options: Any) -> BulkJob:
-    output_format, compression = format_of_output(out, None)
+    """out: a file. A URL is in `options`."""
+    output_format, compression = format_of_output(options.get("out_url") or str(out), None)
     given = {"output_format": output_format, "output_compression": compression, "part_rows": 1024, **options}
     return BulkJob(source=str(source), out=out, **given)
 
 
-def pipeline_of(job: BulkJob, embedder: FakeEmbedder, *, patience_s: float = 60.0, restart: bool = False) -> Pipeline:
-    return Pipeline(job, find_source(job), embedder, JobProgress(None), patience_s=patience_s, restart=restart)
+async def run_pipeline(pipeline: Pipeline, embedder: FakeEmbedder, patience_s: float = 60.0) -> Summary:
+    return await pipeline.run(embedder, JobProgress(None), patience_s)
 
 
 async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:
-    return await pipeline_of(job_of(source, out, **options), embedder or FakeEmbedder()).run()
+    job = job_of(source, out, **options)
+    return await run_pipeline(Pipeline(job, find_source(job)), embedder or FakeEmbedder())
 
 
 def rows_of(count: int) -> list[dict[str, Any]]:
@@ -125,3 +127,7 @@ def read_output(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".zst":
         data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
     return [json.loads(line) for line in data.splitlines()]
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

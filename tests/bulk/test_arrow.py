@@ -79,7 +79,7 @@ async def test_a_value_that_does_not_fit_the_table_fails_with_its_row(
     rows = [*({"text": "a", "n": 1} for _ in range(100)), last]
     source = write_input(tmp_path / "in.jsonl", rows)
     monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", RowLimits(rows=50, characters=1000))
-    monkeypatch.setattr("vectord.bulk.arrow_output.FIRST_ROWS", 50)
+    monkeypatch.setattr("vectord.bulk.rows.FIRST_ROWS", 50)
     with pytest.raises(BulkFailed, match=message.replace("(", r"\(")):
         await run_job(source, tmp_path / "out.parquet", part_rows=40)
 

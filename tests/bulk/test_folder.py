@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bulk.makers import FakeEmbedder, job_of, pipeline_of, read_output, rows_of, run_job, write_input
+from tests.bulk.makers import FakeEmbedder, job_of, names_in, read_output, rows_of, run_job, write_input
 
-from vectord.bulk.folder import JobFolder, Manifest, open_folder
-from vectord.bulk.job import BulkFailed
+from vectord.bulk.folder import JobFolder
+from vectord.bulk.job import BulkFailed, BulkJob, Manifest
+from vectord.bulk.outputs import VectorWidths, file_format_of
 from vectord.errors import ConfigError
 from vectord.parts import move
 
@@ -18,8 +20,10 @@ OUTPUTS = ["out.parquet", "out.arrow", "out.arrows", "out.jsonl", "out.jsonl.gz"
 MANIFEST = Manifest(3, "source", {"kind": None}, "model", "space")
 
 
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+def open_folder(job: BulkJob, manifest: Manifest = MANIFEST) -> JobFolder:
+    folder = JobFolder(job, file_format_of(job))
+    folder.start(manifest, VectorWidths(4, 0), {})
+    return folder
 
 
 def parts_of(out: Path) -> list[Path]:
@@ -112,7 +116,7 @@ async def test_a_kill_between_renaming_and_deleting_keeps_out(tmp_path: Path, so
     for name in ("part-000003.jsonl", "_SUCCESS", "_lock", "notes.txt"):
         (job.folder / name).touch()
     with pytest.raises(ConfigError, match="exists already"):
-        await pipeline_of(job, FakeEmbedder()).run()
+        await run_job(source, job.out, part_rows=PART_ROWS)
     assert job.out.read_bytes() == content
     assert names_in(job.folder) == {"notes.txt"}
 
@@ -155,14 +159,14 @@ async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
 def test_the_folder_of_another_job_is_refused(tmp_path: Path, other: Manifest, message: str) -> None:
     """The error names the difference; --restart deletes the parts."""
     job = job_of("in", tmp_path / "out.jsonl")
-    first = open_folder(job, ".jsonl", MANIFEST, restart=False)
+    first = open_folder(job)
     first.parts.part(0).touch()
     with pytest.raises(ConfigError, match="another process is working"):
-        open_folder(job, ".jsonl", MANIFEST, restart=False)
+        open_folder(job)
     first.close()
     with pytest.raises(ConfigError, match=message):
-        open_folder(job, ".jsonl", other, restart=False)
-    second = open_folder(job, ".jsonl", other, restart=True)
+        open_folder(job, other)
+    second = open_folder(replace(job, restart=True), other)
     assert second.parts.finished() == []
     second.close()
 
@@ -173,7 +177,7 @@ def test_shards_may_start_at_the_same_time(tmp_path: Path, monkeypatch: pytest.M
 
     def start(number: int) -> None:
         job = job_of("in", tmp_path / "out.jsonl", keep_parts=True, shard=(number, 2))
-        opened.append(open_folder(job, ".jsonl", MANIFEST, restart=False))
+        opened.append(open_folder(job))
 
     def start_another(written: Path, path: Path) -> None:
         monkeypatch.undo()
@@ -198,8 +202,8 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr("vectord.bulk.folder.move", fail)
         with pytest.raises(ConfigError, match="cannot be used: No space left on device"):
-            open_folder(job, ".jsonl", MANIFEST, restart=False)
-    open_folder(job, ".jsonl", MANIFEST, restart=False).close()
+            open_folder(job)
+    open_folder(job).close()
     assert not job.folder.exists()
 
 
@@ -209,5 +213,5 @@ async def test_a_damaged_manifest_is_an_error(tmp_path: Path, source: Path) -> N
     await run_job(source, job.out, part_rows=PART_ROWS, keep_parts=True)
     (job.folder / "_vectord.json").write_bytes(b"{")
     with pytest.raises(ConfigError, match=r"is damaged; --restart"):
-        await pipeline_of(job, FakeEmbedder()).run()
-    assert (await pipeline_of(job, FakeEmbedder(), restart=True).run()).resumed_from == 0
+        await run_job(source, job.out, part_rows=PART_ROWS)
+    assert (await run_job(source, job.out, part_rows=PART_ROWS, restart=True)).resumed_from == 0

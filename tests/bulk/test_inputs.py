@@ -7,14 +7,17 @@ import io
 import json
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
-from tests.bulk.makers import FakeEmbedder, job_of, read_output, run_job
+from tests.bulk.makers import FakeEmbedder, job_of, names_in, read_output, rows_of, run_job, write_input
 from zstandard import ZstdCompressor
 
 from vectord.bulk import inputs
-from vectord.bulk.inputs import find_source, read_rows
+from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.rows import InvalidText, RowLimits
 from vectord.errors import ConfigError
@@ -23,10 +26,10 @@ LIMITS = RowLimits(rows=3, characters=20)
 
 
 def read(path: Path, column: str | None = None, **options: str) -> list[tuple[str | InvalidText, dict[str, object]]]:
-    source = find_source(job_of(path, path.with_suffix(".npy"), **options))
+    source = find_source(job_of(path, path.with_suffix(".npy"), column=column, **options))
     return [
         (text, dict(columns))
-        for rows in read_rows(source, column, LIMITS)
+        for rows in source.read(LIMITS)
         for text, columns in zip(rows.texts, rows.columns, strict=True)
     ]
 
@@ -35,7 +38,7 @@ def test_groups_are_as_large_as_allowed(tmp_path: Path) -> None:
     """By rows and by characters; a longer text is alone. Positions are in bytes."""
     path = tmp_path / "in.txt"
     path.write_text("a\nb\nc\nd\n" + "e" * 30 + "\n" + "f" * 15 + "\n" + "g" * 6 + "\n")
-    found = list(read_rows(find_source(job_of(path, tmp_path / "out.npy")), None, LIMITS))
+    found = list(find_source(job_of(path, tmp_path / "out.npy")).read(LIMITS))
     assert [len(rows) for rows in found] == [3, 1, 1, 1, 1]
     assert found[-1].position == path.stat().st_size
 
@@ -45,6 +48,116 @@ def test_csv_of_spreadsheets_is_read(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b'\xef\xbb\xbfid,text\r\n007,"a, ""b""\r\nc"\r\n')
     assert read(path) == [('a, "b"\r\nc', {"id": "007", "text": 'a, "b"\r\nc'})]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options"),
+    [
+        ("in.csv", "id;text\n1;caf\u00e9\n".encode("cp1252"), {"delimiter": ";", "encoding": "cp1252"}),
+        ("in.tsv", "id\ttext\n1\tcaf\u00e9\n".encode("utf-16"), {"encoding": "utf-16"}),
+        ("in.txt", "caf\u00e9\n".encode("latin-1"), {"encoding": "latin-1"}),
+        ("in.txt", b"\xef\xbb\xbfcaf\xc3\xa9\r\n", {}),
+    ],
+    ids=["cp1252", "utf-16", "latin-1", "byte order mark"],
+)
+def test_text_in_other_encodings_is_read(tmp_path: Path, name: str, data: bytes, options: dict[str, str]) -> None:
+    """And CSV with another delimiter. A byte order mark is no part of the text."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert [text for text, _ in read(path, **options)] == ["caf\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("in.jsonl", {"delimiter": ";"}, "--delimiter: is for CSV"),
+        ("in.jsonl", {"encoding": "latin-1"}, "--encoding: is for CSV, lines and files"),
+    ],
+)
+def test_an_option_of_another_format_is_refused(
+    tmp_path: Path, name: str, options: dict[str, str], message: str
+) -> None:
+    """JSON is UTF-8."""
+    (tmp_path / name).write_text("{}\n")
+    with pytest.raises(ConfigError, match=message):
+        find_source(job_of(tmp_path / name, tmp_path / "out.npy", **options))
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.jsonl", "out.npy"])
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+async def test_empty_texts_are_skipped(tmp_path: Path, name: str, out: str) -> None:
+    """They are counted, the numbers of the other rows stay, and the job resumes as without them."""
+    texts = ["a", "", "b", " \t", "c", "poison"]
+    source = write_input(tmp_path / name, [{"id": str(i), "text": text} for i, text in enumerate(texts)])
+    options: dict[str, Any] = {"part_rows": 2, "on_empty": "skip"}
+    with pytest.raises(BulkFailed, match=r"Row 5, counted from 0"):
+        await run_job(source, tmp_path / out, **options)
+    write_input(source, [{"id": str(i), "text": text} for i, text in enumerate(texts[:5])])
+    summary = await run_job(source, tmp_path / out, restart=True, **options)
+    assert (summary.rows, summary.empty, summary.failed) == (5, 2, 0)
+    assert len(read_output(tmp_path / out)) == 3
+
+
+@pytest.mark.parametrize("on_empty", ["embed", "fail"])
+async def test_empty_texts_are_embedded_or_have_no_valid_text(tmp_path: Path, on_empty: str) -> None:
+    """They are counted in both cases; null has never a valid text."""
+    source = write_input(tmp_path / "in.jsonl", [{"text": "a"}, {"text": ""}, {"text": None}])
+    summary = await run_job(source, tmp_path / "out.jsonl", on_empty=on_empty, on_error="null")
+    found = read_output(tmp_path / "out.jsonl")
+    reason = "the text is empty" if on_empty == "fail" else None
+    assert [row.get("error") for row in found] == [None, reason, "`text` is null"]
+    assert summary.empty == 2
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The URL of a folder of a store, which fsspec holds in memory."""
+    files = fsspec.filesystem("memory")
+    yield "memory://bucket"
+    files.rm("/", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl.gz", "in.parquet"])
+async def test_files_of_a_store_are_read_and_written(tmp_path: Path, store: str, name: str, monkeypatch: Any) -> None:
+    """By a URL. The parts are in the current folder; OUT is complete or absent."""
+    monkeypatch.chdir(tmp_path)
+    rows = rows_of(300)
+    files = fsspec.filesystem("memory")
+    files.put_file(str(write_input(tmp_path / name, rows)), f"{store}/{name}")
+    options: dict[str, Any] = {"out": Path("out.jsonl"), "out_url": f"{store}/out.jsonl"}
+    summary = await run_job(f"{store}/{name}", **options)
+    assert (summary.out, summary.rows) == (f"{store}/out.jsonl", 300)
+    files.get_file(f"{store}/out.jsonl", str(tmp_path / "copy.jsonl"))
+    assert [row["id"] for row in read_output(tmp_path / "copy.jsonl")] == [row["id"] for row in rows]
+    assert names_in(tmp_path) == {name, "copy.jsonl"}
+    with pytest.raises(ConfigError, match="exists already"):
+        await run_job(f"{store}/{name}", **options)
+
+
+async def test_a_folder_of_a_store_is_read_in_order(tmp_path: Path, store: str) -> None:
+    """As a folder of this machine: one row per file, sorted, without hidden files. A changed file is another input."""
+    files = fsspec.filesystem("memory")
+    for name in ("b.md", "a/c.md", ".hidden", ".git/x"):
+        files.pipe_file(f"{store}/notes/{name}", b"a text")
+    await run_job(f"{store}/notes", tmp_path / "out.jsonl")
+    assert [row["path"] for row in read_output(tmp_path / "out.jsonl")] == ["a/c.md", "b.md"]
+    before = find_source(job_of(f"{store}/notes", tmp_path / "out.jsonl")).identity
+    files.pipe_file(f"{store}/notes/b.md", b"another text")
+    assert find_source(job_of(f"{store}/notes", tmp_path / "out.jsonl")).identity != before
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://bucket/absent.csv", "does not exist"),
+        ("nonsense://bucket/in.csv", "cannot be reached: Protocol not known: nonsense"),
+        ("s3://bucket/in.csv", r"s3:// needs another package; run .*pip install .*\[s3\]"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_an_error(tmp_path: Path, url: str, message: str) -> None:
+    """It names the package that is missing."""
+    with pytest.raises(ConfigError, match=message):
+        find_source(job_of(url, tmp_path / "out.npy"))
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,18 @@ from tests.bulk.makers import (
     WIDTH,
     FakeEmbedder,
     job_of,
-    pipeline_of,
     read_output,
     rows_of,
     run_job,
+    run_pipeline,
     vector_of,
     write_input,
 )
 
 from vectord.bulk.embedder import ModelFacts
+from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, Stopped
-from vectord.bulk.pipeline import PROBE
+from vectord.bulk.pipeline import PROBE, Pipeline
 from vectord.errors import ConfigError
 
 INPUTS = (
@@ -74,9 +75,10 @@ async def test_a_stopped_job_resumes_after_its_last_part(tmp_path: Path, out: st
         if rows[900]["text"] in texts:
             pipeline.stop(signal.SIGTERM)
 
-    pipeline = pipeline_of(job_of(source, tmp_path / out, part_rows=200), FakeEmbedder(before=stop))
+    job = job_of(source, tmp_path / out, part_rows=200)
+    pipeline = Pipeline(job, find_source(job))
     with pytest.raises(Stopped) as stopped:
-        await pipeline.run()
+        await run_pipeline(pipeline, FakeEmbedder(before=stop))
     assert stopped.value.signal == signal.SIGTERM
     assert not (tmp_path / out).exists()
     again = FakeEmbedder()
@@ -194,9 +196,8 @@ async def test_no_request_exceeds_the_limit_of_inputs(tmp_path: Path) -> None:
 async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
     """The error contains the last reason of the server."""
     job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
-    pipeline = pipeline_of(job, FakeEmbedder(later=10**9), patience_s=0)
     with pytest.raises(BulkFailed, match=r"No request succeeded for 0 s: full"):
-        await pipeline.run()
+        await run_pipeline(Pipeline(job, find_source(job)), FakeEmbedder(later=10**9), patience_s=0)
 
 
 async def test_vectors_of_another_space_fail_the_job(tmp_path: Path) -> None:
@@ -229,8 +230,9 @@ async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
                 waiting.set()
             return await asyncio.Event().wait()
 
-    pipeline = pipeline_of(job_of(source, tmp_path / "out.jsonl"), Stuck())
-    running = asyncio.create_task(pipeline.run())
+    job = job_of(source, tmp_path / "out.jsonl")
+    pipeline = Pipeline(job, find_source(job))
+    running = asyncio.create_task(run_pipeline(pipeline, Stuck()))
     await waiting.wait()
     for _ in range(1000):
         await asyncio.sleep(0)
@@ -243,13 +245,12 @@ async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
 async def test_a_changed_input_is_refused(tmp_path: Path) -> None:
     """Its size or time differs; --restart starts over."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
-    job = job_of(source, tmp_path / "out.jsonl", part_rows=100)
     with pytest.raises(BulkFailed):
-        await pipeline_of(job, FakeEmbedder()).run()
+        await run_job(source, tmp_path / "out.jsonl", part_rows=100)
     write_input(source, rows_of(301))
     with pytest.raises(ConfigError, match=r"another input, or a changed one.*--restart"):
-        await pipeline_of(job, FakeEmbedder()).run()
-    summary = await pipeline_of(job, FakeEmbedder(), restart=True).run()
+        await run_job(source, tmp_path / "out.jsonl", part_rows=100)
+    summary = await run_job(source, tmp_path / "out.jsonl", part_rows=100, restart=True)
     assert (summary.rows, summary.resumed_from) == (301, 0)
 
 
@@ -261,7 +262,7 @@ async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         await run_job(source, out)
     with pytest.raises(BulkFailed):
-        await pipeline_of(job_of(source, out, part_rows=2), FakeEmbedder(), restart=True).run()
+        await run_job(source, out, part_rows=2, restart=True)
     assert out.read_text() == "precious"
     summary = await run_job(source, out, part_rows=2, on_error="null")
     assert (summary.rows, summary.resumed_from) == (4, 2)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vectord.bulk.inputs import InputSource, missing_column, open_bytes, text_column, text_of, unreadable
-from vectord.bulk.job import BulkFailed
+from vectord.bulk.inputs import (
+    InputFile,
+    InputSource,
+    missing_column,
+    open_bytes,
+    text_column,
+    text_of,
+    unreadable,
+)
+from vectord.bulk.job import BulkFailed, InputFormat
 from vectord.bulk.rows import InvalidText, RowLimits, Rows
 from vectord.errors import ConfigError
 
@@ -18,52 +25,56 @@ READ_BYTES = 8 * 2**20  # decoded at once
 RecordBatch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
-def read_tables(source: InputSource, column: str | None, limits: RowLimits) -> Iterator[Rows]:
+def read_tables(source: InputSource, limits: RowLimits) -> Iterator[Rows]:
     """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
-    schema = None
+    schema, column = None, source.job.column
     position = 0
-    for path in source.files() if source.path is not None else [None]:
+    for file in [None] if source.is_stdin else source.files():
         try:
-            for batch in _batches(path, source):
+            for batch in _batches(file, source.format):
                 if schema is None:
                     schema = batch.schema
                     column = _column_of(schema, column)
                 elif not batch.schema.equals(schema):
-                    raise BulkFailed(f"{path} has other columns than the file before it")
+                    raise BulkFailed(f"{file.name if file else 'IN'} has other columns than the file before it")
                 for rows in _groups(batch, str(column), limits):
                     position += len(rows)
                     yield Rows(rows.texts, rows.columns, position, rows.columns.nbytes)
         except (pa.ArrowException, OSError) as cause:
-            raise unreadable(path, cause) from cause
+            raise unreadable(file, cause) from cause
 
 
 def count_rows(source: InputSource) -> int | None:
     """The number of rows of all files; None if it is unknown without reading them."""
     if source.format != "parquet":
         return None
-    try:
-        return sum(int(pq.read_metadata(path).num_rows) for path in source.files())
-    except (pa.ArrowException, OSError) as cause:
-        raise ConfigError(f"IN: {cause}") from None
+    rows = 0
+    for file in source.files():
+        try:
+            with file.open() as opened:
+                rows += int(pq.read_metadata(opened).num_rows)
+        except (pa.ArrowException, OSError) as cause:
+            raise ConfigError(f"IN: {file.name}: {cause}") from None
+    return rows
 
 
-def _batches(path: Path | None, source: InputSource) -> Iterator[RecordBatch]:
-    if source.format == "parquet":
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
-            rows = max(1, file.metadata.num_rows)
-            size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-            at_once = max(1, min(2048, READ_BYTES * rows // max(1, size)))
-            yield from map(_plain, file.iter_batches(batch_size=at_once, use_threads=False))
-        return
-    unpacked, _ = open_bytes(path)
+def _batches(file: InputFile | None, format: InputFormat) -> Iterator[RecordBatch]:
+    unpacked, _ = open_bytes(file)
     with unpacked:
+        if format == "parquet":
+            with pq.ParquetFile(unpacked, pre_buffer=False, buffer_size=2**20) as opened:
+                rows = max(1, opened.metadata.num_rows)
+                size = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
+                at_once = max(1, min(2048, READ_BYTES * rows // max(1, size)))
+                yield from map(_plain, opened.iter_batches(batch_size=at_once, use_threads=False))
+            return
         is_file = False
-        if unpacked.seekable() and path is not None:
+        if unpacked.seekable() and file is not None:
             is_file = unpacked.read(6) == b"ARROW1"
             unpacked.seek(0)
         if is_file:
-            file = pa.ipc.open_file(unpacked)
-            yield from (_plain(file.get_batch(i)) for i in range(file.num_record_batches))
+            opened = pa.ipc.open_file(unpacked)
+            yield from (_plain(opened.get_batch(i)) for i in range(opened.num_record_batches))
         else:
             yield from map(_plain, pa.ipc.open_stream(unpacked))
 

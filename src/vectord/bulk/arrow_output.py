@@ -11,7 +11,7 @@ added columns:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,60 +22,47 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
-from vectord.bulk.outputs import BulkOutput, PartFile, VectorWidths
-from vectord.bulk.rows import Array, Columns, EmbeddedRows, Rows, dense_rows, each_row, errors_of
+from vectord.bulk.outputs import FileFormat, VectorWidths
+from vectord.bulk.rows import Array, EmbeddedRows, Rows, dense_rows, each_row, errors_of, first_rows, numbers_of
 from vectord.schema import Sparse
 
 METADATA = b"vectord"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 131_072
-FIRST_ROWS, FIRST_BYTES = 4096, 32 * 2**20  # of IN, which determine the columns of a table
-NUMPY_DTYPES = {"float32": "f4", "float16": "f2", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
-class ArrowOutput(BulkOutput):
+class ArrowFormat(FileFormat):
     """Writes tables that all have one schema: the columns of the first rows, and the added ones."""
 
-    def __init__(self, job: BulkJob, widths: VectorWidths, facts: Mapping[str, Any]) -> None:
-        self._job = job
-        self._widths = widths
-        self._facts = facts
-        self._kept: Any = None  # the schema of the columns that IN has
+    def __init__(self, job: BulkJob) -> None:
+        super().__init__(job, f".{job.output_format}")
+        self._kept: Any = pa.schema([])  # the columns that IN has
         self._schema: Any = None
-        self.suffix = f".{job.output_format}"
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        """Runs in the reading thread. Raises BulkFailed if IN has a column with the name of an added one."""
-        first: list[Rows] = []
-        for group in rows:
-            first.append(group)
-            is_table = isinstance(group.columns, pa.RecordBatch)
-            n_bytes = sum(one.size_bytes for one in first)
-            if is_table or n_bytes >= FIRST_BYTES or sum(map(len, first)) >= FIRST_ROWS:
-                break
-        if first:
-            self._set_schema([group.columns for group in first])
-        return chain(first, rows)
-
-    def _set_schema(self, columns: Sequence[Columns]) -> None:
-        if isinstance(columns[0], pa.RecordBatch):
-            self._kept = columns[0].schema
+        first, rows = first_rows(rows)
+        if first and isinstance(first[0].columns, pa.RecordBatch):
+            self._kept = first[0].columns.schema
         else:
-            rows = [row for group in columns for row in group]
-            values = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+            mappings = [row for group in first for row in group.mappings()]
+            values = {
+                name: [row.get(name) for row in mappings] for name in dict.fromkeys(chain.from_iterable(mappings))
+            }
             as_text = self._job.columns_as_text
             self._kept = pa.schema(
                 [(name, pa.string() if as_text else _type_of(some)) for name, some in values.items()]
             )
-        for name in (*self._job.kinds, ERROR):
-            if self._job.name_of(name) in self._kept.names:
-                raise BulkFailed(f"IN already has a column {self._job.name_of(name)!r}; set --output-column PREFIX.")
+        self._job.check_columns(self._kept.names)
+        return rows
+
+    def start(self, widths: VectorWidths, facts: Mapping[str, Any]) -> None:
+        super().start(widths, facts)
         added = [pa.field(name, array.type) for name, array in self._added(())]
-        metadata = {**(self._kept.metadata or {}), METADATA: msgspec.json.encode(self._facts)}
+        metadata = {**(self._kept.metadata or {}), METADATA: msgspec.json.encode(facts)}
         self._schema = pa.schema([*self._kept, *added], metadata)
 
-    def open(self, path: Path) -> PartFile:
-        return _TableFile(self._writer(path), self._table)
+    def write(self, file: Any, rows: Sequence[EmbeddedRows]) -> None:
+        file.write_table(self._table(rows))
 
     def merge(self, parts: Sequence[Path], whole: Path) -> None:
         def conformed(table: Any) -> Any:
@@ -86,16 +73,16 @@ class ArrowOutput(BulkOutput):
             ]
             return pa.table(columns, schema=self._schema)
 
-        with self._writer(whole) as writer:
+        with self.open(whole) as writer:
             for table in _row_groups(conformed(table) for part in parts for table in self._tables(part)):
                 writer.write_table(table)
 
-    def _table(self, rows: Sequence[EmbeddedRows], first_row: int) -> Any:
+    def _table(self, rows: Sequence[EmbeddedRows]) -> Any:
         columns = [one.rows.columns for one in rows]
         if isinstance(columns[0], pa.RecordBatch):
             kept = pa.Table.from_batches(columns, self._kept)
         else:
-            kept = _table_of([row for mappings in columns for row in mappings], self._kept, first_row)
+            kept = _table_of([row for mappings in columns for row in mappings], self._kept, numbers_of(rows))
         return pa.table([*kept.columns, *(array for _, array in self._added(rows))], schema=self._schema)
 
     def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
@@ -106,7 +93,7 @@ class ArrowOutput(BulkOutput):
             name = self._job.name_of(kind)
             if kind == "dense":
                 width = self._widths.dense
-                dense = dense_rows(rows, width, NUMPY_DTYPES[numbers])
+                dense = dense_rows(rows, width, self._job.dense_dtype)
                 yield name, pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed)
             elif kind == "sparse":
                 yield name, sparse_column(each_row(rows, "sparse"))
@@ -116,7 +103,7 @@ class ArrowOutput(BulkOutput):
         if self._job.on_error == "null":
             yield self._job.name_of(ERROR), pa.array(errors, pa.string())
 
-    def _writer(self, path: Path) -> Any:
+    def open(self, path: Path) -> Any:
         if self._job.output_format == "arrow":
             return pa.ipc.new_file(str(path), self._schema)
         if self._job.output_format == "arrows":
@@ -141,18 +128,6 @@ class ArrowOutput(BulkOutput):
                 batches = pa.ipc.open_stream(file)
             for batch in batches:
                 yield pa.Table.from_batches([batch])
-
-
-class _TableFile:
-    def __init__(self, writer: Any, table_of: Callable[[Sequence[EmbeddedRows], int], Any]) -> None:
-        self._writer = writer
-        self._table_of = table_of
-
-    def write(self, rows: Sequence[EmbeddedRows], first_row: int) -> None:
-        self._writer.write_table(self._table_of(rows, first_row))
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _row_groups(tables: Iterable[Any]) -> Iterator[Any]:
@@ -208,19 +183,19 @@ def _type_of(values: Sequence[Any]) -> Any:
     return pa.float64() if types in ({float}, {int, float}) else pa.string()
 
 
-def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any, first_row: int) -> Any:
+def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any, numbers: Sequence[int]) -> Any:
     known = set(schema.names)
-    for index, row in enumerate(rows):
+    for number, row in zip(numbers, rows, strict=True):
         if not row.keys() <= known:
             new = next(name for name in row if name not in known)
             raise BulkFailed(
-                f"Row {first_row + index}: column {new!r} is not in the first rows, which determine the columns of a "
+                f"Row {number}: column {new!r} is not in the first rows, which determine the columns of a "
                 "table; JSON Lines (OUT.jsonl) accept any columns"
             )
-    return pa.table([_column(rows, field, first_row) for field in schema], schema=schema)
+    return pa.table([_column(rows, field, numbers) for field in schema], schema=schema)
 
 
-def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> Any:
+def _column(rows: Sequence[Mapping[str, Any]], field: Any, numbers: Sequence[int]) -> Any:
     """The column of this field. A string column accepts any value, as JSON; a number column accepts numbers only."""
     values = [row.get(field.name) for row in rows]
     if pa.types.is_string(field.type):
@@ -228,10 +203,10 @@ def _column(rows: Sequence[Mapping[str, Any]], field: Any, first_row: int) -> An
         values = [one if isinstance(one, is_text) else msgspec.json.encode(one).decode() for one in values]
     elif pa.types.is_floating(field.type):
         values = [float(value) if type(value) is int and abs(value) < 2**53 else value for value in values]
-    for index, value in enumerate(values):
+    for number, value in zip(numbers, values, strict=True):
         if value is not None and not _fits(value, field.type):
             raise BulkFailed(
-                f"Row {first_row + index}: `{field.name}` is {type(value).__name__}, but {field.type} in the first "
+                f"Row {number}: `{field.name}` is {type(value).__name__}, but {field.type} in the first "
                 "rows; --columns-as-text writes such columns as text"
             )
     return pa.array(values, field.type)

@@ -93,18 +93,23 @@ class EngineEmbedder:
             prompt_name=job.prompt_name,
         )
 
-    async def facts(self) -> ModelFacts:
+    def model(self) -> ModelFacts:
+        """Of the job's model, which need not be loaded. Raises BulkFailed if there is none."""
         found = self._engine.models(CALLER)
         info = find_model(self._job, map(asdict, found.models))
         if info is None:
             raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
-        for one in found.models:
-            if one.state == "failed" and one.name != info["name"]:
-                log.warning("%s", self._failure(one.name))
-        if info["state"] == "failed":
-            raise BulkFailed(self._failure(info["name"]))
-        self._model = info["name"]  # without --model: another model may load during the job
         return facts_of(info, found.limits.max_inputs_per_request)
+
+    async def facts(self) -> ModelFacts:
+        facts = self.model()
+        self._model = facts.model  # without --model: another model may load during the job
+        for one in self._engine.models(CALLER).models:
+            if one.state == "failed" and one.name == facts.model:
+                raise BulkFailed(self._failure(one.name))
+            if one.state == "failed":
+                log.warning("%s", self._failure(one.name))
+        return facts
 
     def _failure(self, name: str) -> str:
         return f"{name} could not be loaded: {self._engine.failure(name) or 'the log has the reason'}"

@@ -4,97 +4,141 @@
     OUT.parts/_lock               held by the processes that work on the job
     OUT.parts/part-000000.SUFFIX  rows 0 to part_rows of IN, with their vectors, in the format of OUT
 
-parts.py writes the parts, and `_SUCCESS` when all exist. The functions here block; the pipeline calls one at a time.
+parts.py writes the parts, and `_SUCCESS` when all exist.
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from vectord.bulk.job import BulkFailed, BulkJob
-from vectord.bulk.outputs import BulkOutput
+from vectord.bulk.inputs import Store, connect_store
+from vectord.bulk.job import BulkFailed, BulkJob, Manifest
+from vectord.bulk.outputs import BulkOutput, FileFormat, VectorWidths
+from vectord.bulk.rows import EmbeddedRows, Rows
 from vectord.errors import ConfigError
 from vectord.parts import PartFolder, move
 
-VERSION = 3
 MANIFEST, LOCK = "_vectord.json", "_lock"
 
 
-class Manifest(msgspec.Struct):
-    version: int
-    source: str  # InputSource.identity
-    options: dict[str, Any]  # BulkJob.options
-    model: str
-    space: str  # of the vectors; differs for other weights
+class JobFolder(BulkOutput):
+    """The folder of one job, locked from `start` to `close`. Shards of a job share the lock."""
 
-
-class JobFolder:
-    """The folder of one job, locked. Shards of a job share the lock. `close` it."""
-
-    def __init__(self, job: BulkJob, parts: PartFolder, lock: IO[bytes]) -> None:
-        self.parts = parts
+    def __init__(self, job: BulkJob, format: FileFormat) -> None:
+        """Raises ConfigError if OUT exists, or cannot be reached."""
+        self.name = str(job.folder) if job.keep_parts else job.out_url or str(job.out)
+        self.parts = PartFolder(job.folder, format.suffix)
         self._job = job
-        self._lock = lock
+        self._format = format
+        self._lock: IO[bytes] | None = None
+        self._file: Any = None  # of the unfinished part
+        self._temporary: Path | None = None
         self._is_merged = False
+        self._store: Store | None = None
+        self._place = ""  # of OUT in the store
+        if job.out_url is not None:
+            self._store, self._place = connect_store(job.out_url, "OUT")
+        exists = job.out.exists() if self._store is None else self._store.exists(self._place)
+        if exists and not (job.keep_parts or job.restart or (self.parts.path / MANIFEST).exists()):
+            _delete(self.parts)  # OUT was made of them
+            raise ConfigError(f"OUT: {self.name} exists already; --restart replaces it when the new one is complete")
 
-    def complete(self, parts: int, output: BulkOutput) -> int:
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        return self._format.begin(rows)
+
+    def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+        """Raises ConfigError if another process works on the folder, or it belongs to another job or cannot be
+        written."""
+        self._format.start(widths, facts)
+        parts, job = self.parts, self._job
+        try:
+            with ExitStack() as stack:
+                parts.path.mkdir(exist_ok=True)
+                lock = stack.enter_context((parts.path / LOCK).open("ab"))
+                fcntl.flock(lock, fcntl.LOCK_NB | (fcntl.LOCK_SH if job.is_shard else fcntl.LOCK_EX))
+                _begin(parts, manifest, restart=job.restart)
+                if not job.is_shard:
+                    parts.delete_unfinished()
+                stack.pop_all()  # the lock stays
+        except BlockingIOError:
+            raise ConfigError(f"OUT: another process is working on {job.out}") from None
+        except OSError as problem:
+            raise ConfigError(f"OUT: {parts.path} cannot be used: {problem.strerror}") from None
+        self._lock = lock
+        return frozenset(parts.finished())
+
+    def write(self, part: int, rows: Sequence[EmbeddedRows]) -> None:
+        with _writing():
+            if self._file is None:
+                self._temporary = self.parts.temporary()
+                self._file = self._format.open(self._temporary)
+            self._format.write(self._file, rows)
+
+    def finish(self, part: int) -> None:
+        assert self._temporary is not None
+        with _writing():
+            self._format.close(self._file)
+            self.parts.add(self._temporary, part)
+        self._file = None
+
+    def complete(self, parts: int) -> int:
         """The number of missing parts. If it is 0, marks the folder as complete, and makes OUT of it, unless the job
-        keeps its parts.
-
-        parts: the number of parts of IN. Raises BulkFailed.
-        """
+        keeps its parts."""
         found = self.parts.finished()
         if found and found[-1] >= parts:
             raise BulkFailed("IN has fewer rows than at the start of this job; --restart starts over.")
         if len(found) == parts:
-            try:
+            with _writing():
                 self.parts.succeed()
                 if not self._job.keep_parts:
-                    whole = self.parts.temporary()
-                    try:
-                        output.merge([self.parts.part(index) for index in range(parts)], whole)
-                        move(whole, self._job.out)
-                    except BaseException:
-                        whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
-                        raise
-                    self._is_merged = True
-            except OSError as problem:
-                raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem
+                    self._merge(parts)
         return parts - len(found)
 
+    def _merge(self, parts: int) -> None:
+        whole = self.parts.temporary()
+        try:
+            self._format.merge([self.parts.part(index) for index in range(parts)], whole)
+            if self._store is None:
+                move(whole, self._job.out)
+            else:
+                _upload(self._store, whole, self._place)
+        except BaseException:
+            whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
+            raise
+        self._is_merged = True
+
     def close(self) -> None:
-        """Deletes the folder if OUT was made of it, or if it has no parts and belongs to no shard."""
-        if self._is_merged or not (self._job.is_shard or self.parts.finished()):
-            _delete(self.parts)
-        self._lock.close()
+        """Deletes the unfinished part, and the folder if OUT was made of it, or if it has no parts and belongs to no
+        shard."""
+        if self._file is not None and self._temporary is not None:
+            with suppress(Exception):  # such as a disk that is full
+                self._format.close(self._file)
+            self._temporary.unlink(missing_ok=True)
+        if self._lock is not None:
+            if self._is_merged or not (self._job.is_shard or self.parts.finished()):
+                _delete(self.parts)
+            self._lock.close()
 
 
-def open_folder(job: BulkJob, suffix: str, manifest: Manifest, *, restart: bool) -> JobFolder:
-    """Start or resume a job. Raises ConfigError if OUT exists, another process works on it, or the folder belongs to
-    another job or cannot be written."""
-    parts = PartFolder(job.folder, suffix)
-    if job.out.exists() and not (job.keep_parts or restart or (parts.path / MANIFEST).exists()):
-        _delete(parts)  # OUT was made of them
-        raise ConfigError(f"OUT: {job.out} exists already; --restart replaces it when the new one is complete")
+def _upload(store: Store, whole: Path, place: str) -> None:
     try:
-        with ExitStack() as stack:
-            parts.path.mkdir(exist_ok=True)
-            lock = stack.enter_context((parts.path / LOCK).open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_NB | (fcntl.LOCK_SH if job.is_shard else fcntl.LOCK_EX))
-            _begin(parts, manifest, restart=restart)
-            if not job.is_shard:
-                parts.delete_unfinished()
-            stack.pop_all()  # the lock stays
-    except BlockingIOError:
-        raise ConfigError(f"OUT: another process is working on {job.out}") from None
+        store.put_file(str(whole), place)
+    except Exception as cause:  # each store has errors of its own
+        raise BulkFailed(f"OUT cannot be written: {cause}; the same command tries again") from cause
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
-        raise ConfigError(f"OUT: {parts.path} cannot be used: {problem.strerror}") from None
-    return JobFolder(job, parts, lock)
+        raise BulkFailed(f"OUT cannot be written: {problem.strerror or problem}.") from problem
 
 
 def _begin(parts: PartFolder, manifest: Manifest, *, restart: bool) -> None:

@@ -1,7 +1,8 @@
 """The input files of a job: finding them, and reading lines, CSV, JSON Lines and whole files as Rows, in a thread.
 
-arrow_input.py reads tables. Here rows are read one by one, without pyarrow: an invalid row is known by its number, and
-only a few rows are in memory.
+Files are on this machine, or in a store that fsspec reaches by a URL (s3://, gs://, hf://). arrow_input.py reads
+tables. Here rows are read one by one, without pyarrow: an invalid row is known by its number, and only a few rows are
+in memory.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any, TypeAlias, get_args
 from zlib import error as ZlibError
@@ -22,9 +26,9 @@ from zlib import error as ZlibError
 import msgspec
 import zstandard
 
-from vectord.bulk.job import STDIN, BulkFailed, BulkJob, Compression, InputFormat
+from vectord.bulk.job import STDIN, UTF8, BulkFailed, BulkJob, Compression, InputFormat
 from vectord.bulk.rows import MAX_ROW_BYTES, InvalidText, RowLimits, Rows
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, installing
 
 SUFFIXES: Mapping[str, InputFormat] = MappingProxyType(
     {
@@ -40,29 +44,49 @@ SUFFIXES: Mapping[str, InputFormat] = MappingProxyType(
         ".txt": "lines",
     }
 )
+EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"})  # of a scheme
 COMPRESSIONS: Mapping[str, Compression] = MappingProxyType({".gz": "gz", ".zst": "zst"})
 TABLES: frozenset[InputFormat] = frozenset({"parquet", "arrow"})
 ZSTD_WINDOW_BYTES = 128 * 2**20  # frames with a larger window are refused
-NOT_UTF8 = InvalidText("the text is not UTF-8")
 TEXT = "text"  # the default column, and the column of lines and files
 PATH = "path"  # the column of a file's name if each file is a text
 
 BinaryFile: TypeAlias = Any  # the type checker does not accept gzip's as IO[bytes]
+Store: TypeAlias = Any  # an fsspec.AbstractFileSystem: fsspec ships no types
 Row: TypeAlias = "tuple[str | InvalidText, Mapping[str, Any], int]"  # text, columns, about the bytes of all columns
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    name: str  # its path below IN, or its own name
+    size_bytes: int
+    version: str  # changes with the content
+    open: Callable[[], BinaryFile]
 
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
     """The files of a job, in a fixed order."""
 
-    path: Path | None  # None: standard input
+    job: BulkJob
     format: InputFormat
     size_bytes: int | None  # of all files; None for standard input
-    identity: str  # changes with any file's name, size or time; "" for standard input
+    identity: str  # changes with any file's name, size or version; "" for standard input
 
-    def files(self) -> Iterator[Path]:
-        if self.path is not None:
-            yield from _files(self.path)
+    @property
+    def is_stdin(self) -> bool:
+        return self.job.source == STDIN
+
+    def files(self) -> Iterator[InputFile]:
+        return _files(self.job.source)
+
+    def read(self, limits: RowLimits) -> Iterator[Rows]:
+        """All rows of all files, grouped by `limits`. Raises BulkFailed, or ConfigError for the column."""
+        if self.format in TABLES:
+            from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
+
+            return read_tables(self, limits)
+        return read_rows(self, limits)
 
 
 def find_source(job: BulkJob) -> InputSource:
@@ -71,35 +95,52 @@ def find_source(job: BulkJob) -> InputSource:
         if job.input_format in {"files", "parquet"} or job.input_format is None:
             known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
             raise ConfigError(f"IN is standard input: set --format to one of {known}")
-        source = InputSource(None, job.input_format, None, "")
+        source = InputSource(job, job.input_format, None, "")
     else:
-        path = Path(job.source)
-        if not path.exists():
-            raise ConfigError(f"IN: {path} does not exist")
         digest, size_bytes = hashlib.blake2b(digest_size=16), 0
-        for file in _files(path):
-            found = file.stat()
-            size_bytes += found.st_size
-            identity = f"{os.fspath(file.relative_to(path))}\0{found.st_size}\0{found.st_mtime_ns}\0"
+        for file in _files(job.source):
+            size_bytes += file.size_bytes
+            identity = f"{file.name}\0{file.size_bytes}\0{file.version}\0"
             digest.update(identity.encode("utf-8", "surrogateescape"))
-        source = InputSource(path, job.input_format or _format_of(path), size_bytes, digest.hexdigest())
+        source = InputSource(job, job.input_format or _format_of(job.source), size_bytes, digest.hexdigest())
     if job.column is not None and source.format in {"lines", "files"}:
         raise ConfigError(f"--column: the format {source.format} has no columns")
-    if job.columns_as_text and source.format != "jsonl":
-        raise ConfigError(f"--columns-as-text: is for JSON Lines; the format of IN is {source.format}")
+    for option, is_given, formats, names in (
+        ("--columns-as-text", job.columns_as_text, {"jsonl"}, "JSON Lines"),
+        ("--delimiter", job.delimiter is not None, {"csv", "tsv"}, "CSV"),
+        ("--encoding", job.encoding != UTF8, {"csv", "tsv", "lines", "files"}, "CSV, lines and files"),
+    ):
+        if is_given and source.format not in formats:
+            raise ConfigError(f"{option}: is for {names}; the format of IN is {source.format}")
     return source
 
 
-def format_of_name(path: Path) -> tuple[str, Compression | None]:
+def format_of_name(name: str) -> tuple[str, Compression | None]:
     """The suffix that determines the format, in lower case, and the compression."""
+    path = PurePosixPath(name)
     compression = COMPRESSIONS.get(path.suffix.lower())
-    return (Path(path.stem).suffix if compression else path.suffix).lower(), compression
+    return (PurePosixPath(path.stem).suffix if compression else path.suffix).lower(), compression
 
 
-def open_bytes(path: Path | None) -> tuple[BinaryFile, IO[bytes]]:
+def connect_store(url: str, what: str) -> tuple[Store, str]:
+    """The file system that the scheme of the URL names, and the place in it. what: IN or OUT. Raises ConfigError."""
+    from fsspec.core import url_to_fs  # noqa: PLC0415 - takes 0.1 s
+
+    scheme = url.partition("://")[0]
+    try:
+        store, place = url_to_fs(url)
+    except ImportError as cause:
+        way_out = f"run {installing(EXTRAS[scheme])}" if scheme in EXTRAS else str(cause)
+        raise ConfigError(f"{what}: {scheme}:// needs another package; {way_out}") from None
+    except Exception as cause:  # each store has errors of its own
+        raise ConfigError(f"{what}: {url} cannot be reached: {cause}") from None
+    return store, place
+
+
+def open_bytes(file: InputFile | None) -> tuple[BinaryFile, BinaryFile]:
     """The decompressed file, and the file itself, whose position is the progress. None: standard input."""
-    raw: IO[bytes] = sys.stdin.buffer if path is None else path.open("rb")
-    compression = None if path is None else format_of_name(path)[1]
+    raw = sys.stdin.buffer if file is None else file.open()
+    compression = None if file is None else format_of_name(file.name)[1]
     if compression == "gz":
         return gzip.GzipFile(fileobj=raw), raw
     if compression == "zst":
@@ -108,55 +149,81 @@ def open_bytes(path: Path | None) -> tuple[BinaryFile, IO[bytes]]:
     return raw, raw
 
 
-def unreadable(path: Path | None, cause: Exception) -> BulkFailed:
-    return BulkFailed(f"{path or 'standard input'} cannot be read: {cause}")
+def unreadable(file: InputFile | None, cause: Exception) -> BulkFailed:
+    return BulkFailed(f"{file.name if file else 'standard input'} cannot be read: {cause}")
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """path itself, or the files below it, sorted by folder and name, without hidden files and links to folders."""
-    if not path.is_dir():
-        yield path
+def _files(source: str) -> Iterator[InputFile]:
+    """The file, or the files below the folder, sorted by folder and name, without hidden files. Raises ConfigError."""
+    if "://" in source:
+        yield from _stored_files(source)
         return
-    for folder, folders, names in os.walk(path):
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"IN: {path} does not exist")
+    if not path.is_dir():
+        yield _local_file(path, path.name)
+    for folder, folders, names in os.walk(path):  # without links to folders
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
             if not name.startswith(".") and file.is_file():
-                yield file
+                yield _local_file(file, os.fspath(file.relative_to(path)))
 
 
-def _format_of(path: Path) -> InputFormat:
+def _local_file(path: Path, name: str) -> InputFile:
+    found = path.stat()
+    return InputFile(name, found.st_size, str(found.st_mtime_ns), partial(path.open, "rb"))
+
+
+def _stored_files(url: str) -> Iterator[InputFile]:
+    store, root = connect_store(url, "IN")
+    try:
+        found = store.find(root, detail=True)
+    except Exception as cause:  # each store has errors of its own
+        raise ConfigError(f"IN: {url} cannot be read: {cause}") from None
+    if not found:
+        raise ConfigError(f"IN: {url} does not exist")
+    for path, facts in sorted(found.items()):
+        name = path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
+        if not any(part.startswith(".") for part in PurePosixPath(name).parts):
+            yield InputFile(name, facts["size"], str(facts), partial(store.open, path, "rb"))
+
+
+def _format_of(source: str) -> InputFormat:
     """The format of a file or of all files in a folder. Files of unknown formats and .txt are whole texts there."""
-    suffixes = {format_of_name(file)[0] for file in _files(path)}
-    if not path.is_dir():
+    suffixes = {format_of_name(file.name)[0] for file in _files(source)}
+    if [file.name for file in islice(_files(source), 2)] == [PurePosixPath(source).name]:
         (suffix,) = suffixes
         if suffix not in SUFFIXES:
             raise ConfigError(f"IN: {suffix or 'a name without a suffix'} does not determine the format; set --format")
         return SUFFIXES[suffix]
     if not suffixes:
-        raise ConfigError(f"IN: {path} contains no file")
+        raise ConfigError(f"IN: {source} contains no file")
     formats = {SUFFIXES.get(suffix, "files") for suffix in suffixes}
     formats = {"files" if one == "lines" else one for one in formats}
     if len(formats) > 1:
-        raise ConfigError(f"IN: the files in {path} have several formats ({', '.join(sorted(formats))}); set --format")
+        raise ConfigError(
+            f"IN: the files in {source} have several formats ({', '.join(sorted(formats))}); set --format"
+        )
     return formats.pop()
 
 
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def read_rows(source: InputSource, column: str | None, limits: RowLimits) -> Iterator[Rows]:
-    """All rows of all files, grouped by `limits`. Raises BulkFailed, or ConfigError for the column."""
+def read_rows(source: InputSource, limits: RowLimits) -> Iterator[Rows]:
+    """As `InputSource.read`."""
     read_bytes = 0
-    for path in source.files() if source.path is not None else [None]:
-        unpacked, raw = open_bytes(path)
+    for file in [None] if source.is_stdin else source.files():
+        unpacked, raw = open_bytes(file)
         try:
             with unpacked, raw:
-                for texts, columns, size_bytes in _groups(_rows(unpacked, path, source, column), limits):
-                    yield Rows(texts, columns, 0 if path is None else read_bytes + raw.tell(), size_bytes)
+                for texts, columns, size_bytes in _groups(_rows(unpacked, file, source), limits):
+                    yield Rows(texts, columns, 0 if file is None else read_bytes + raw.tell(), size_bytes)
         except (OSError, EOFError, ZlibError, zstandard.ZstdError) as cause:
-            raise unreadable(path, cause) from cause
-        read_bytes += 0 if path is None else path.stat().st_size
+            raise unreadable(file, cause) from cause
+        read_bytes += 0 if file is None else file.size_bytes
 
 
 def _groups(
@@ -182,28 +249,30 @@ def _groups(
         yield texts, columns, size_bytes
 
 
-def _rows(file: IO[bytes], path: Path | None, source: InputSource, column: str | None) -> Iterator[Row]:
+def _rows(opened: IO[bytes], file: InputFile | None, source: InputSource) -> Iterator[Row]:
+    job = source.job
     match source.format:
         case "lines":
-            return _lines(file)
+            return _lines(opened, job.encoding)
         case "jsonl":
-            return _json_lines(file, column)
+            return _json_lines(opened, job.column)
         case "files":
-            assert path is not None and source.path is not None
-            name = _with_marks(str(path.relative_to(source.path)) if path != source.path else path.name)
-            data = file.read(MAX_ROW_BYTES + 1)
-            text = _decoded(data)
+            assert file is not None
+            name = _with_marks(file.name)
+            data = opened.read(MAX_ROW_BYTES + 1)
+            text = _checked(data.decode(job.encoding, "surrogateescape"), job.encoding)
             if len(data) > MAX_ROW_BYTES:
                 text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes")
             return iter([(text, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data))])
-    return _table(file, column, "\t" if source.format == "tsv" else ",")
+    return _table(opened, job, job.delimiter or ("\t" if source.format == "tsv" else ","))
 
 
-def _lines(file: IO[bytes]) -> Iterator[Row]:
+def _lines(file: IO[bytes], encoding: str) -> Iterator[Row]:
     """One text for each line, including empty ones."""
-    for line in _bounded(file, "bytes"):
-        text = _decoded(line.rstrip(b"\r\n"))
-        yield text, {TEXT: text if isinstance(text, str) else None}, len(line)
+    with _decoding(file, encoding, "\n") as decoded:
+        for line in _bounded(decoded, "characters"):
+            text = _checked(line.rstrip("\r\n"), encoding)
+            yield text, {TEXT: text if isinstance(text, str) else None}, len(line)
 
 
 def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
@@ -223,31 +292,39 @@ def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
         yield text_of(found.get(column), column), found, len(line)
 
 
-def _table(file: IO[bytes], column: str | None, delimiter: str) -> Iterator[Row]:
+def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
     """CSV with a header line. CSV has no types: every column contains strings, and an id of 007 stays 007."""
     csv.field_size_limit(MAX_ROW_BYTES)
-    text_file = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(_bounded(text_file, "characters"), delimiter=delimiter, strict=True)
+    with _decoding(file, job.encoding, "") as decoded:
+        reader = csv.reader(_bounded(decoded, "characters"), delimiter=delimiter, strict=True)
+        try:
+            names = next(reader, [])
+            if len(set(names)) != len(names):
+                raise BulkFailed("the first line names a column twice")
+            column = job.column or text_column(names, names if len(names) == 1 else [])
+            if column not in names:
+                raise missing_column(column, names)
+            for values in reader:
+                if not values:
+                    continue
+                if len(values) != len(names):
+                    problem = f"has {len(values)} fields; the first line names {len(names)}"
+                    raise BulkFailed(f"line {reader.line_num} {problem}")
+                row = dict(zip(names, values, strict=True))
+                columns = {name: value if _is_unicode(value) else _with_marks(value) for name, value in row.items()}
+                yield _checked(row[column], job.encoding), columns, sum(map(len, values))
+        except csv.Error as cause:
+            raise BulkFailed(f"line {reader.line_num} is not CSV: {cause}") from cause
+
+
+@contextmanager
+def _decoding(file: IO[bytes], encoding: str, newline: str) -> Iterator[IO[str]]:
+    """The text of a file. Invalid bytes become surrogates."""
+    decoded = io.TextIOWrapper(file, encoding, errors="surrogateescape", newline=newline)
     try:
-        names = next(reader, [])
-        if len(set(names)) != len(names):
-            raise BulkFailed("the first line names a column twice")
-        column = column or text_column(names, names if len(names) == 1 else [])
-        if column not in names:
-            raise missing_column(column, names)
-        for values in reader:
-            if not values:
-                continue
-            if len(values) != len(names):
-                raise BulkFailed(f"line {reader.line_num} has {len(values)} fields; the first line names {len(names)}")
-            row = dict(zip(names, values, strict=True))
-            text = row[column]
-            columns = {name: value if _is_unicode(value) else _with_marks(value) for name, value in row.items()}
-            yield (text if _is_unicode(text) else NOT_UTF8), columns, sum(map(len, values))
-    except csv.Error as cause:
-        raise BulkFailed(f"line {reader.line_num} is not CSV: {cause}") from cause
+        yield decoded
     finally:
-        text_file.detach()  # closing it would close the file, whose position is still read
+        decoded.detach()  # closing it would close the file, whose position is still read
 
 
 def text_column(names: Mapping[str, Any] | Sequence[str], strings: Sequence[str]) -> str:
@@ -267,7 +344,9 @@ def text_of(value: object, column: str) -> str | InvalidText:
     """A value of the text column as a text."""
     if isinstance(value, str):
         return value
-    return InvalidText(f"`{column}` is {'null' if value is None else f'not a string but {type(value).__name__}'}")
+    if value is None:
+        return InvalidText(f"`{column}` is null", is_null=True)
+    return InvalidText(f"`{column}` is not a string but {type(value).__name__}")
 
 
 def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:
@@ -283,11 +362,9 @@ def _bounded(file: Any, unit: str) -> Iterator[Any]:
         yield line
 
 
-def _decoded(data: bytes) -> str | InvalidText:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return NOT_UTF8
+def _checked(text: str, encoding: str) -> str | InvalidText:
+    """`text`, unless it was decoded from invalid bytes."""
+    return text if _is_unicode(text) else InvalidText(f"the text is not {encoding.removesuffix('-sig').upper()}")
 
 
 def _with_marks(text: str) -> str:

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
 
 from vectord.schema import InputKind, Side, VectorKind
 
 InputFormat: TypeAlias = Literal["parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files"]
-OutputFormat: TypeAlias = Literal["parquet", "arrow", "arrows", "jsonl", "npy"]
+OutputFormat: TypeAlias = Literal["parquet", "arrow", "arrows", "jsonl", "npy", "postgres", "qdrant"]
 Compression: TypeAlias = Literal["gz", "zst"]
 NumberType: TypeAlias = Literal["float32", "float16", "int8", "uint8", "ubinary"]
 OnError: TypeAlias = Literal["fail", "null"]
+OnEmpty: TypeAlias = Literal["embed", "skip", "fail"]
 
 STDIN = "-"
+UTF8 = "utf-8-sig"  # with or without a byte order mark
 KINDS: tuple[VectorKind, ...] = ("dense", "sparse", "colbert")  # in the order of their columns
 ERROR = "error"  # the column of --on-error null
+DATABASES: Mapping[str, OutputFormat] = MappingProxyType(  # scheme of a URL -> format
+    {"postgresql": "postgres", "postgres": "postgres", "qdrant": "qdrant", "qdrant+https": "qdrant"}
+)
 
 # Options that do not change the parts.
-_IRRELEVANT = frozenset({"source", "out", "input_format", "model", "on_error", "outputs", "keep_parts", "shard"})
+_IRRELEVANT = frozenset(
+    {"source", "out", "out_url", "input_format", "model", "on_error", "outputs", "keep_parts", "shard", "restart"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkJob:
-    source: str  # a file, a folder, or STDIN
-    out: Path
+    source: str  # a file, a folder, a URL, or STDIN
+    out: Path  # if OUT is a URL: its last part
     part_rows: int
+    out_url: str | None = field(default=None, repr=False)  # of OUT in a store or a database; it may contain a password
     input_format: InputFormat | None = None  # None: from the name
     output_format: OutputFormat = "parquet"
     output_compression: Compression | None = None
     column: str | None = None  # of the texts; None: `text`, else the only column of strings
     prefix: str = ""  # of the names of the added columns
     columns_as_text: bool = False  # JSON Lines into a table: make every column one of strings
+    delimiter: str | None = None  # of CSV; None: by the format
+    encoding: str = UTF8  # of CSV, lines and files
+    id_column: str | None = None  # of the rows in a database; None: `id`, else a hash of the row
     outputs: frozenset[VectorKind] = frozenset({"dense"})
     numbers: NumberType = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
     dimensions: int | None = None
@@ -45,6 +60,8 @@ class BulkJob:
     prompt_name: str | None = None
     model: str | None = None  # a served name; None: the first suitable model
     on_error: OnError = "fail"
+    on_empty: OnEmpty = "embed"
+    restart: bool = False  # discard what earlier runs have written
     keep_parts: bool = False  # and do not make OUT of them
     shard: tuple[int, int] = (1, 1)  # (i, n): make only the parts i - 1, i - 1 + n, ...
 
@@ -52,6 +69,10 @@ class BulkJob:
     def folder(self) -> Path:
         """The folder of the parts."""
         return self.out.with_name(self.out.name + ".parts")
+
+    @property
+    def is_database(self) -> bool:
+        return self.output_format in DATABASES.values()
 
     @property
     def is_shard(self) -> bool:
@@ -66,13 +87,34 @@ class BulkJob:
     def kinds(self) -> tuple[VectorKind, ...]:
         return tuple(kind for kind in KINDS if kind in self.outputs)
 
+    @property
+    def dense_dtype(self) -> np.dtype[Any]:
+        """Of the stored numbers."""
+        return np.dtype("uint8" if self.numbers == "ubinary" else self.numbers)
+
     def name_of(self, column: str) -> str:
         return self.prefix + column
+
+    def check_columns(self, names: Collection[str]) -> None:
+        """Raises BulkFailed if IN has a column with the name of an added one."""
+        for name in map(self.name_of, (*self.kinds, ERROR)):
+            if name in names:
+                raise BulkFailed(f"IN already has a column {name!r}; set --output-column PREFIX.")
 
     def options(self) -> Mapping[str, Any]:
         """The options that must not change when a job is resumed."""
         names = [name for name in self.__dataclass_fields__ if name not in _IRRELEVANT]
         return {**{name: getattr(self, name) for name in names}, "outputs": list(self.kinds)}
+
+
+class Manifest(msgspec.Struct):
+    """Identifies a job: its parts belong to another one if any of these differs."""
+
+    version: int
+    source: str  # InputSource.identity
+    options: dict[str, Any]  # BulkJob.options
+    model: str
+    space: str  # of the vectors; differs for other weights
 
 
 class BulkFailed(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import re
 import sys
@@ -40,7 +41,10 @@ def parameters() -> list[click.Parameter]:
             "Format of OUT; default: by its name.",
             kind=choice(("parquet", "arrow", "arrows", "jsonl", "npy")),
         ),
+        value("--delimiter", "CHAR", "Between the fields of CSV.  [default: a comma, in .tsv a tab]"),
+        value("--encoding", "NAME", "Encoding of CSV, lines and files.", default="utf-8"),
         value("--output-column", "PREFIX", "Prefix for the names of the added columns.", default=""),
+        value("--id-column", "NAME", "Column of a row's id in a database.  [default: id, else a hash of the row]"),
         flag("--columns-as-text", help="From JSON Lines to a table: keep all other columns as text."),
         value(
             "--on-error",
@@ -49,6 +53,14 @@ def parameters() -> list[click.Parameter]:
             "(null).",
             kind=choice(("fail", "null")),
             default="fail",
+        ),
+        value(
+            "--on-empty",
+            "",
+            "A row with an empty text is embedded, left out of OUT (skip), or has no valid text (fail). skip also "
+            "applies to null. The summary counts such rows.",
+            kind=choice(("embed", "skip", "fail")),
+            default="embed",
         ),
         value("--model", "NAME", "Model to use, of several.  [default: the first that can do the job]"),
         value("--outputs", "LIST", "dense, sparse, colbert, or several with commas.", default="dense"),
@@ -68,7 +80,7 @@ def parameters() -> list[click.Parameter]:
         value("--prompt-name", "NAME", "Name of one of the model's prompts."),
         value("--url", "URL", "Use the server at this URL, in place of a model in this process."),
         value("--api-key", "KEY", "The server's key.", env=["VECTORD_API_KEY"]),
-        value("--patience-s", "S", "Seconds to retry a server that refuses.", kind=float, default=3600.0),
+        value("--patience-s", "S", "Seconds to retry a server or database that refuses.", kind=float, default=3600.0),
         flag("--parts", "keep_parts", help="Keep the parts in OUT.parts/, and do not make OUT of them."),
         value(
             "--part-rows",
@@ -77,8 +89,8 @@ def parameters() -> list[click.Parameter]:
             kind=click.IntRange(min=1),
             default=1024,
         ),
-        value("--shard", "I/N", "Make every N-th part from the I-th on, for N machines; requires --parts."),
-        flag("--restart", help="Discard earlier progress, and replace OUT when the new file is complete."),
+        value("--shard", "I/N", "Make every N-th part from the I-th on, for N machines; files require --parts."),
+        flag("--restart", help="Discard earlier progress, and replace OUT, or the rows of a database."),
         flag("--json", "as_json", help="Print the summary as JSON, and no progress bar."),
     ]
 
@@ -94,13 +106,20 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise ConfigError(f"--shard: expected 1/N to N/N, got {options.shard!r}")
     options.shard = int(found[1]), int(found[2])
-    if options.shard[1] > 1 and (options.restart or not options.keep_parts):
-        raise ConfigError("--shard: requires --parts, and excludes --restart, which deletes the parts of other shards")
+    options.delimiter = "\t" if options.delimiter == r"\t" else options.delimiter
+    if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
+        raise ConfigError("--delimiter: expected one character")
+    try:
+        is_utf8 = b"".decode(options.encoding) == "" and codecs.lookup(options.encoding).name == "utf-8"
+    except LookupError:
+        raise ConfigError(f"--encoding: {options.encoding!r} is unknown") from None
+    options.encoding = "utf-8-sig" if is_utf8 else options.encoding
     return options
 
 
 def job_of(options: SimpleNamespace) -> BulkJob:
     from pathlib import Path  # noqa: PLC0415
+    from urllib.parse import urlsplit  # noqa: PLC0415
 
     from vectord.bulk.job import KINDS, BulkJob  # noqa: PLC0415
     from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
@@ -116,31 +135,21 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     for option, is_given in of_dense_vectors.items():
         if is_given and "dense" not in kinds:
             raise ConfigError(f"{option}: is for dense vectors; --outputs has none")
-    output_format, compression = format_of_output(Path(options.out), options.output_format)
-    return BulkJob(
-        source=options.source,
-        out=Path(options.out),
-        input_format=options.format,
-        output_format=output_format,
-        output_compression=compression,
-        column=options.column,
-        prefix=options.output_column,
-        columns_as_text=options.columns_as_text,
-        outputs=kinds,
-        numbers=options.numbers,
-        dimensions=options.dimensions,
-        normalize=not options.no_normalize,
-        truncate=not options.no_truncate,
-        truncate_side=options.truncate_side,
-        kind=options.kind,
-        prompt=options.prompt,
-        prompt_name=options.prompt_name,
-        model=options.model,
-        on_error=options.on_error,
-        part_rows=options.part_rows,
-        keep_parts=options.keep_parts,
-        shard=options.shard,
-    )
+    output_format, compression = format_of_output(options.out, options.output_format)
+    out_url = options.out if "://" in options.out else None
+    changed = {
+        "out": Path(options.out) if out_url is None else Path(Path(urlsplit(out_url).path).name),
+        "out_url": out_url,
+        "input_format": options.format,
+        "output_format": output_format,
+        "output_compression": compression,
+        "prefix": options.output_column,
+        "outputs": kinds,
+        "normalize": not options.no_normalize,
+        "truncate": not options.no_truncate,
+    }
+    equal = {name: value for name, value in vars(options).items() if name in BulkJob.__dataclass_fields__}
+    return BulkJob(**equal | changed)
 
 
 def config_of(loaded: Loaded) -> Config:

@@ -12,20 +12,23 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from vectord.budget import Budget
-from vectord.bulk.embedder import BulkEmbedder
-from vectord.bulk.folder import VERSION, JobFolder, Manifest, open_folder
-from vectord.bulk.inputs import TABLES, InputSource, read_rows
-from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
-from vectord.bulk.outputs import BulkOutput, VectorWidths, output_of
+from vectord.bulk.embedder import BulkEmbedder, ModelFacts
+from vectord.bulk.folder import JobFolder
+from vectord.bulk.inputs import InputSource
+from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped
+from vectord.bulk.outputs import BulkOutput, VectorWidths, file_format_of
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
 from vectord.bulk.writer import Divider, PartRows, PartWriter
 
 T = TypeVar("T")
 
+VERSION = 4  # of the manifest
 COLUMNS_BYTES = 64 * 2**20  # of the columns that are kept in addition to the texts
 REQUEST = RowLimits(rows=128, characters=64_000)
 IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTES)  # 250,000 tokens: 10 s of two cores
@@ -40,15 +43,16 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """tokens, cut, failed, seconds and tokens_per_s are of this run."""
+    """tokens, cut, failed, empty, seconds and tokens_per_s are of this run."""
 
-    out: str  # or the folder of the parts
+    out: str  # or the folder of the parts; without a password
     model: str
     space: str
     rows: int  # of IN
     tokens: int
     cut: int
     failed: int
+    empty: int  # rows without a text, in the parts of this run
     seconds: float
     tokens_per_s: float
     parts: int  # of IN
@@ -102,80 +106,83 @@ class Retrying:
 
 
 class Pipeline:
-    def __init__(
-        self,
-        job: BulkJob,
-        source: InputSource,
-        embedder: BulkEmbedder,
-        progress: JobProgress,
-        *,
-        patience_s: float,
-        restart: bool,
-    ) -> None:
-        """patience_s: how long the model may be unavailable before the job fails."""
+    """A job. The constructor checks all that needs no model; it blocks, and connects to a database."""
+
+    def __init__(self, job: BulkJob, source: InputSource) -> None:
+        """Raises ConfigError, BulkFailed."""
         self._job = job
         self._source = source
-        self._embedder = embedder
-        self._progress = progress
-        self._retrying = Retrying(patience_s, progress)
-        self._restart = restart
         colbert = "colbert" in job.outputs
-        self._request = COLBERT_REQUEST if colbert else REQUEST
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
+        self._output = output_of(job)
+        rows = source.read(COLBERT_REQUEST if colbert else REQUEST)
+        try:
+            first = next(rows, None)  # whether the column of the texts exists
+            if first is None:
+                raise BulkFailed("IN has no rows.")
+            self._rows = self._output.begin(chain([first], rows))
+        except BaseException:
+            self._output.close()
+            raise
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
         self._submitted: asyncio.Queue[tuple[PartRows, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
         self._stopped: asyncio.Future[int] | None = None  # the signal
+
+    def check(self, facts: ModelFacts) -> None:
+        """Raises ConfigError if OUT cannot hold the vectors of this model. It need not be loaded yet."""
+        self._output.check(facts)
 
     def stop(self, signal: int) -> None:
         """Makes `run` raise Stopped. Called on its event loop."""
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(signal)
 
-    async def run(self) -> Summary:
-        """Returns when OUT is complete, or the parts of the shard. Raises BulkFailed, Stopped, ConfigError."""
+    async def run(self, embedder: BulkEmbedder, progress: JobProgress, patience_s: float) -> Summary:
+        """Returns when OUT is complete, or the parts of the shard. Raises BulkFailed, Stopped, ConfigError.
+
+        patience_s: how long the model or the database may be unavailable before the job fails.
+        """
+        self._embedder = embedder
+        self._progress = progress
+        self._retrying = Retrying(patience_s, progress)
         self._stopped = asyncio.get_running_loop().create_future()
-        facts = await self._unless_stopped(asyncio.ensure_future(self._retrying.call(self._embedder.facts)))
-        call = self._retrying.call(lambda: self._embedder.embed([PROBE]))
-        probe = await self._unless_stopped(asyncio.ensure_future(call))
-        if probe.failures:
-            raise BulkFailed(f"The model cannot embed {PROBE!r}: {probe.failures[0]}")
-        self._request = replace(self._request, rows=max(1, min(self._request.rows, facts.max_inputs)))
-        widths = VectorWidths(
-            dense=0 if probe.dense is None else probe.dense.shape[1],
-            colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
-        )
-        output = output_of(self._job, widths, {**asdict(facts), "space": probe.space})
-        manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
-        folder = open_folder(self._job, output.suffix, manifest, restart=self._restart)
         try:
-            return await self._run(folder, output, manifest)
+            facts = await self._unless_stopped(self._retrying.call(embedder.facts))
+            self._output.check(facts)
+            probe = await self._unless_stopped(self._retrying.call(lambda: embedder.embed([PROBE])))
+            if probe.failures:
+                raise BulkFailed(f"The model cannot embed {PROBE!r}: {probe.failures[0]}")
+            widths = VectorWidths(
+                dense=0 if probe.dense is None else probe.dense.shape[1],
+                colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
+            )
+            manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
+            more = {**asdict(facts), "space": probe.space}
+            starting = self._retrying.call(lambda: asyncio.to_thread(self._output.start, manifest, widths, more))
+            finished = await self._unless_stopped(starting)
+            return await self._run(manifest, set(finished), max(1, facts.max_inputs))
         finally:
-            folder.close()
+            self._output.close()
             self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
 
-    async def _run(self, folder: JobFolder, output: BulkOutput, manifest: Manifest) -> Summary:
-        finished = set(folder.parts.finished())
-        if self._source.path is None:  # standard input may have ended within the last part, and have more rows now
+    async def _run(self, manifest: Manifest, finished: set[int], max_rows: int) -> Summary:
+        if self._source.is_stdin:  # it may have ended within the last part, and have more rows now
             finished.discard(max(filter(self._job.has_part, finished), default=-1))
-        divider = Divider(self._job, frozenset(finished))
-        writer = PartWriter(self._job, folder.parts, output, manifest.space)
+        divider = Divider(self._job, frozenset(finished), max_rows)
+        writer = PartWriter(self._job, self._output, manifest.space, self._retrying.call)
         self._started_s = time.monotonic()
-        try:
-            await self._embed_all(divider, output, writer)
-        finally:
-            await writer.discard()
+        await self._embed_all(divider, writer)
         seconds = time.monotonic() - self._started_s
-        if not divider.rows:
-            raise BulkFailed("IN has no rows.")
-        missing = await self._in_thread(lambda: folder.complete(divider.parts, output))
+        missing = await self._in_thread(lambda: self._output.complete(divider.parts))
         return Summary(
-            out=str(self._job.folder if self._job.keep_parts else self._job.out),
+            out=self._output.name,
             model=manifest.model,
             space=manifest.space,
             rows=divider.rows,
             tokens=writer.tokens,
             cut=writer.cut,
             failed=writer.failed,
+            empty=divider.empty,
             seconds=round(seconds, 3),
             tokens_per_s=round(writer.tokens / max(seconds, 1e-9), 1),
             parts=divider.parts,
@@ -183,8 +190,8 @@ class Pipeline:
             resumed_from=divider.finished_rows,
         )
 
-    async def _embed_all(self, divider: Divider, output: BulkOutput, writer: PartWriter) -> None:
-        submitting = asyncio.create_task(self._submit(divider, output))
+    async def _embed_all(self, divider: Divider, writer: PartWriter) -> None:
+        submitting = asyncio.create_task(self._submit(divider))
         try:
             await self._collect(divider, writer)
             await submitting
@@ -200,27 +207,24 @@ class Pipeline:
 
     # --- rows to requests -------------------------------------------------------------------------------------
 
-    async def _submit(self, divider: Divider, output: BulkOutput) -> None:
+    async def _submit(self, divider: Divider) -> None:
         """Starts a request for every group of rows of the missing parts, then submits None."""
         started = False
         try:
-            if self._source.format in TABLES:
-                from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
-
-                rows = read_tables(self._source, self._job.column, self._request)
-            else:
-                rows = read_rows(self._source, self._job.column, self._request)
-            pieces = await self._in_thread(lambda: divider.divide(output.begin(rows)))
+            pieces = divider.divide(self._rows)
             while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
-                if not started:
+                new = await self._retrying.call(partial(self._in_thread, partial(self._output.new_rows, piece.rows)))
+                divider.finished_rows += len(piece.rows) - len(new)
+                if not started and len(new):
                     before = divider.finished_rows
-                    self._progress.begin(piece.rows.position if before else 0, before)
+                    self._progress.begin(new.position if before else 0, before)
                     self._started_s = time.monotonic()  # without the time that skipping the finished rows took
                     started = True
-                await self._in_flight.acquire(piece.rows)
+                await self._in_flight.acquire(new)
                 if self._stopped is not None and self._stopped.done():
                     raise Stopped(self._stopped.result())
-                self._submitted.put_nowait((piece, asyncio.create_task(self._embed(piece.rows))))
+                task = asyncio.create_task(self._embed(new))
+                self._submitted.put_nowait((replace(piece, rows=new), task))
         finally:
             self._submitted.put_nowait(None)
 
@@ -242,7 +246,7 @@ class Pipeline:
         rows = 0
         while True:
             if self._submitted.empty():
-                item = await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))
+                item = await self._unless_stopped(self._submitted.get())
             else:
                 item = self._submitted.get_nowait()
             if item is None:
@@ -253,9 +257,10 @@ class Pipeline:
             rows += len(piece.rows)
             self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
 
-    async def _unless_stopped(self, future: asyncio.Future[T]) -> T:
-        """The result of `future`, which counts even after a signal if it is done. Raises Stopped."""
+    async def _unless_stopped(self, awaitable: Awaitable[T]) -> T:
+        """The result, which counts even after a signal if it is there. Raises Stopped."""
         assert self._stopped is not None
+        future = asyncio.ensure_future(awaitable)
         if not future.done():
             both: list[asyncio.Future[Any]] = [future, self._stopped]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -263,3 +268,16 @@ class Pipeline:
             future.cancel()
             raise Stopped(self._stopped.result())
         return future.result()
+
+
+def output_of(job: BulkJob) -> BulkOutput:
+    """Raises ConfigError if OUT exists, or cannot be reached."""
+    if job.output_format == "postgres":
+        from vectord.bulk.postgres import PostgresOutput  # noqa: PLC0415 - psycopg, an extra
+
+        return PostgresOutput(job)
+    if job.output_format == "qdrant":
+        from vectord.bulk.qdrant import QdrantOutput  # noqa: PLC0415 - httpx
+
+        return QdrantOutput(job)
+    return JobFolder(job, file_format_of(job))

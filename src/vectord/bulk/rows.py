@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +14,9 @@ from vectord.schema import Sparse
 
 MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; far above any model's limit
 
-# The other columns: a pyarrow.RecordBatch if the input is a table, else a mapping for each row.
+FIRST_ROWS, FIRST_BYTES = 4096, 32 * 2**20  # of IN, which determine the columns of a table
+
+# All columns: a pyarrow.RecordBatch if the input is a table, else a mapping for each row.
 Columns: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -23,6 +26,7 @@ class InvalidText:
     """A row's text that cannot be embedded, and why."""
 
     reason: str
+    is_null: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,14 @@ class Rows:
     """Consecutive rows.
 
     position: how far the input is read when these rows are read, in rows for tables, else in bytes. size_bytes: the
-    approximate size of all columns.
+    approximate size of all columns. numbers: the index of each row in IN, once Divider has counted them.
     """
 
     texts: Sequence[str | InvalidText]
     columns: Columns
     position: int
     size_bytes: int
+    numbers: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -54,9 +59,36 @@ class Rows:
     def characters(self) -> int:
         return sum(len(text) for text in self.texts if isinstance(text, str))
 
+    def mappings(self) -> list[Mapping[str, Any]]:
+        """The columns of each row."""
+        return self.columns if isinstance(self.columns, list) else self.columns.to_pylist()
+
     def slice(self, start: int, stop: int) -> Rows:
         """Some of the rows, with the position and size of all."""
-        return Rows(self.texts[start:stop], self.columns[start:stop], self.position, self.size_bytes)
+        return replace(self, texts=self.texts[start:stop], columns=self.columns[start:stop])
+
+    def take(self, places: Sequence[int]) -> Rows:
+        """The rows at these places, with the position and size of all."""
+        if len(places) == len(self):
+            return self
+        kept = self.columns
+        return replace(
+            self,
+            texts=[self.texts[i] for i in places],
+            columns=[kept[i] for i in places] if isinstance(kept, list) else kept.take(places),
+            numbers=[self.numbers[i] for i in places],
+        )
+
+
+def first_rows(rows: Iterator[Rows]) -> tuple[list[Rows], Iterator[Rows]]:
+    """The groups of rows that determine the columns of a table, and an iterator of all groups, these included."""
+    first: list[Rows] = []
+    for group in rows:
+        first.append(group)
+        is_table = not isinstance(group.columns, list)
+        if is_table or sum(one.size_bytes for one in first) >= FIRST_BYTES or sum(map(len, first)) >= FIRST_ROWS:
+            break
+    return first, chain(first, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +137,15 @@ def each_row(part: Sequence[EmbeddedRows], kind: str) -> list[Any]:
     for group in part:
         vectors_of_rows: list[Any] = [None] * len(group.rows)
         vectors = None if group.vectors is None else getattr(group.vectors, kind)
-        for row, vector in zip(group.row_indices, vectors or (), strict=False):
+        for row, vector in zip(group.row_indices, () if vectors is None else vectors, strict=False):
             if row not in group.errors:
                 vectors_of_rows[row] = vector
         found += vectors_of_rows
     return found
+
+
+def numbers_of(part: Sequence[EmbeddedRows]) -> list[int]:
+    return [number for group in part for number in group.rows.numbers]
 
 
 def errors_of(part: Sequence[EmbeddedRows]) -> list[str | None]:

@@ -1,22 +1,24 @@
-"""Divides the rows of IN among parts, and writes the embedded ones to the folder of the job."""
+"""Divides the rows of IN among parts, and gives the embedded ones to the output."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from vectord.bulk.job import BulkFailed, BulkJob
-from vectord.bulk.outputs import BulkOutput, PartFile
-from vectord.bulk.rows import EmbeddedRows, Rows
-from vectord.parts import PartFolder
+from vectord.bulk.outputs import BulkOutput
+from vectord.bulk.rows import EmbeddedRows, InvalidText, Rows
 
 T = TypeVar("T")
 
 HELD_BYTES = 32 * 2**20  # of vectors and columns that are written at once, approximately
+EMPTY = InvalidText("the text is empty")
+
+
+class Retry(Protocol):
+    def __call__(self, call: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,21 @@ class PartRows:
     """Rows of one part."""
 
     part: int
-    start: int  # index of the first row in IN
+    count: int  # of these rows in IN, those that --on-empty skips included
     rows: Rows
 
 
 class Divider:
     """Iterates over the rows of the missing parts. The numbers count the rows that were read so far."""
 
-    def __init__(self, job: BulkJob, finished: frozenset[int]) -> None:
+    def __init__(self, job: BulkJob, finished: frozenset[int], max_rows: int) -> None:
+        """max_rows: of a piece."""
         self.rows = 0  # all
-        self.finished_rows = 0  # of parts that existed before
+        self.finished_rows = 0  # written before: of finished parts, and those that a database has
+        self.empty = 0  # without a text; not of finished parts
         self._job = job
         self._finished = finished
+        self._max_rows = max_rows
 
     @property
     def parts(self) -> int:
@@ -47,35 +52,50 @@ class Divider:
             taken = 0
             while taken < len(rows):
                 part, offset = divmod(self.rows, self._job.part_rows)
-                count = min(len(rows) - taken, self._job.part_rows - offset)
-                piece = PartRows(part, self.rows, rows.slice(taken, taken + count))
+                count = min(len(rows) - taken, self._job.part_rows - offset, self._max_rows)
+                numbers = range(self.rows, self.rows + count)
+                piece = replace(rows.slice(taken, taken + count), numbers=numbers)
                 taken += count
                 self.rows += count
                 if part in self._finished:
                     self.finished_rows += count
                 elif self._job.has_part(part):
-                    yield piece
+                    yield PartRows(part, count, self._without_empty(piece))
+
+    def _without_empty(self, rows: Rows) -> Rows:
+        """The rows after --on-empty."""
+        empty = {place for place, text in enumerate(rows.texts) if _is_empty(text)}
+        self.empty += len(empty)
+        if not empty or self._job.on_empty == "embed":
+            return rows
+        if self._job.on_empty == "skip":
+            return rows.take([place for place in range(len(rows)) if place not in empty])
+        return replace(
+            rows, texts=[EMPTY if isinstance(text, str) and _is_empty(text) else text for text in rows.texts]
+        )
+
+
+def _is_empty(text: str | InvalidText) -> bool:
+    return text.is_null if isinstance(text, InvalidText) else not text or text.isspace()
 
 
 class PartWriter:
-    """Writes the pieces of the missing parts, in order. Lives on the event loop; encodes and writes in threads."""
+    """Writes the pieces of the missing parts, in order. Lives on the event loop; the output works in threads."""
 
-    def __init__(self, job: BulkJob, folder: PartFolder, output: BulkOutput, space: str) -> None:
-        """space: of the vectors."""
+    def __init__(self, job: BulkJob, output: BulkOutput, space: str, retry: Retry) -> None:
+        """space: of the vectors. retry: calls again after RetryLater."""
         self.tokens = self.cut = self.failed = 0
         self._job = job
-        self._folder = folder
         self._output = output
         self._space = space
-        self._index = 0  # of the part that is being written
-        self._file: PartFile | None = None
-        self._temporary: Path | None = None
-        self._rows = 0  # of the part
+        self._retry = retry
+        self._part = 0  # that is being written
+        self._rows = 0  # of IN, in the part
         self._held: list[EmbeddedRows] = []
-        self._held_start = self._held_bytes = 0
+        self._held_bytes = 0
 
     async def add(self, piece: PartRows, embedded: EmbeddedRows) -> None:
-        """Raises BulkFailed for another vector space, an error of the disk, and, with --on-error fail, a failed row."""
+        """Raises BulkFailed for another vector space, an error of the output, or a failed row with --on-error fail."""
         vectors = embedded.vectors
         if vectors is not None and vectors.space != self._space:
             raise BulkFailed(
@@ -85,14 +105,12 @@ class PartWriter:
         if embedded.errors and self._job.on_error == "fail":
             row = min(embedded.errors)
             raise BulkFailed(
-                f"Row {piece.start + row}, counted from 0: {embedded.errors[row]} "
+                f"Row {embedded.rows.numbers[row]}, counted from 0: {embedded.errors[row]} "
                 "(--on-error null continues without its vectors)"
             )
-        if not self._held:
-            self._held_start = piece.start
-        self._index = piece.part
+        self._part = piece.part
         self._held.append(embedded)
-        self._rows += len(embedded.rows)
+        self._rows += piece.count
         self._held_bytes += embedded.rows.size_bytes
         self.failed += len(embedded.errors)
         if vectors is not None:
@@ -102,39 +120,15 @@ class PartWriter:
         if self._rows == self._job.part_rows:
             await self.finish()
         elif self._held_bytes >= HELD_BYTES:
-            await self._in_thread(self._write)
+            await self._write()
 
     async def finish(self) -> None:
         """Finish the part. Call it at the end of IN: the last part may have fewer rows than the others."""
         if self._rows:
-            await self._in_thread(self._finish)
+            await self._write()
+            await asyncio.to_thread(self._output.finish, self._part)
+            self._rows = 0
 
-    async def discard(self) -> None:
-        """Delete the unfinished part."""
-        await self._in_thread(self._discard)
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        try:
-            return await asyncio.to_thread(call)
-        except OSError as problem:
-            raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem
-
-    def _write(self) -> None:
-        if self._file is None:
-            self._temporary = self._folder.temporary()
-            self._file = self._output.open(self._temporary)
-        held, self._held, self._held_bytes = self._held, [], 0
-        self._file.write(held, self._held_start)
-
-    def _finish(self) -> None:
-        self._write()
-        assert self._file is not None and self._temporary is not None
-        self._file.close()
-        self._folder.add(self._temporary, self._index)
-        self._file, self._rows = None, 0
-
-    def _discard(self) -> None:
-        if self._file is not None and self._temporary is not None:
-            with suppress(Exception):  # such as a disk that is full
-                self._file.close()
-            self._temporary.unlink(missing_ok=True)
+    async def _write(self) -> None:
+        await self._retry(lambda: asyncio.to_thread(self._output.write, self._part, self._held))
+        self._held, self._held_bytes = [], 0

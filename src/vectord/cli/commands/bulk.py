@@ -1,4 +1,4 @@
-"""`vectord bulk`: embed the texts of a file into a file of vectors."""
+"""`vectord bulk`: embed the texts of a file into a file of vectors, or a table of a database."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from vectord.errors import ConfigError, ExitCode, installing
 
 if TYPE_CHECKING:
     from vectord.bulk.inputs import InputSource
-    from vectord.bulk.job import BulkJob
     from vectord.bulk.pipeline import Pipeline, Summary
     from vectord.bulk.progress import JobProgress
+    from vectord.engine.engine import Engine
 
 HELP = """\
 Embed every text in IN and write OUT: the same rows in the same order, with all their columns and the vectors. The model
@@ -34,11 +34,15 @@ runs in this process, or in a server with --url. Accepts MODELs and the options 
 and --dtype, and their environment variables.
 
 \b
-IN   .parquet  .arrow .feather .ipc .arrows  .csv .tsv  .jsonl .ndjson  .txt (one text per line); the last five
-     also as .gz or .zst; a folder of such files, or of files with one text each; - for standard input
-OUT  .parquet  .arrow .feather .ipc .arrows  .jsonl .ndjson (also .gz, .zst)  .npy (dense vectors only)
+IN   .csv .tsv  .jsonl .ndjson  .txt (one text per line), also as .gz or .zst;  .parquet  .arrow .feather .ipc
+     .arrows; a folder of such files, or of files with one text each; s3://, gs:// or hf://; - for standard input
+OUT  .jsonl .ndjson (also .gz, .zst)  .npy (dense vectors only)  .parquet  .arrow .feather .ipc .arrows; s3://,
+     gs:// or hf://; postgresql://HOST/DATABASE/TABLE (pgvector); qdrant://HOST:6333/COLLECTION
 
 The added columns are dense, sparse and colbert; see docs/bulk.md for their types.
+
+In a database, rows are upserted by their id, the column `id` or --id-column. The same command, after an interruption
+or later, embeds only rows that are new or changed.
 
 Rows are written in parts of --part-rows to OUT.parts/. After Ctrl-C, SIGTERM, kill -9 or a power failure the same
 command makes the missing parts; no row is lost or duplicated. It refuses to continue if IN, the model or an option that
@@ -62,7 +66,10 @@ Exit codes:
 
 \b
 Examples:
-  vectord bulk docs.parquet vectors.parquet
+  vectord bulk docs.csv vectors.jsonl
+  vectord bulk docs.csv postgresql://me@localhost/mydb/docs
+  vectord bulk docs.jsonl qdrant://localhost:6333/docs BAAI/bge-m3 --outputs dense,sparse
+  vectord bulk hf://datasets/me/mine/docs.parquet s3://bucket/vectors.parquet
   vectord bulk docs.jsonl.zst out.parquet BAAI/bge-m3 --outputs dense,sparse --numbers float16
   vectord bulk notes/ notes.npy --kind document --device cpu
   zcat big.csv.gz | vectord bulk - out.jsonl --format csv --column body --on-error null
@@ -78,6 +85,7 @@ def command(line: CommandLine, /, **given: object) -> int:
     from vectord.bulk.inputs import TABLES, find_source  # noqa: PLC0415
     from vectord.bulk.job import BulkFailed, Stopped  # noqa: PLC0415
     from vectord.bulk.outputs import check_output  # noqa: PLC0415
+    from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
     source = find_source(job)
     check_output(job)
@@ -85,7 +93,7 @@ def command(line: CommandLine, /, **given: object) -> int:
         raise ConfigError(f"IN: {source.format} needs pyarrow; run {installing('arrow')}")
     config = _engine_config(line, options)
     try:
-        summary = asyncio.run(_embed(job, source, options, config))
+        summary = asyncio.run(_embed(Pipeline(job, source), source, options, config))
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
         return ExitCode.FAILED
@@ -117,10 +125,10 @@ def _engine_config(line: CommandLine, options: SimpleNamespace) -> Config | None
     return None
 
 
-async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, config: Config | None) -> Summary:
+async def _embed(pipeline: Pipeline, source: InputSource, options: SimpleNamespace, config: Config | None) -> Summary:
     from vectord.bulk.embedder import BulkEmbedder  # noqa: PLC0415
-    from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
+    job = source.job
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(_progress(source, options))
         embedder: BulkEmbedder
@@ -133,10 +141,13 @@ async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, co
             from vectord.bulk.embedder import EngineEmbedder  # noqa: PLC0415
             from vectord.compose import running_engine  # noqa: PLC0415
 
-            embedder = EngineEmbedder(await stack.enter_async_context(running_engine(config)), job)
-        pipeline = Pipeline(job, source, embedder, progress, patience_s=options.patience_s, restart=options.restart)
+            def check(engine: Engine) -> None:
+                pipeline.check(EngineEmbedder(engine, job).model())
+
+            engine = await stack.enter_async_context(running_engine(config, before_loading=check))
+            embedder = EngineEmbedder(engine, job)
         _stop_on_signals(pipeline)
-        return await pipeline.run()
+        return await pipeline.run(embedder, progress, options.patience_s)
 
 
 def _stop_on_signals(pipeline: Pipeline) -> None:
@@ -174,6 +185,8 @@ def _print_summary(summary: Summary) -> int:
         ("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s"),
         ("truncated", f"{summary.cut:,} texts were longer than the model's limit"),
     ]
+    if summary.empty:
+        rows.append(("empty", f"{summary.empty:,} rows have no text (--on-empty)"))
     if summary.failed:
         rows.append(("failed", f"{summary.failed:,} rows have no vectors; the column `error` has the reason"))
     return print_table(rows)

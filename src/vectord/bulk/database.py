@@ -1,0 +1,148 @@
+"""What databases have in common: a row's id, and the fingerprint by which a later run skips the rows that are stored.
+
+Rows are upserted by their id: the column `id`, or the one of --id-column; without both, a hash of the row. The
+fingerprint is a hash of the row's columns, the vector space and the options, so a changed row is embedded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import SplitResult
+from uuid import UUID
+
+import msgspec
+
+from vectord.bulk.embedder import ModelFacts
+from vectord.bulk.job import ERROR, BulkFailed, BulkJob, Manifest, RetryLater
+from vectord.bulk.outputs import BulkOutput, VectorWidths
+from vectord.bulk.rows import EmbeddedRows, Rows, each_row, errors_of, first_rows, numbers_of
+from vectord.errors import ConfigError
+
+T = TypeVar("T")
+
+ID = "id"
+FINGERPRINT = "vectord_fingerprint"  # a column, or a field of the payload
+OPTIONS = ("numbers", "dimensions", "normalize", "truncate", "truncate_side", "kind", "prompt", "prompt_name")
+
+
+class Entry(NamedTuple):
+    id: Any
+    columns: dict[str, Any]  # the id and the fingerprint included
+    vectors: dict[str, Any]  # by column; None for a row without
+
+
+class DatabaseOutput(BulkOutput):
+    """A table or collection with one entry for each row. The reading and the writing thread call it."""
+
+    def __init__(self, job: BulkJob, url: SplitResult) -> None:
+        self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+        self._job = job
+        self._lock = Lock()
+        self._id = job.id_column or ID
+        self._has_id = True  # else it is a hash
+        self._written = 0  # rows of this run
+        self._salt = b""  # of all fingerprints
+
+    def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        first, rows = first_rows(rows)
+        mappings = [row for group in first for row in group.mappings()]
+        names = dict.fromkeys(chain.from_iterable(mappings))
+        columns = {name: [row.get(name) for row in mappings] for name in names}
+        self._job.check_columns(columns)
+        self._has_id = self._id in columns
+        if not self._has_id and self._job.id_column is not None:
+            raise ConfigError(f"--id-column: IN has no column {self._id!r}")
+        added = {self._job.name_of(kind): [""] for kind in (*self._job.kinds, *self._error_column)}
+        self._check_columns({self._id: [UUID(int=0)], **columns, **added, FINGERPRINT: [""]})
+        return rows
+
+    def check(self, facts: ModelFacts) -> None:
+        dimensions = self._job.dimensions or facts.dimensions
+        if "dense" in self._job.kinds and dimensions:
+            self._check_width("dense", dimensions)
+
+    def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+        self._salt = msgspec.json.encode(
+            [manifest.space, self._job.kinds, [manifest.options[name] for name in OPTIONS]]
+        )
+        found = {"dense": widths.dense * (8 if self._job.numbers == "ubinary" else 1), "colbert": widths.colbert}
+        for kind in self._job.kinds:
+            self._check_width(kind, found.get(kind, 0))
+        self._create()
+        return frozenset()
+
+    def new_rows(self, rows: Rows) -> Rows:
+        if self._job.restart or not len(rows):
+            return rows
+        mappings = rows.mappings()
+        ids = [self._id_of(row, number) for row, number in zip(mappings, rows.numbers, strict=True)]
+        with self._lock:
+            stored = set(self._fingerprints(ids))
+        return rows.take([place for place, row in enumerate(mappings) if self._fingerprint(row) not in stored])
+
+    def write(self, part: int, rows: Sequence[EmbeddedRows]) -> None:
+        mappings = [row for group in rows for row in group.rows.mappings()]
+        vectors = {self._job.name_of(kind): each_row(rows, kind) for kind in self._job.kinds}
+        entries = []
+        for place, (row, number, error) in enumerate(zip(mappings, numbers_of(rows), errors_of(rows), strict=True)):
+            id_ = self._id_of(row, number)
+            columns = {**row, self._id: id_, FINGERPRINT: None if error else self._fingerprint(row)}
+            columns |= {self._job.name_of(name): error for name in self._error_column}
+            entries.append(Entry(id_, columns, {name: made[place] for name, made in vectors.items()}))
+        if entries:
+            with self._lock:
+                self._upsert(entries)
+            self._written += len(entries)
+
+    @property
+    def _error_column(self) -> Sequence[str]:
+        return [ERROR] if self._job.on_error == "null" else []
+
+    def _check(self, call: Callable[[], T]) -> T:
+        """The result of a call before the job begins. Raises ConfigError."""
+        try:
+            return call()
+        except (BulkFailed, RetryLater) as cause:
+            raise ConfigError(str(cause)) from None
+
+    def _problem(self, reason: str) -> str:
+        """The message of an error."""
+        stored = f"; {self._written:,} rows of this run are stored" if self._written else ""
+        return f"OUT: {self.name}: {reason}{stored}"
+
+    def _id_of(self, row: Mapping[str, Any], number: int) -> Any:
+        if not self._has_id:
+            return UUID(bytes=hashlib.blake2b(_encoded(row), digest_size=16).digest())
+        if (found := row.get(self._id)) in (None, ""):
+            raise BulkFailed(f"Row {number}, counted from 0: `{self._id}` is empty")
+        return found
+
+    def _fingerprint(self, row: Mapping[str, Any]) -> str:
+        return hashlib.blake2b(self._salt + _encoded(row), digest_size=16).hexdigest()
+
+    def _check_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """columns: names -> the values of the first rows. Raises ConfigError if a table exists without them."""
+
+    @abstractmethod
+    def _check_width(self, kind: str, width: int) -> None:
+        """Raises ConfigError if a table exists with other vectors of this kind. width: 0 for sparse ones."""
+
+    @abstractmethod
+    def _create(self) -> None:
+        """The table, if there is none."""
+
+    @abstractmethod
+    def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
+        """Those of the entries with these ids."""
+
+    @abstractmethod
+    def _upsert(self, entries: Sequence[Entry]) -> None: ...
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(row, enc_hook=str)
