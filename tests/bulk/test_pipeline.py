@@ -27,7 +27,8 @@ from tests.bulk.makers import (
 
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkFailed, Stopped
+from vectord.bulk.job import BulkFailed, RetryLater, Stopped
+from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.pipeline import PROBE, Pipeline
 from vectord.errors import ConfigError
 
@@ -198,6 +199,27 @@ async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
     job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
     with pytest.raises(BulkFailed, match=r"No request succeeded for 0 s: full"):
         await run_pipeline(Pipeline(job, find_source(job)), FakeEmbedder(later=10**9), patience_s=0)
+
+
+async def test_a_job_that_waits_for_its_output_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as for a database that is down."""
+
+    class Down(BulkOutput):
+        name = "down"
+
+        def start(self, *_: Any) -> frozenset[int]:
+            return frozenset()
+
+        def write(self, *_: Any) -> None:
+            loop.call_soon_threadsafe(pipeline.stop, signal.SIGINT)
+            raise RetryLater("connection refused", 3600)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("vectord.bulk.pipeline.output_of", lambda _: Down())
+    job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
+    pipeline = Pipeline(job, find_source(job))
+    with pytest.raises(Stopped):
+        await asyncio.wait_for(run_pipeline(pipeline, FakeEmbedder()), timeout=60)
 
 
 async def test_vectors_of_another_space_fail_the_job(tmp_path: Path) -> None:

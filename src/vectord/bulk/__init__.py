@@ -1,13 +1,14 @@
-"""`vectord bulk`: a file of texts -> a file of vectors, in order, resumable after any interruption.
+"""`vectord bulk`: a file of texts -> vectors in a file or a database, resumable after any interruption.
 
-Uses the engine through engine.client, and imports nothing of the server. pyarrow, an extra, is imported only in
-arrow_input.py and arrow_output.py; httpx only in remote.py. Read pipeline.py first.
+Uses the engine through engine.client, and imports nothing of the server. The extras are imported only in
+arrow_input.py, arrow_output.py and postgres.py; httpx only in remote.py and qdrant.py. Read pipeline.py first.
 
     inputs, arrow_input ── Rows ──▶ writer.Divider ─▶ pipeline ── texts ──▶ embedder (this process), remote (a server)
                                                          │ ▲                        │
                                                          │ └────── TextVectors ─────┘
                                     writer.PartWriter ◀──┘
-             folder (OUT.parts/) ◀── outputs, arrow_output: part files, at the end joined into OUT
+        outputs.BulkOutput: folder (OUT.parts/) ◀── outputs, arrow_output: part files, at the end joined into OUT
+                            postgres, qdrant ◀── database: one entry for each row
 
 The pipeline runs on an event loop. Reading, encoding and writing run in threads, one call at a time each.
 """

@@ -83,13 +83,15 @@ def _amounts(rows: Rows) -> tuple[int, int, int]:
 class Retrying:
     """Retries the calls of a job. It gives up when none of them has succeeded for `patience_s`."""
 
-    def __init__(self, patience_s: float, progress: JobProgress) -> None:
+    def __init__(self, patience_s: float, progress: JobProgress, stopped: asyncio.Future[int]) -> None:
+        """stopped: the signal."""
         self._patience_s = patience_s
         self._progress = progress
+        self._stopped = stopped
         self._succeeded_s = time.monotonic()
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of `call`. Raises BulkFailed after giving up."""
+        """The result of `call`. Raises BulkFailed after giving up, Stopped after a signal."""
         wait_s = FIRST_WAIT_S
         while True:
             try:
@@ -98,7 +100,9 @@ class Retrying:
                 if time.monotonic() - self._succeeded_s > self._patience_s:
                     raise BulkFailed(f"No request succeeded for {self._patience_s:g} s: {later}") from later
                 with self._progress.waiting(str(later)):
-                    await asyncio.sleep(min(later.retry_after_s or wait_s, LONGEST_WAIT_S))
+                    await asyncio.wait([self._stopped], timeout=min(later.retry_after_s or wait_s, LONGEST_WAIT_S))
+                if self._stopped.done():
+                    raise Stopped(self._stopped.result()) from None
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             else:
                 self._succeeded_s = time.monotonic()
@@ -144,8 +148,8 @@ class Pipeline:
         """
         self._embedder = embedder
         self._progress = progress
-        self._retrying = Retrying(patience_s, progress)
         self._stopped = asyncio.get_running_loop().create_future()
+        self._retrying = Retrying(patience_s, progress, self._stopped)
         try:
             facts = await self._unless_stopped(self._retrying.call(embedder.facts))
             self._output.check(facts)
