@@ -54,8 +54,8 @@ async def test_a_row_becomes_a_row_of_a_table_that_can_be_searched(
 ) -> None:
     """Columns have the types of their values, and each kind of vectors has a type of pgvector."""
     rows = [
-        {"id": 1, "text": "one", "price": 1.5, "ok": True, "tags": ["a", "b"], "note": None},
-        {"id": 2, "text": "two", "price": 2, "ok": False, "tags": [], "note": "x"},
+        {"id": 1, "text": "one", "price": 1.5, "ok": True, "tags": ["a", "b"], 'a "b" %s': None},
+        {"id": 2, "text": "two", "price": 2, "ok": False, "tags": [], 'a "b" %s': "x"},
     ]
     kinds = frozenset({"dense", "sparse", "colbert"})
     source = write_input(tmp_path / "in.jsonl", rows)
@@ -71,13 +71,14 @@ async def test_a_row_becomes_a_row_of_a_table_that_can_be_searched(
         "price": "double precision",
         "ok": "boolean",
         "tags": "jsonb",
-        "note": "text",
+        'a "b" %s': "text",
         "dense": "vector(4)",
         "sparse": "sparsevec(1000000)",
         "colbert": "vector(3)[]",
         "vectord_fingerprint": "text",
     }
-    stored = database.execute("SELECT id, text, price, ok, tags, note FROM docs ORDER BY id").fetchall()
+    columns = 'id, text, price, ok, tags, "a ""b"" %s"'
+    stored = database.execute(f"SELECT {columns} FROM docs ORDER BY id").fetchall()
     assert [dict(zip(rows[0], row, strict=True)) for row in stored] == rows
     vector = json.dumps(vector_of("two").tolist())
     nearest = database.execute("SELECT id FROM docs ORDER BY dense <=> %s LIMIT 1", [vector]).fetchone()

@@ -154,6 +154,7 @@ def test_all_kinds_of_vectors_are_stored(qdrant: Qdrant, source: Path, written: 
     assert (done.returncode, done.stdout) == (2, "")
     assert "dense of qdrant://127.0.0.1" in done.stderr
     assert "has 32 numbers, and the vectors have 384" in done.stderr
+    assert "is ready" not in done.stderr  # the log of a loaded model
 
 
 def test_a_wrong_key_is_an_error_without_the_key(qdrant: Qdrant, source: Path) -> None:

@@ -30,7 +30,7 @@ FINGERPRINT = "vectord_fingerprint"  # a column, or a field of the payload
 OPTIONS = ("numbers", "dimensions", "normalize", "truncate", "truncate_side", "kind", "prompt", "prompt_name")
 
 
-class Entry(NamedTuple):
+class StoredRow(NamedTuple):
     id: Any
     columns: dict[str, Any]  # the id and the fingerprint included
     vectors: dict[str, Any]  # by column; None for a row without
@@ -93,7 +93,7 @@ class DatabaseOutput(BulkOutput):
             id_ = self._id_of(row, number)
             columns = {**row, self._id: id_, FINGERPRINT: None if error else self._fingerprint(row)}
             columns |= {self._job.name_of(name): error for name in self._error_column}
-            entries.append(Entry(id_, columns, {name: made[place] for name, made in vectors.items()}))
+            entries.append(StoredRow(id_, columns, {name: made[place] for name, made in vectors.items()}))
         if entries:
             with self._lock:
                 self._upsert(entries)
@@ -141,7 +141,7 @@ class DatabaseOutput(BulkOutput):
         """Those of the entries with these ids."""
 
     @abstractmethod
-    def _upsert(self, entries: Sequence[Entry]) -> None: ...
+    def _upsert(self, entries: Sequence[StoredRow]) -> None: ...
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 import psycopg
 
-from vectord.bulk.database import FINGERPRINT, DatabaseOutput, Entry
+from vectord.bulk.database import FINGERPRINT, DatabaseOutput, StoredRow
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.errors import ConfigError
 
@@ -112,7 +112,7 @@ class PostgresOutput(DatabaseOutput):
         query = f"SELECT {FINGERPRINT} FROM {self._table} WHERE {wanted}"  # noqa: S608 - quoted
         return (fingerprint for (fingerprint,) in self._execute(query, [list(map(str, ids))]))
 
-    def _upsert(self, entries: Sequence[Entry]) -> None:
+    def _upsert(self, entries: Sequence[StoredRow]) -> None:
         rows = []
         for entry in entries:
             if new := next((name for name in entry.columns if name not in self._types), None):

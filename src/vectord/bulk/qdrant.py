@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from vectord.bulk.database import FINGERPRINT, DatabaseOutput, Entry
+from vectord.bulk.database import FINGERPRINT, DatabaseOutput, StoredRow
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.errors import ConfigError
 
@@ -86,7 +86,7 @@ class QdrantOutput(DatabaseOutput):
         found = self._call("POST", f"{self._path}/points", orjson.dumps(body))
         return ((point.get("payload") or {}).get(FINGERPRINT) for point in found)
 
-    def _upsert(self, entries: Sequence[Entry]) -> None:
+    def _upsert(self, entries: Sequence[StoredRow]) -> None:
         points: list[bytes] = []
         n_bytes = 0
         for entry in entries:
@@ -131,7 +131,7 @@ def _point_id(id_: Any) -> int | str:
         return str(uuid5(NAMESPACE_OID, text))
 
 
-def _encoded_point(entry: Entry) -> bytes:
+def _encoded_point(entry: StoredRow) -> bytes:
     vectors = {name: _vector(one) for name, one in entry.vectors.items() if one is not None}
     encoded = orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY)
     payload = msgspec.json.encode(entry.columns, enc_hook=str)
