@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ READ_BYTES = 8 * 2**20  # decoded at once
 RecordBatch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
-def read_tables(source: InputSource, limits: RowLimits) -> Iterator[Rows]:
+def read_tables(source: InputSource, limits: RowLimits) -> Generator[Rows, None, None]:
     """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
     schema, column = None, source.job.column
     position = 0

@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +80,7 @@ class InputSource:
     def files(self) -> Iterator[InputFile]:
         return _files(self.job.source)
 
-    def read(self, limits: RowLimits) -> Iterator[Rows]:
+    def read(self, limits: RowLimits) -> Generator[Rows, None, None]:
         """All rows of all files, grouped by `limits`. Raises BulkFailed, or ConfigError for the column."""
         if self.format in TABLES:
             from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
@@ -212,7 +212,7 @@ def _format_of(source: str) -> InputFormat:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def read_rows(source: InputSource, limits: RowLimits) -> Iterator[Rows]:
+def read_rows(source: InputSource, limits: RowLimits) -> Generator[Rows, None, None]:
     """As `InputSource.read`."""
     read_bytes = 0
     for file in [None] if source.is_stdin else source.files():

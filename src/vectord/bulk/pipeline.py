@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -119,13 +120,14 @@ class Pipeline:
         colbert = "colbert" in job.outputs
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
         self._output = output_of(job)
-        rows = source.read(COLBERT_REQUEST if colbert else REQUEST)
+        self._reading = source.read(COLBERT_REQUEST if colbert else REQUEST)
         try:
-            first = next(rows, None)  # whether the column of the texts exists
+            first = next(self._reading, None)  # whether the column of the texts exists
             if first is None:
                 raise BulkFailed("IN has no rows.")
-            self._rows = self._output.begin(chain([first], rows))
+            self._rows = self._output.begin(chain([first], self._reading))
         except BaseException:
+            self._reading.close()
             self._output.close()
             raise
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
@@ -168,6 +170,9 @@ class Pipeline:
         finally:
             self._output.close()
             self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
+            with suppress(ValueError):  # it is reading: then the file is closed with the last reference
+                self._reading.close()
+            self._rows = iter(())
 
     async def _run(self, manifest: Manifest, finished: set[int], max_rows: int) -> Summary:
         if self._source.is_stdin:  # it may have ended within the last part, and have more rows now
