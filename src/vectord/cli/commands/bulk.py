@@ -60,7 +60,7 @@ Files:
 \b
 Exit codes:
   0    OUT is complete, or with --parts the parts
-  1    a row, the model or the disk ended the job; finished parts are kept
+  1    a row, the model, the disk or the database ended the job; finished parts are kept
   2    the job cannot start: a bad option, a missing file, another job's OUT.parts/
   130  Ctrl-C, and 143 SIGTERM: finished parts are kept
 
