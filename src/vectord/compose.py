@@ -27,7 +27,7 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.engine.models.puller import make_puller
+from vectord.engine.models.puller import HubPuller
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
 from vectord.errors import ConfigError, ExitCode, installing
 from vectord.observability.logs import FACTS, START, rename_events
@@ -97,7 +97,18 @@ def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Compositi
         if metrics is not None:
             tasks.append(asyncio.create_task(metrics.keep_history(), name="vectord-history"))
         try:
-            async with _further_ports(engine, config.server, app, metrics):
+            async with AsyncExitStack() as ports:  # the engine is drained before they close
+                if config.server.prometheus_port is not None and metrics is not None:
+                    from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - as in `serve`
+
+                    reload = app.state.pipeline.reload
+                    port = serve_metrics(engine, metrics, config.server, app.state.shutdown, reload)
+                    await ports.enter_async_context(port)
+                if config.server.grpc_port is not None:
+                    # grpc is an extra and takes 100 ms.
+                    from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415
+
+                    await ports.enter_async_context(serve_grpc(engine, config.server, app.state.pipeline))
                 yield
         finally:
             for task in tasks:
@@ -134,7 +145,7 @@ def _engine(config: Config, observer: Observer) -> Engine:
         composites=composites,
         store=None if shared is None else RedisStore(shared, config.engine.shared_cache_ttl_s),
         store_secret=shared_secret(config.engine),
-        puller=make_puller(config),
+        puller=HubPuller(config),
     )
 
 
@@ -204,25 +215,6 @@ def prepare_process() -> None:
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # a sandbox may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # later threads inherit it
-
-
-@asynccontextmanager
-async def _further_ports(
-    engine: Engine, config: ServerConfig, app: Starlette, metrics: Metrics | None
-) -> AsyncIterator[None]:
-    """The ports for metrics and gRPC. The engine is drained before the block ends."""
-    async with AsyncExitStack() as ports:
-        if config.prometheus_port is not None and metrics is not None:
-            from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - as in `serve`
-
-            await ports.enter_async_context(
-                serve_metrics(engine, metrics, config, app.state.shutdown, app.state.pipeline.reload)
-            )
-        if config.grpc_port is not None:
-            from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc is an extra and takes 100 ms
-
-            await ports.enter_async_context(serve_grpc(engine, config, app.state.pipeline))
-        yield
 
 
 async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) -> None:

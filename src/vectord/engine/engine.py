@@ -337,9 +337,21 @@ class Engine:
         if isinstance(request, ListModels):
             return self._list_models(request, caller)
         if isinstance(request, ShowStatistics):
-            return self._statistics()
+            facts = next((runner.facts for runner in self._runners()), None)
+            return Statistics(
+                uptime_s=time.monotonic() - self._started_s,
+                embed_requests=self._counts["embed_requests"],
+                embed_texts=self._counts["embed_texts"],
+                batches=self._counts["batches"],
+                refused_requests=self._counts["refused_requests"] + self.rate_limited(),
+                device=facts.device if facts else "unknown",
+                gpu=facts.gpu if facts else None,
+            )
         if isinstance(request, LoadModel | UnloadModel):
-            return await self._manage(request, caller)
+            served = self._registry.named(request.model, caller.models).lead
+            for each in filter(None, (served, served.queries)):
+                await (self._lifecycle.load if isinstance(request, LoadModel) else self._lifecycle.unload)(each)
+            return self._list_models(ListModels(model=request.model), caller)
         if isinstance(request, PullModel):
             return self._pull(request, caller)
         assert isinstance(request, RemoveModel)
@@ -432,12 +444,6 @@ class Engine:
         text = await self._chat_templates.render(template, request.conversation, caller.client)
         return replace(request, inputs=(text,), conversation=None)
 
-    async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
-        served = self._registry.named(request.model, caller.models).lead
-        for each in filter(None, (served, served.queries)):
-            await (self._lifecycle.load if isinstance(request, LoadModel) else self._lifecycle.unload)(each)
-        return self._list_models(ListModels(model=request.model), caller)
-
     def _pull(self, request: PullModel, caller: Caller) -> PullResult:
         target = self._registry.served_as(request.model, caller.models)
         if target is not None:
@@ -514,18 +520,6 @@ class Engine:
         except Exception as problem:
             self._housekeeping.log(problem)
 
-    def _statistics(self) -> Statistics:
-        facts = next((runner.facts for runner in self._runners()), None)
-        return Statistics(
-            uptime_s=time.monotonic() - self._started_s,
-            embed_requests=self._counts["embed_requests"],
-            embed_texts=self._counts["embed_texts"],
-            batches=self._counts["batches"],
-            refused_requests=self._counts["refused_requests"] + self.rate_limited(),
-            device=facts.device if facts else "unknown",
-            gpu=facts.gpu if facts else None,
-        )
-
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
@@ -544,8 +538,18 @@ class Engine:
         operation = WORK[type(request)].operation
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
-            if isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids:
-                self._warn_of_foreign_ids(model, usage, caller)
+            own_ids = isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids
+            if own_ids and any(length.foreign for length in usage.lengths):
+                sender = (model, caller.client)
+                if sender not in self._foreign_senders and len(self._foreign_senders) < MAX_FOREIGN_SENDERS:
+                    self._foreign_senders.add(sender)
+                    log.warning(
+                        "%s sends token ids on %s that the tokenizer of %s would not make; the results have no "
+                        "meaning. Further ones are not logged; responses have the header x-vectord-foreign-ids",
+                        caller.client,
+                        caller.route,
+                        model,
+                    )
             report = RequestEnded(
                 caller=caller,
                 operation=operation,
@@ -559,20 +563,6 @@ class Engine:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
             report = RequestEnded(caller=caller, operation=operation, model=model, texts=texts)
         self._observe(report)
-
-    def _warn_of_foreign_ids(self, model: str, usage: Usage, caller: Caller) -> None:
-        sender = (model, caller.client)
-        if sender in self._foreign_senders or len(self._foreign_senders) == MAX_FOREIGN_SENDERS:
-            return
-        if any(length.foreign for length in usage.lengths):
-            self._foreign_senders.add(sender)
-            log.warning(
-                "%s sends token ids on %s that the tokenizer of %s would not make; the results have no meaning. "
-                "Further ones are not logged; responses have the header x-vectord-foreign-ids",
-                caller.client,
-                caller.route,
-                model,
-            )
 
 
 def _require_allowed(name: str, caller: Caller) -> None:

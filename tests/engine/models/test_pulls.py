@@ -21,7 +21,7 @@ from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models import puller
-from vectord.engine.models.puller import make_puller
+from vectord.engine.models.puller import HubPuller
 from vectord.errors import Forbidden, InvalidField, ModelNotFound, Unavailable
 from vectord.schema import (
     ANYONE,
@@ -48,7 +48,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 async def serving(tmp_path: Path, **settings: object):
     model = replace(ModelConfig(hf_home=str(tmp_path / "hf")), **settings)
     config = Config(model=model, device=DeviceConfig(backend="fake"))
-    engine = Engine([source(FakeBackend(), "m0")], EngineConfig(model_loading="first-use"), puller=make_puller(config))
+    engine = Engine([source(FakeBackend(), "m0")], EngineConfig(model_loading="first-use"), puller=HubPuller(config))
     await engine.start()
     yield engine
     await engine.close()
@@ -246,7 +246,7 @@ async def test_files_of_a_model_of_the_settings_are_not_removed(hub: Hub, tmp_pa
         (pulled,) = [each.spec for each in engine._registry.targets if each.name == MODEL]
     config = Config(model=ModelConfig(hf_home=str(tmp_path / "hf")), device=DeviceConfig(backend="fake"))
     named = source(FakeBackend(), "m1", model=pulled)
-    engine = Engine([named], EngineConfig(model_loading="first-use"), puller=make_puller(config))
+    engine = Engine([named], EngineConfig(model_loading="first-use"), puller=HubPuller(config))
     await engine.start()
     with pytest.raises(Forbidden, match="settings of this server name the model m1"):
         await remove(engine)

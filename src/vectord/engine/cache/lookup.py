@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import repeat
 
@@ -37,8 +37,13 @@ def cache_keys(fingerprint: str, texts: Texts, kinds: frozenset[AnswerKind], par
     bounds = (4 * texts.cu_seqlens).tolist()
     ids = texts.ids.tobytes()
     types = b"" if texts.type_ids is None else texts.type_ids.tobytes()
-    has_layout = texts.adapter or texts.spans is not None or texts.keys is not None
-    layouts = _layouts(texts) if has_layout else repeat(b"")
+    layouts: Iterable[bytes] = repeat(b"", len(bounds) - 1)
+    if texts.spans is not None:
+        layouts = [spans.tobytes() for spans in np.split(texts.spans, np.cumsum(texts.all_pooled)[:-1])]
+    if texts.keys is not None:
+        layouts = [b"%d:%b" % (keys, layout) for keys, layout in zip(texts.keys, layouts, strict=True)]
+    if texts.adapter:
+        layouts = [b"adapter %d:%b" % (texts.adapter, layout) for layout in layouts]
     return [
         (
             fingerprint,
@@ -50,17 +55,6 @@ def cache_keys(fingerprint: str, texts: Texts, kinds: frozenset[AnswerKind], par
         )
         for start, stop, layout in zip(bounds, bounds[1:], layouts, strict=False)
     ]
-
-
-def _layouts(texts: Texts) -> list[bytes]:
-    """The spans, keys and adapter of each text."""
-    adapter = b"" if not texts.adapter else b"adapter %d:" % texts.adapter
-    layouts = [b""] * len(texts)
-    if texts.spans is not None:
-        layouts = [spans.tobytes() for spans in np.split(texts.spans, np.cumsum(texts.all_pooled)[:-1])]
-    if texts.keys is not None:
-        layouts = [b"%d:%b" % (keys, layout) for keys, layout in zip(texts.keys, layouts, strict=True)]
-    return [adapter + layout for layout in layouts]
 
 
 def partition_of(caller: Caller, *, shared_between_keys: bool) -> bytes:

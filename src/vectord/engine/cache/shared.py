@@ -143,8 +143,13 @@ class SharedCache:
     async def _write(self) -> None:
         try:
             while self._waiting and self._writing.lets_pass():
+                values: dict[bytes, bytes] = {}
+                while self._waiting and len(values) < TEXTS_PER_WRITE:
+                    name, answer = self._waiting.popleft()
+                    self._waiting_bytes.release(answer_bytes(answer))
+                    values[name] = encode(name, answer, self._key)
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
-                    await self._store.write(self._next_values())
+                    await self._store.write(values)
                 self._writing.worked()
         except Exception as problem:  # a store may raise anything
             self._writing.failed(problem)
@@ -152,14 +157,6 @@ class SharedCache:
             self._waiting.clear()  # it is empty, unless the store fails
             self._waiting_bytes.release(self._waiting_bytes.held)
             self._writer = None
-
-    def _next_values(self) -> dict[bytes, bytes]:
-        values: dict[bytes, bytes] = {}
-        while self._waiting and len(values) < TEXTS_PER_WRITE:
-            name, answer = self._waiting.popleft()
-            self._waiting_bytes.release(answer_bytes(answer))
-            values[name] = encode(name, answer, self._key)
-        return values
 
     def _decoded(self, name: bytes, value: object, shapes: Shapes) -> Answer | None:
         if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:

@@ -142,7 +142,8 @@ def _settle_cuda(device: DeviceConfig) -> str:
 def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
     """One for each copy of the model: `device_replicas` on every device. The copies share the processor's threads.
 
-    Raises ConfigError for several copies if the backend supports one, and for more than MAX_BACKENDS.
+    Raises ConfigError for several copies if the backend supports one, for more than MAX_BACKENDS, and for batch_sizes
+    of another form.
     """
     names = [name for name in device.device.split(",") for _ in range(device.device_replicas)]
     if len(names) > 1 and backend not in SEVERAL_DEVICES:
@@ -152,6 +153,10 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
         )
     if len(names) > MAX_BACKENDS:
         raise ConfigError(f"device and device_replicas: at most {MAX_BACKENDS} for a model; these are {len(names)}")
+    batch_sizes = device.batch_sizes if device.max_batch_requests is None else ()
+    for entry in batch_sizes:
+        if not re.fullmatch(r"\d{1,7}:\d{1,4}:[1-9]\d{0,5}", entry):
+            raise ConfigError(f"batch_sizes: expected TOKENS:GIB:TEXTS such as 512:8:128, got {entry!r}")
     threads = device.num_threads
     if len(names) > 1:
         threads = max(1, (threads or thread_budget()) // len(names))
@@ -164,18 +169,10 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
             max_batch_tokens=device.max_batch_tokens,
             tf32=device.tf32,
             device_memory_mib=device.device_memory_mib,
-            text_limits=_text_limits(device.batch_sizes) if device.max_batch_requests is None else (),
+            text_limits=tuple(TextLimit(*map(int, entry.split(":"))) for entry in batch_sizes),
         )
         for name in names
     ]
-
-
-def _text_limits(entries: Sequence[str]) -> tuple[TextLimit, ...]:
-    """Raises ConfigError."""
-    for entry in entries:
-        if not re.fullmatch(r"\d{1,7}:\d{1,4}:[1-9]\d{0,5}", entry):
-            raise ConfigError(f"batch_sizes: expected TOKENS:GIB:TEXTS such as 512:8:128, got {entry!r}")
-    return tuple(TextLimit(*map(int, entry.split(":"))) for entry in entries)
 
 
 def check_alike(facts: Sequence[BackendFacts]) -> None:

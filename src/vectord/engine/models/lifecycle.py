@@ -23,7 +23,7 @@ from vectord.config import EngineConfig
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models import loading
 from vectord.engine.models.loading import MakeRunner
-from vectord.engine.models.registry import ModelSource, ServedModel, Use, UseModel
+from vectord.engine.models.registry import ServedModel, Use, UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import Unavailable, VectordError
@@ -181,10 +181,17 @@ class Lifecycle:
 
     async def _load(self, served: ServedModel, *, makes_room: bool) -> None:
         async with self._one_at_a_time:
-            if served.source.reopen is not None:
-                await self._reopen(served, served.source.reopen)
-                if served.failure is not None:
+            if served.source.reopen is not None:  # its files could not be read before
+                try:
+                    name = f"vectord-open-{served.name}"
+                    source = await loading.in_own_thread(served.source.reopen, name, daemon=True)
+                except Exception as cause:  # as in loading.load
+                    served.failure, self._tried_s[served] = cause, self._now_s()
+                    self._log_failure(served)
+                    self._observer(ModelStateChanged(served.name, "failed"))
                     return
+                served.open(source)
+                self._models += filter(None, [served.queries])
             await self._find_room(served, makes_room)
             served.state = "loading"
             try:
@@ -195,18 +202,6 @@ class Lifecycle:
                 raise
             served.used_s = self._tried_s[served] = self._now_s()
             self._log_failure(served)
-
-    async def _reopen(self, served: ServedModel, reopen: Callable[[], ModelSource]) -> None:
-        """Read the files that could not be read before."""
-        try:
-            source = await loading.in_own_thread(reopen, f"vectord-open-{served.name}", daemon=True)
-        except Exception as cause:  # as in loading.load
-            served.failure, self._tried_s[served] = cause, self._now_s()
-            self._log_failure(served)
-            self._observer(ModelStateChanged(served.name, "failed"))
-        else:
-            served.open(source)
-            self._models += filter(None, [served.queries])
 
     def _log_failure(self, served: ServedModel) -> None:
         """A bug has its traceback. At start, compose.py reports the other failures."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vectord.checkpoints.pulling import Cached, Progress
 from vectord.engine.models.loading import in_own_thread
@@ -22,13 +23,14 @@ FAILURE_KEPT_S = 60.0  # in which a further request gets the failure instead of 
 PULLING = PullResult(model="", state="pulling")
 
 
-@dataclass(frozen=True, slots=True)
-class Puller:
-    """How models are fetched by name: puller.py makes it of the settings."""
+class Puller(Protocol):
+    """How models are fetched by name: see puller.py."""
 
-    check: Callable[[str], None]  # raises Forbidden and InvalidField if the settings exclude it; contacts no hub
-    fetch: Callable[[str, Progress], ModelSource]  # blocks while it downloads; raises StartError
-    find_cached: Callable[[str], Cached]  # raises InvalidField for a model that is not in the cache
+    def check(self, name: str) -> None: ...
+
+    def fetch(self, name: str, progress: Progress) -> ModelSource: ...
+
+    def find_cached(self, name: str) -> Cached: ...
 
 
 @dataclass(slots=True)

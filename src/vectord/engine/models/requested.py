@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
@@ -60,7 +60,13 @@ def named(requested: Sequence[RequestedModel], config: ModelConfig) -> list[Requ
 
     Raises ConfigError for a name or an adapter of no model, a name of two models, and another form of a setting.
     """
-    names = _served_names(requested, config.served_model_name)
+    given = config.served_model_name
+    if len(given) > len(requested):
+        raise ConfigError(f"served_model_name: {len(given)} names for {len(requested)} models")
+    names = [*given, *(one.name or model_id_of(one.model) for one in requested[len(given) :])]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two models would be served as {name}; give each its own served_model_name")
     aliases = _further_names(requested, names, config.model_aliases)
     for name in config.pinned_models:
         if name not in names:
@@ -72,18 +78,6 @@ def named(requested: Sequence[RequestedModel], config: ModelConfig) -> list[Requ
     for text in config.lora:
         _add_adapter(found, text)
     return found
-
-
-def _served_names(requested: Sequence[RequestedModel], given: Sequence[str]) -> list[str]:
-    """One name per model: `given` first, then the models' own."""
-    if len(given) > len(requested):
-        raise ConfigError(f"served_model_name: {len(given)} names for {len(requested)} models")
-    own = [one.name or model_id_of(one.model) for one in requested]
-    names = [*given, *own[len(given) :]]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two models would be served as {name}; give each its own served_model_name")
-    return names
 
 
 def _further_names(
@@ -146,52 +140,49 @@ def _add_adapter(models: list[RequestedModel], text: str) -> None:
 
 
 def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
-    """The configured composites, and the one that dense_embedding_model implies. models: `open_models` of this config.
+    """The configured composites, and the one that dense_embedding_model implies: dense vectors of that model, sparse
+    and ColBERT vectors of another, under one name. models: `open_models` of this config.
 
     Raises ConfigError.
     """
-    return [*read_composites(config.composites, models), *_dense_embedding_composite(config, models)]
-
-
-def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[CompositeSource]:
-    """values: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, a MODEL by any of its names. Raises ConfigError."""
-    by_name = {name: model for model in models for name in (model.name, *model.aliases)}
-    return [_composite(value, by_name) for value in values]
-
-
-def _composite(value: str, by_name: Mapping[str, ModelSource]) -> CompositeSource:
-    match = _COMPOSITE.fullmatch(value)
-    if match is None:
-        raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
-    members: dict[VectorKind, str] = {}
-    for part in match["members"].split("+"):
-        kind, _, model = part.partition(":")
-        if kind not in get_args(VectorKind) or kind in members:
-            raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
-        if model not in by_name:
-            raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
-        if by_name[model].failure is None and kind not in by_name[model].spec.kinds:
-            raise ConfigError(f"composites: {match['name']}: {model} makes no {kind} vectors")
-        members[cast(VectorKind, kind)] = by_name[model].name
-    if match["name"] in by_name:
-        raise ConfigError(f"composites: {match['name']} is the name of a model")
-    return CompositeSource(match["name"], members)
-
-
-def _dense_embedding_composite(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
-    """dense_embedding_model: dense vectors of that model, sparse and ColBERT vectors of another, under one name."""
+    composites = read_composites(config.composites, models)
     if config.dense_embedding_model is None:
-        return []
+        return composites
     # It is the first model, or the one after default_embedding_model, unless they are the same.
     first = requested_models(replace(config, models=(), reranker_model=None, rerankers=()))
     dense = models[len(first) - 1]
     other = next((model for model in models if model is not dense and _further_kinds(model)), None)
     if other is None or _further_kinds(dense):
-        return []
+        return composites
     if dense.failure is None and "dense" not in dense.spec.kinds:
         raise ConfigError(f"dense_embedding_model: {dense.name} makes no dense vectors")
     members: dict[VectorKind, str] = {"dense": dense.name, **dict.fromkeys(_further_kinds(other), other.name)}
-    return [CompositeSource(f"{dense.name}+{other.name}", members)]
+    return [*composites, CompositeSource(f"{dense.name}+{other.name}", members)]
+
+
+def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[CompositeSource]:
+    """values: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, a MODEL by any of its names. Raises ConfigError."""
+    by_name = {name: model for model in models for name in (model.name, *model.aliases)}
+    composites = []
+    for value in values:
+        match = _COMPOSITE.fullmatch(value)
+        if match is None:
+            raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
+        name = match["name"]
+        members: dict[VectorKind, str] = {}
+        for part in match["members"].split("+"):
+            kind, _, model = part.partition(":")
+            if kind not in get_args(VectorKind) or kind in members:
+                raise ConfigError(f"composites: {name}: dense, sparse, colbert or tokens, each once; got {kind!r}")
+            if model not in by_name:
+                raise ConfigError(f"composites: {name}: no model is served as {model!r}")
+            if by_name[model].failure is None and kind not in by_name[model].spec.kinds:
+                raise ConfigError(f"composites: {name}: {model} makes no {kind} vectors")
+            members[cast(VectorKind, kind)] = by_name[model].name
+        if name in by_name:
+            raise ConfigError(f"composites: {name} is the name of a model")
+        composites.append(CompositeSource(name, members))
+    return composites
 
 
 def _further_kinds(model: ModelSource) -> list[VectorKind]:

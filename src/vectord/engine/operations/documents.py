@@ -8,7 +8,6 @@ chunking".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from vectord.engine.models.registry import ModelOrComposite, ServedModel, requir
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, request_of, space_of
 from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
-from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     ChunkedDocument,
@@ -41,8 +39,22 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
     async with task.use(served.reader_of(request.text)) as runner:
         chunked = await task.chunk(runner, request.documents, how)
         task.check_count("documents", sum(map(len, chunked)), "chunk")
-        made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
-    rows = made.ran.rows("dense")
+        owners: Sequence[int] = [i for i, chunks in enumerate(chunked) for _ in chunks]
+        further_tokens = 0  # read again, as the context of a window
+        if request.late:
+            truncate = runner.truncates(request.text)
+            late = ReadRequest(inputs=request.documents, options=request.text, truncate=truncate, chunks=chunked)
+            texts = await task.read(runner, late)
+            ran = await task.run(runner, texts, DENSE)
+            owners = texts.indexes
+            further_tokens = len(texts.ids) - sum(length.kept for length in texts.lengths)
+        else:
+            parts = [request.documents[i][one.start : one.stop] for i, chunks in enumerate(chunked) for one in chunks]
+            with placing_errors(owners=owners):
+                texts = await task.read(runner, request_of(runner, parts, request.text))
+                ran = await task.run(runner, texts, DENSE)
+    lengths = _sums(owners, texts.lengths, len(chunked))
+    rows = ran.rows("dense")
     cut = served.spec.cut(request.dimensions)
     vectors = await compute(rows.size, lambda: postprocess.finish(rows, cut, request.normalize))
     shown = await compute(
@@ -52,15 +64,8 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         model=target.name,
         fingerprint=space_of(served, request.dimensions, request.normalize),
         documents=_documents(chunked, vectors, shown, request),
-        usage=usage_of(task, made.lengths, request.documents, made.ran, further_tokens=made.further_tokens),
+        usage=usage_of(task, lengths, request.documents, ran, further_tokens=further_tokens),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkVectors:
-    ran: RunResult  # a row for each chunk
-    lengths: Sequence[TextLength]  # of each document: the sum of its chunks, overlaps counted each time
-    further_tokens: int = 0  # read again, as the context of a window
 
 
 def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> None:
@@ -103,30 +108,9 @@ def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task
             done = span.stop
 
 
-async def _one_by_one(
-    runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
-) -> ChunkVectors:
-    owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
-    texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
-    with placing_errors(owners=owners):
-        read = await task.read(runner, request_of(runner, texts, request.text))
-        ran = await task.run(runner, read, DENSE)
-    return ChunkVectors(ran, _sums(owners, read.lengths, len(chunked)))
-
-
-async def _late(
-    runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
-) -> ChunkVectors:
-    truncate = runner.truncates(request.text)
-    read = ReadRequest(inputs=request.documents, options=request.text, truncate=truncate, chunks=chunked)
-    windows = await task.read(runner, read)
-    ran = await task.run(runner, windows, DENSE)
-    further = len(windows.ids) - sum(length.kept for length in windows.lengths)
-    return ChunkVectors(ran, _sums(windows.indexes, windows.lengths, len(chunked)), further)
-
-
 def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) -> list[TextLength]:
-    """The length of each document, from the lengths of its pieces. owners: the document of each piece."""
+    """The length of each document: the sum of its pieces, overlaps counted each time. owners: the document of each
+    piece."""
     sums = [TextLength(0, 0)] * documents
     for owner, piece in zip(owners, lengths, strict=True):
         so_far = sums[owner]
@@ -147,17 +131,13 @@ def _documents(
     """vectors (chunks of all documents, D); shown: the vectors in each requested precision."""
     stops = np.cumsum([len(chunks) for chunks in chunked]).tolist()
     assert len(vectors) == stops[-1], "a vector for each chunk"
-    return [
-        ChunkedDocument(
-            chunks=[DocumentChunk(span=Span(chunk.start, chunk.stop), tokens=chunk.tokens) for chunk in chunks],
-            vectors={kind: rows[start:stop] for kind, rows in shown.items()},
-            mean=_mean(vectors[start:stop], request) if request.mean and chunks else None,
-        )
-        for chunks, start, stop in zip(chunked, [0, *stops], stops, strict=False)
-    ]
-
-
-def _mean(rows: Float32, request: DocumentsRequest) -> Float32:
-    mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    (finished,) = postprocess.finish(mean[None, :], None, request.normalize)
-    return np.asarray(finished)
+    documents = []
+    for chunks, start, stop in zip(chunked, [0, *stops], stops, strict=False):
+        mean = None
+        if request.mean and chunks:
+            mean = vectors[start:stop].mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
+            mean = postprocess.finish(mean, None, request.normalize)[0]
+        spans = [DocumentChunk(span=Span(chunk.start, chunk.stop), tokens=chunk.tokens) for chunk in chunks]
+        own = {kind: rows[start:stop] for kind, rows in shown.items()}
+        documents.append(ChunkedDocument(chunks=spans, vectors=own, mean=mean))
+    return documents

@@ -26,7 +26,6 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
-    Int32,
     Precision,
     SimilarityRequest,
     SimilarityResult,
@@ -259,15 +258,13 @@ def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
 def _from_table(runner: ModelRunner, texts: Texts) -> RunResult:
     weights = runner.encoder.query_weights
     assert weights is not None, "only if reads_by_table"
-    each = np.split(texts.ids, texts.cu_seqlens[1:-1])
-    return replace(NOTHING_RAN, answers={"sparse": [_of_tokens(ids, weights) for ids in each]})
-
-
-def _of_tokens(ids: Int32, weights: Float32) -> Sparse:
-    """The weight of each token that occurs, unless it is 0. Source: sentence-transformers SparseStaticEmbedding."""
-    indices = np.unique(ids)
-    indices = indices[weights[indices] != 0]
-    return Sparse(indices.astype(np.int32), weights[indices])
+    each = []
+    for ids in np.split(texts.ids, texts.cu_seqlens[1:-1]):
+        # The weight of each token that occurs, unless it is 0. Source: sentence-transformers SparseStaticEmbedding.
+        indices = np.unique(ids)
+        indices = indices[weights[indices] != 0]
+        each.append(Sparse(indices.astype(np.int32), weights[indices]))
+    return replace(NOTHING_RAN, answers={"sparse": each})
 
 
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:

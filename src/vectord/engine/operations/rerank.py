@@ -28,7 +28,6 @@ from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     AnswerKind,
     Float32,
-    Int32,
     RerankMethod,
     RerankRequest,
     RerankResult,
@@ -204,13 +203,9 @@ def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:
         return None
     first, *others = np.split(pairs.ids, pairs.cu_seqlens[1:-1])
     most = int(np.diff(pairs.cu_seqlens).min()) - 1
-    same = min(_common(first[:most], ids[:most]) for ids in others)
+    differ = [np.flatnonzero(first[:most] != ids[:most]) for ids in others]
+    same = min([most, *(int(places[0]) for places in differ if len(places))])
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
-
-
-def _common(a: Int32, b: Int32) -> int:
-    differ = np.flatnonzero(a != b)
-    return int(differ[0]) if len(differ) else len(a)
 
 
 def _logits(spec: ModelSpec, rows: Float32) -> Float32:
@@ -256,11 +251,16 @@ async def _by_vectors(
 
     query, passages = await together([read_query(), read_passages()])
     scores = {kind: await _similarity(kind, runner.spec, query, passages) for kind in sorted(kinds)}
-    values, score_kind = _combined(method, scores, request.weights)
+    if method == "weighted":
+        shares = np.array(request.weights or (1.0, 1.0, 1.0))
+        columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (pieces, 3)
+        values = (columns @ (shares / shares.sum())).astype(np.float32)
+    else:
+        (values,) = scores.values()
     return Scored(
         values,
         None,
-        score_kind,
+        _KINDS[method],
         passages.ran,
         query.lengths[0],
         passages.lengths,
@@ -286,16 +286,9 @@ async def _similarity(kind: VectorKind, spec: ModelSpec, query: ModelVectors, pa
     return sums / np.float32(max(1, len(tokens))) if mean else sums
 
 
-_KINDS: Mapping[RerankMethod, ScoreKind] = {"dense": "cosine", "colbert": "maxsim", "sparse": "dot"}
-
-
-def _combined(
-    method: RerankMethod, scores: Mapping[VectorKind, Float32], weights: tuple[float, float, float] | None
-) -> tuple[Float32, ScoreKind]:
-    if method != "weighted":
-        (values,) = scores.values()
-        return values, _KINDS[method]
-    shares = np.array(weights or (1.0, 1.0, 1.0))
-    shares /= shares.sum()
-    columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (pieces, 3)
-    return (columns @ shares).astype(np.float32), "weighted"
+_KINDS: Mapping[RerankMethod, ScoreKind] = {
+    "dense": "cosine",
+    "colbert": "maxsim",
+    "sparse": "dot",
+    "weighted": "weighted",
+}

@@ -99,19 +99,17 @@ class Devices:
 
         A pipelined device counts while it is idle; if all devices are busy, each that could take a second batch counts.
         """
-        idle = sum(self._idle_streams(one) for one in self.all)
-        return max(1, idle or sum(bool(self._free_streams(one)) for one in self.all))
+        free = {one: self._free_streams(one) for one in self.all}
+        idle = sum(
+            int(count > 0 and not self.busy_streams(one)) if one.pipelined else count for one, count in free.items()
+        )
+        return max(1, idle or sum(map(bool, free.values())))
 
     def _load(self, device: Device) -> tuple[int, int]:
         return self.busy_tokens(device), self._run_tokens[device]
 
     def _free_streams(self, device: Device) -> int:
         return device.streams - sum(stream.device is device for stream in {*self._running, *self._hung, *self._lost})
-
-    def _idle_streams(self, device: Device) -> int:
-        if not device.pipelined:
-            return self._free_streams(device)
-        return int(not self.busy_streams(device) and self._free_streams(device) > 0)
 
     # --- state ------------------------------------------------------------------------------------------------
 

@@ -252,6 +252,7 @@ class ModelRunner:
         """places: of the job's texts to run; None: all."""
         count = job.count if places is None else len(places)
         request = None if self._joins_requests else job
+        quick_tokens, most_texts = min(self.facts.quick_tokens, self.facts.max_batch_tokens), self._max_batch_texts
         for start in range(0, count, TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)
@@ -269,20 +270,14 @@ class ModelRunner:
             job.items.append(item)
             if device is not None:
                 self.worker.put_on(device, [item])
-            elif self._is_quick(item):
-                self.worker.run_now(item)
-            else:
+            elif (
+                item.tokens > quick_tokens or (most_texts is not None and len(item) > most_texts) or self.worker.stalled
+            ):
                 self.worker.put([item])
+            else:
+                self.worker.run_now(item)
         job.is_queued_whole = True
         self._queue_changed()
-
-    def _is_quick(self, item: Item) -> bool:
-        facts, most = self.facts, self._max_batch_texts
-        return (
-            item.tokens <= min(facts.quick_tokens, facts.max_batch_tokens)
-            and (most is None or len(item) <= most)
-            and not self.worker.stalled
-        )
 
     def _join(self, job: Job, places: Int32 | None, lane: Lane) -> Int32:
         """Lets these texts wait for equal ones that are queued or running already; returns the places of the others."""

@@ -191,7 +191,13 @@ class Worker:
         """
         now_s = self.now_s()
         # One after the other: of several that hang at once on a device, the first MAX_HUNG are replaced.
-        while (running := self._give_up_overdue(now_s)) is not None:
+        while self._forward_timeout_s:
+            with self._condition:
+                running = self._devices.give_up(now_s - self._forward_timeout_s)
+                if running is None:
+                    return
+                self._condition.notify_all()  # another device may be next now
+                self._report_states()
             stream, batch, seconds = running.stream, running.batch, now_s - running.started_s
             logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, batch.texts, seconds)
             error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._forward_timeout_s)
@@ -205,14 +211,6 @@ class Worker:
             logger.error("%d forwards of %s hang on %s: stream %d is lost", hung, self._name, *where)
             self._lose([stream])
 
-    def _give_up_overdue(self, now_s: float) -> RunningBatch | None:
-        with self._condition:
-            running = self._devices.give_up(now_s - self._forward_timeout_s) if self._forward_timeout_s else None
-            if running is not None:
-                self._condition.notify_all()  # another device may be next now
-                self._report_states()
-            return running
-
     # --- on the worker threads --------------------------------------------------------------------------------
 
     def _start_thread(self, stream: DeviceStream, *, renew: bool = False) -> None:
@@ -222,8 +220,17 @@ class Worker:
         thread.start()
 
     def _serve(self, stream: DeviceStream, renew: bool) -> None:
-        if renew and not self._renew(stream):
-            return
+        if renew:
+            try:
+                stream.device.execution.backend.renew(stream.number)
+            except Exception:
+                logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
+                self._lose([stream])
+                return
+            with self._condition:
+                self._devices.renewed(stream)
+                self._condition.notify_all()  # another device may be next now
+                self._report_states()
         ended_s = self.now_s()
         while (running := self._next_batch(stream, ended_s)) is not None:
             replies = stream.device.execution.run(running.batch, stream.number)
@@ -233,20 +240,6 @@ class Worker:
                     return
             self._answered(running, replies, ended_s)
             self._housekeeping.run(stream.device.execution.backend.free_memory)
-
-    def _renew(self, stream: DeviceStream) -> bool:
-        """False if the backend cannot renew the stream, which is lost."""
-        try:
-            stream.device.execution.backend.renew(stream.number)
-        except Exception:
-            logger.exception("stream %d of %s cannot be renewed: it is lost", stream.number, self._name)
-            self._lose([stream])
-            return False
-        with self._condition:
-            self._devices.renewed(stream)
-            self._condition.notify_all()  # another device may be next now
-            self._report_states()
-        return True
 
     def _next_batch(self, stream: DeviceStream, free_s: float) -> RunningBatch | None:
         """Waits for the calling thread's next batch. None: the thread must end."""
@@ -262,7 +255,10 @@ class Worker:
                     if len(self._devices.all) > 1 and self._scheduler.texts:
                         self._condition.notify_all()  # another device may be next now
                     return running
-                self._condition.wait(self._hold_s(device, now_s))
+                hold_s = None  # another device is next, and notifies the others when it takes a batch
+                if self._devices.is_next(device):
+                    hold_s = self._scheduler.hold_s(now_s, device.index, busy_tokens=self._least_tokens(device))
+                self._condition.wait(hold_s)
                 free_s = self.now_s()
             return None
 
@@ -276,11 +272,6 @@ class Worker:
             busy_streams=self._devices.busy_streams(device),
             busy_tokens=self._least_tokens(device),
         )
-
-    def _hold_s(self, device: Device, now_s: float) -> float | None:
-        if not self._devices.is_next(device):
-            return None  # the next device notifies the others when it takes a batch
-        return self._scheduler.hold_s(now_s, device.index, busy_tokens=self._least_tokens(device))
 
     def _least_tokens(self, device: Device) -> int:
         """How many tokens must be queued before a busy device that runs one batch at a time takes the next one."""
