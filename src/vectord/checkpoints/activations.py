@@ -63,10 +63,6 @@ def read_activation(settings: Settings, key: str, path: object, known: Mapping[s
     return known[match["name"]]
 
 
-def _erf(x: Array) -> Array:
-    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
-
-
 def _softplus(x: Array) -> Array:
     return np.logaddexp(0, x)
 
@@ -89,7 +85,7 @@ FORMULAS: Mapping[str, Callable[[Array], Array]] = {
     "leaky_relu": lambda x: np.where(x < 0, LEAK * x, x),
     "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x),
     "selu": lambda x: SELU_SCALE * np.where(x < 0, SELU_ALPHA * np.expm1(np.minimum(x, 0)), x),
-    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2,
     "silu": lambda x: x * _sigmoid(x),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "mish": lambda x: x * np.tanh(_softplus(x)),

@@ -244,9 +244,12 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
     places: dict[str, str] = {}
     for name, weight in open_checkpoint((path,)).items():
         match = _PEFT.fullmatch(name)
-        if match is None and _is_copy(name, weight, plain, path):
-            continue
         if match is None:
+            # peft saves the model's own table of words with an adapter of it.
+            if base := _PEFT_BASE.fullmatch(name):
+                own = plain[f"{_place_of(base['layer'], plain, path)}.weight"]
+                if weight.dtype == own.dtype and np.array_equal(weight.array, own.array):
+                    continue
             raise ModelUnavailable(f"{path}: tensor {name[:200]} is not supported: it is neither A nor B of a layer")
         if match["layer"] not in places:
             places[match["layer"]] = _place_of(match["layer"], plain, path)
@@ -256,15 +259,6 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")
     return _changes(sides, str(path), number, adapter)
-
-
-def _is_copy(name: str, weight: Weight, plain: Mapping[str, Weight], path: Path) -> bool:
-    """Whether it is the model's own table of words, which peft saves with an adapter of it."""
-    match = _PEFT_BASE.fullmatch(name)
-    if match is None:
-        return False
-    own = plain[f"{_place_of(match['layer'], plain, path)}.weight"]
-    return weight.dtype == own.dtype and np.array_equal(weight.array, own.array)
 
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:

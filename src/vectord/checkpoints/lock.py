@@ -70,27 +70,27 @@ def read_lock(path: Path) -> Lock:
 
 def write_lock(path: Path, models: Iterable[LockedModel]) -> None:
     """Replace the file atomically."""
-    text = _HEAD + "version = 1\n" + "".join(map(_stanza, sorted(models, key=lambda model: model.model)))
+    lines = [_HEAD, "version = 1\n"]
+    for model in sorted(models, key=lambda model: model.model):
+        lines.append(
+            f"\n[[models]]\nmodel = {json.dumps(model.model)}\ncommit = {json.dumps(model.commit)}\nfiles = [\n"
+        )
+        for file in sorted(model.files, key=lambda file: file.path):
+            digest = json.dumps(file.sha256)
+            lines.append(
+                f"  {{ path = {json.dumps(file.path)}, size_bytes = {file.size_bytes}, sha256 = {digest} }},\n"
+            )
+        lines.append("]\n")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with temporary.open("w", encoding="utf-8") as written:
+            written.writelines(lines)
+            written.flush()
+            os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ConfigError(f"lock file {path}: cannot be written ({error.strerror})") from error
-
-
-def _stanza(model: LockedModel) -> str:
-    files = "".join(
-        f"  {{ path = {json.dumps(file.path)}, size_bytes = {file.size_bytes}, sha256 = {json.dumps(file.sha256)} }},\n"
-        for file in sorted(model.files, key=lambda file: file.path)
-    )
-    return (
-        f"\n[[models]]\nmodel = {json.dumps(model.model)}\ncommit = {json.dumps(model.commit)}\nfiles = [\n{files}]\n"
-    )
 
 
 def check_folder(folder: Path, model: LockedModel, read: Iterable[Path] = ()) -> None:

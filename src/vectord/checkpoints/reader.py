@@ -261,7 +261,11 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     """The facts that every kind of model has; outputs and fingerprint are still empty."""
     tasks = read_tasks(folder)
     adapters = (*tasks, *find_adapters(folder))
-    prompts = {**{task.name: task.prompt for task in tasks}, **_prompts(folder)}
+    prompts: dict[str, str] = folder.sentence.value("prompts", _Prompts, {})
+    if not any(prompts.values()) and folder.entry is not None:
+        # sentence-transformers writes empty prompts for queries and documents where a model has none.
+        prompts = {**prompts, **folder.entry.prompts}
+    prompts = {**{task.name: task.prompt for task in tasks}, **prompts}
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
@@ -388,17 +392,6 @@ def _limit(value: Any) -> int | None:
 
 PROMPTS_LIMIT = 1000
 _Prompts = Annotated[dict[str, PromptText], Meta(max_length=PROMPTS_LIMIT)]
-
-
-def _prompts(folder: ModelFolder) -> Mapping[str, str]:
-    """The model's prompts by name. The catalogue's are added if the files have none but empty ones.
-
-    sentence-transformers writes empty prompts for queries and documents where a model has none.
-    """
-    prompts: dict[str, str] = folder.sentence.value("prompts", _Prompts, {})
-    if not any(prompts.values()) and folder.entry is not None:
-        return {**prompts, **folder.entry.prompts}
-    return prompts
 
 
 def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str | None) -> str | None:

@@ -58,7 +58,16 @@ def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: f
     """
     settings = read_settings(place / "config.json", optional=True, allowed=allowed)
     refuse_unread(settings, harmless("training only", "frozen"))
-    _check_tokenizer(place / tokenizer.name, tokenizer, max_tokens)
+    own = place / tokenizer.name
+    if _tokens(own) != _tokens(tokenizer):
+        raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
+    own_settings = read_settings(own.with_name("tokenizer_config.json"), optional=True)
+    limit = own_settings.get("model_max_length")
+    if limit is not None and not (type(limit) in (int, float) and limit >= max_tokens):
+        raise ModelUnavailable(
+            f"{own_settings.path}: model_max_length {repr(limit)[:80]} is not supported; it must be at "
+            f"least the documents' {max_tokens}"
+        )
     file, *others = find_weights(place)
     tensors = open_checkpoint((file,))
     shapes = {name: weight.shape for name, weight in tensors.items()}
@@ -75,19 +84,6 @@ def _module(path: Path, types: Mapping[str, Any], place: object) -> dict[str, st
     if not isinstance(class_path, str):
         raise ModelUnavailable(f"{path}: types has no class path of the module {repr(place)[:80]} of structure")
     return {"type": class_path, "path": str(place)}
-
-
-def _check_tokenizer(own: Path, other: Path, max_tokens: int) -> None:
-    """Raise ModelUnavailable, naming the file, if two folders' tokenizers differ."""
-    if _tokens(own) != _tokens(other):
-        raise ModelUnavailable(f"{own}: a tokenizer of queries that differs from the documents' is not supported")
-    settings = read_settings(own.with_name("tokenizer_config.json"), optional=True)
-    limit = settings.get("model_max_length")
-    if limit is not None and not (type(limit) in (int, float) and limit >= max_tokens):
-        raise ModelUnavailable(
-            f"{settings.path}: model_max_length {repr(limit)[:80]} is not supported; it must be at "
-            f"least the documents' {max_tokens}"
-        )
 
 
 def _tokens(tokenizer: Path) -> Any:

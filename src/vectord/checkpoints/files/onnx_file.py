@@ -154,13 +154,10 @@ class _OnnxReader:
         if not location or location in {".", ".."} or any(character in location for character in "/\\:*\0"):
             raise self._refuse(f"a tensor in {location[:80]!r}; only files next to the graph are read")
         path = self._path.parent / location
-        if path not in self.data:
-            if len(self.data) == DATA_FILES_LIMIT:
-                raise self._refuse(f"tensors in more than {DATA_FILES_LIMIT:,} files")
-            self.data[path] = self._regular_file_bytes(path)
-        return self.data[path]
-
-    def _regular_file_bytes(self, path: Path) -> int:
+        if path in self.data:
+            return self.data[path]
+        if len(self.data) == DATA_FILES_LIMIT:
+            raise self._refuse(f"tensors in more than {DATA_FILES_LIMIT:,} files")
         try:
             target = path.resolve(strict=True)
             status = target.stat()
@@ -168,18 +165,16 @@ class _OnnxReader:
             raise self._refuse(f"tensors in {path.name}, which cannot be read") from error
         if not stat.S_ISREG(status.st_mode):
             raise self._refuse(f"tensors in {path.name}, which is not a regular file")
-        if target.parent not in _homes(path.parent.resolve()):
+        # The links of a snapshot of the hub's cache lead to that model's blobs.
+        folder = path.parent.resolve()
+        snapshots = [parent for parent in folder.parents if parent.name == "snapshots"]
+        blobs = [parent.with_name("blobs") for parent in snapshots if parent.parent.name.startswith("models--")]
+        if target.parent not in (folder, *blobs):
             raise self._refuse(f"tensors in {path.name}, which is a link out of the model's folder")
         if status.st_nlink > 1:
             raise self._refuse(f"tensors in {path.name}, which has a second name (a hard link); copy it")
+        self.data[path] = status.st_size
         return status.st_size
 
     def _refuse(self, why: str) -> ModelUnavailable:
         return ModelUnavailable(f"{self._path}: {why}")
-
-
-def _homes(folder: Path) -> list[Path]:
-    """The folder itself and, for a snapshot of the hub's cache, that model's blobs, to which the cache's links lead."""
-    snapshots = [parent for parent in folder.parents if parent.name == "snapshots"]
-    blobs = [parent.with_name("blobs") for parent in snapshots if parent.parent.name.startswith("models--")]
-    return [folder, *blobs]

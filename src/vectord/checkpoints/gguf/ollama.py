@@ -37,25 +37,14 @@ def find_blob(name: str, environ: Mapping[str, str]) -> Path:
     else:  # the user's, and that of the service that Ollama's installer makes
         home = Path(environ.get("HOME") or Path.home())
         folders = [home / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
-    for folder in folders:
-        manifest = folder / "manifests" / inside
-        if _is_file(manifest):
-            return _blob(folder, manifest, name)
-    places = " or ".join(str(folder / "manifests" / inside) for folder in folders)
-    raise ModelUnavailable(
-        f"model {PREFIX}{name}: no {places}; download it with `ollama pull {name}`, or set OLLAMA_MODELS to the folder "
-        "of Ollama's models"
-    )
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the folder of another user
-        return False
-
-
-def _blob(folder: Path, manifest: Path, name: str) -> Path:
+    folder = next((folder for folder in folders if _is_file(folder / "manifests" / inside)), None)
+    if folder is None:
+        places = " or ".join(str(folder / "manifests" / inside) for folder in folders)
+        raise ModelUnavailable(
+            f"model {PREFIX}{name}: no {places}; download it with `ollama pull {name}`, or set OLLAMA_MODELS to the "
+            "folder of Ollama's models"
+        )
+    manifest = folder / "manifests" / inside
     layers = read_json_object(manifest, limit_bytes=MANIFEST_LIMIT_BYTES).get("layers")
     digests: dict[str, list[str]] = {}
     for layer in layers if isinstance(layers, list) else ():
@@ -74,3 +63,10 @@ def _blob(folder: Path, manifest: Path, name: str) -> Path:
     if not is_gguf(blob):
         raise ModelUnavailable(f"{blob}: not a GGUF file")
     return blob
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the folder of another user
+        return False

@@ -201,11 +201,13 @@ def _wordpiece(vocabulary: _Vocabulary) -> str:
     """
     if vocabulary.text("pre") == "whitespace":
         raise vocabulary.refuse("pre", "'whitespace' is not supported")
-    ids = {
-        _bert_word(token, vocabulary.types[i]): i
-        for i, token in enumerate(vocabulary.tokens)
-        if vocabulary.types[i] != _UNUSED
-    }
+    ids = {}
+    for i, token in enumerate(vocabulary.tokens):
+        kind = vocabulary.types[i]
+        if kind != _UNUSED:
+            is_special = kind in (_CONTROL, _UNKNOWN) or _BRACKETED.fullmatch(token) is not None
+            is_word = is_special or token.startswith(SPACE)
+            ids[token.removeprefix(SPACE) if is_word else f"##{token}"] = i
     is_cased = any(re.search("[A-Z]", word) for word in ids if not _BRACKETED.fullmatch(word))
     lowercase = vocabulary.flag("normalizer.lowercase", not is_cased)
     strips = vocabulary.flag("normalizer.strip_accents", vocabulary.flag("strip_accents", lowercase))
@@ -222,12 +224,6 @@ def _wordpiece(vocabulary: _Vocabulary) -> str:
 
 
 _BRACKETED = re.compile(r"\[.+\]")
-
-
-def _bert_word(token: str, kind: int) -> str:
-    if token.startswith(SPACE):
-        return token[len(SPACE) :]
-    return token if kind in (_CONTROL, _UNKNOWN) or _BRACKETED.fullmatch(token) else f"##{token}"
 
 
 # --- byte-level BPE: Qwen, Llama 3, RoBERTa -------------------------------------------------------------------

@@ -83,12 +83,20 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     middle = folder.modules[1:-1]
     mask = middle[-1] if middle and middle[-1].kind == "MultiVectorMask" else None
     config = folder.transformer_module
-    expansion = _expansion(folder)
-    query_length = _length(expansion or config, "length" if expansion else "query_length", None)
-    attends = expansion is not None and expansion.flag("attend", False)
-    if expansion is not None:
-        refuse_null(expansion, "attend")
-        refuse_unread(expansion, harmless("compared here", "strategy token"))
+    mask_token, attends = token_text(folder.tokenizer_config.get("mask_token")), False
+    match expansion := config.get("query_expansion"):
+        case None:
+            query_length = _length(config, "query_length", None)
+        case {"strategy": "fixed", "length": int()} if expansion.get("token") in (None, mask_token):
+            settings = Settings(config.path, expansion, folder.allowed)
+            query_length, attends = _length(settings, "length", None), settings.flag("attend", False)
+            refuse_null(settings, "attend")
+            refuse_unread(settings, harmless("compared here", "strategy token"))
+        case _:
+            raise ModelUnavailable(
+                f"{config.path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's "
+                "mask token"
+            )
     words: tuple[str, ...] = ()
     if mask is not None:
         mask_config = mask.read_config()
@@ -106,20 +114,6 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
         expand_queries=expansion is not None,
         attend_to_expansion=attends,
         skiplist_words=words,
-    )
-
-
-def _expansion(folder: ModelFolder) -> Settings | None:
-    """The settings of query_expansion."""
-    path, fields = folder.transformer_module.path, folder.transformer_module.get("query_expansion")
-    if fields is None:
-        return None
-    mask = token_text(folder.tokenizer_config.get("mask_token"))
-    match fields:
-        case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, mask):
-            return Settings(path, fields, folder.allowed)
-    raise ModelUnavailable(
-        f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
     )
 
 

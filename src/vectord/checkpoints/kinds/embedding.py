@@ -65,7 +65,14 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         whole_numbers=True if _QUANTIZER in [module.kind for module in folder.modules] else None,
         matryoshka=matryoshka_of(folder, dimensions),
     )
-    return _add_bge_m3_heads(folder, spec)
+    if lexical := _head(folder, "sparse_linear"):
+        if _head_outputs(lexical, spec.hidden_size) != 1:
+            raise ModelUnavailable(f"{lexical}: expected one number per token")
+        spec = replace(spec, outputs=spec.outputs | {"lexical"}, lexical=lexical)
+    if linear := _head(folder, "colbert_linear"):
+        colbert = Colbert(dimensions=_head_outputs(linear, spec.hidden_size), linear=linear, drops_first=True)
+        spec = replace(spec, outputs=spec.outputs | {"colbert"}, colbert=colbert)
+    return spec
 
 
 # --- pooling --------------------------------------------------------------------------------------------------
@@ -84,7 +91,19 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
     if folder.pooling is not None:
         return folder.pooling
     if config is not None:
-        return _read_pooling(config)
+        refuse_null(config, "embedding_dimension word_embedding_dimension include_prompt")
+        modes = config.get("pooling_mode")
+        if modes is None:
+            modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
+        modes = [str(mode)[:40] for mode in (modes[:8] if isinstance(modes, list) else [modes])]
+        found = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
+        if found is None:
+            raise ModelUnavailable(
+                f"{config.path}: pooling_mode {' and '.join(modes) or 'none'} is not supported; supported is one of "
+                f"{', '.join(_POOLINGS)}"
+            )
+        refuse_unread(config, {**_WIDTHS, **harmless("pooling_mode replaces it", " ".join(_POOLING_FLAGS))})
+        return found
     if folder.entry is not None and folder.entry.pooling is not None:
         return folder.entry.pooling
     if _has_heads(folder):  # BGE-M3: as FlagEmbedding, always cls
@@ -99,22 +118,6 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
 def has_pooling(folder: ModelFolder) -> bool:
     """Return whether the files of a folder without modules.json tell its pooling, or are BGE-M3's heads."""
     return folder.pooling is not None or _pooling_config(folder) is not None or _has_heads(folder)
-
-
-def _read_pooling(config: Settings) -> Pooling:
-    refuse_null(config, "embedding_dimension word_embedding_dimension include_prompt")
-    modes = config.get("pooling_mode")
-    if modes is None:
-        modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
-    modes = [str(mode)[:40] for mode in (modes[:8] if isinstance(modes, list) else [modes])]
-    mode = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
-    if mode is None:
-        found = " and ".join(modes) or "none"
-        raise ModelUnavailable(
-            f"{config.path}: pooling_mode {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
-        )
-    refuse_unread(config, {**_WIDTHS, **harmless("pooling_mode replaces it", " ".join(_POOLING_FLAGS))})
-    return mode
 
 
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
@@ -180,18 +183,6 @@ def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | Non
 
 
 # --- BGE-M3: sparse_linear, one weight per token, (1, H), (1,); colbert_linear, one vector per token, (C, H), (C,) ---
-
-
-def _add_bge_m3_heads(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Add the heads whose files are there."""
-    if lexical := _head(folder, "sparse_linear"):
-        if _head_outputs(lexical, spec.hidden_size) != 1:
-            raise ModelUnavailable(f"{lexical}: expected one number per token")
-        spec = replace(spec, outputs=spec.outputs | {"lexical"}, lexical=lexical)
-    if linear := _head(folder, "colbert_linear"):
-        colbert = Colbert(dimensions=_head_outputs(linear, spec.hidden_size), linear=linear, drops_first=True)
-        spec = replace(spec, outputs=spec.outputs | {"colbert"}, colbert=colbert)
-    return spec
 
 
 def _head(folder: ModelFolder, name: str) -> Path | None:

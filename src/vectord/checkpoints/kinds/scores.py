@@ -184,8 +184,18 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
     template = template or _template_of(_ORIGINAL)  # a plain language model that the operator chose for the task
     _refuse_prompt(folder, spec, template)
-    token_ids = _saved_ids(folder, template)
-    if token_ids is None:
+    if folder.modules:  # sentence-transformers' LogitScore has the ids
+        if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
+            raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
+        config = folder.modules[1].read_config()
+        refuse_null(config, "module_input_name")
+        saved = [config.value(key, Annotated[int, Meta(ge=0, lt=2**31)]) for key in ("false_token_id", "true_token_id")]
+        token_ids = tuple(value for value in saved if value is not None)
+        if saved[1] is None or len(token_ids) != len(template.answers):
+            message = f"true_token_id and false_token_id must be the ids of {template.answers}"
+            raise ModelUnavailable(f"{config.path}: {message}")
+        refuse_unread(config, harmless("the usual name", "module_input_name", "causal_logits"))
+    else:
         ids = find_ids(spec.tokenizer, template.answers)
         if missing := [word for word in template.answers if word not in ids]:
             raise ModelUnavailable(f"{spec.tokenizer}: {missing[0]!r} is not a token of its vocabulary")
@@ -218,19 +228,3 @@ def _template_of(model: str) -> YesNo:
     entry = catalogue.find(model)
     assert entry is not None and entry.yes_no is not None, f"the catalogue has no template of {model}"
     return entry.yes_no
-
-
-def _saved_ids(folder: ModelFolder, template: YesNo) -> tuple[int, ...] | None:
-    """The ids of the answers in sentence-transformers' LogitScore module; None without modules.json."""
-    if not folder.modules:
-        return None
-    if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
-        raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
-    config = folder.modules[1].read_config()
-    refuse_null(config, "module_input_name")
-    saved = [config.value(key, Annotated[int, Meta(ge=0, lt=2**31)]) for key in ("false_token_id", "true_token_id")]
-    ids = tuple(value for value in saved if value is not None)
-    if saved[1] is None or len(ids) != len(template.answers):
-        raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must be the ids of {template.answers}")
-    refuse_unread(config, harmless("the usual name", "module_input_name", "causal_logits"))
-    return ids
