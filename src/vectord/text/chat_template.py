@@ -190,7 +190,13 @@ def _text(template: ChatTemplate, conversation: Conversation) -> str:
     program, in_parts = compiled(template.text)
     messages = list(shown(json.loads(conversation.messages), in_parts))
     if conversation.continue_final_message:
-        _mark_end(messages)
+        content = messages[-1]["content"] if messages else None
+        if not content:
+            raise CannotContinue("the last message has no text to continue")
+        if isinstance(content, str):
+            messages[-1]["content"] = content + OPEN_END
+        else:
+            content[-1]["text"] += OPEN_END
     variables = {**template.tokens, "tools": None, "documents": None, **json.loads(conversation.variables)}
     variables |= {"messages": messages, "add_generation_prompt": conversation.add_generation_prompt}
     ENVIRONMENT.begin()
@@ -201,7 +207,12 @@ def _text(template: ChatTemplate, conversation: Conversation) -> str:
             raise MemoryError
         parts.append(part)
     text = "".join(parts)
-    return _up_to_mark(text) if conversation.continue_final_message else text
+    if not conversation.continue_final_message:
+        return text
+    at = text.rfind(OPEN_END.strip())
+    if at < 0:
+        raise CannotContinue("the template leaves out the last message, which cannot be continued")
+    return text[:at] if text.startswith(OPEN_END, at) else text[:at].rstrip()
 
 
 def shown(messages: Sequence[Mapping[str, Any]], in_parts: bool) -> Iterator[dict[str, Any]]:
@@ -211,20 +222,3 @@ def shown(messages: Sequence[Mapping[str, Any]], in_parts: bool) -> Iterator[dic
         joined = not in_parts or message["role"] == "tool"
         content = "\n".join(texts) if joined else [{"type": "text", "text": text} for text in texts]
         yield {**message, "content": content}
-
-
-def _mark_end(messages: Sequence[dict[str, Any]]) -> None:
-    content = messages[-1]["content"] if messages else None
-    if not content:
-        raise CannotContinue("the last message has no text to continue")
-    if isinstance(content, str):
-        messages[-1]["content"] = content + OPEN_END
-    else:
-        content[-1]["text"] += OPEN_END
-
-
-def _up_to_mark(text: str) -> str:
-    at = text.rfind(OPEN_END.strip())
-    if at < 0:
-        raise CannotContinue("the template leaves out the last message, which cannot be continued")
-    return text[:at] if text.startswith(OPEN_END, at) else text[:at].rstrip()

@@ -110,39 +110,33 @@ def chunk_document(
     `max_chunks` chunks; the caller refuses them."""
     if not isinstance(how, ChunkOptions):
         document = read_document(plain, text)
-        return [_client_chunk(document, text, span) for span in how]
-    _check_options(how, room)
-    document = read_document(plain, text, max_tokens=None if max_chunks is None else max_chunks * how.max_tokens)
-    return _cut(document, sentence_starts(text[: document.characters]) if how.by == "sentences" else (), how)
-
-
-def _check_options(options: ChunkOptions, room: int) -> None:
-    """Raises InvalidField. Overlap is at most half a chunk: at nearly a whole one, a document would be read once for
-    each of its tokens."""
-    least, most = min(MIN_CHUNK_TOKENS, room), options.max_tokens // 2
-    if not least <= options.max_tokens <= room:
+        chunks = []
+        for span in how:
+            # A space at the end is part of the next word's token, so it does not count.
+            part = text[span.start : span.stop]
+            start, stop = span.start + len(part) - len(part.lstrip()), span.start + len(part.rstrip())
+            tokens = document.tokens(start, stop) if start < stop else range(0)
+            chunks.append(Chunk(span.start, span.stop, tokens.start, len(tokens)))
+        return chunks
+    least, most = min(MIN_CHUNK_TOKENS, room), how.max_tokens // 2
+    if not least <= how.max_tokens <= room:
         raise InvalidField(
             "{field} must be between {least} and {limit}; got {given}",
             field="chunk.max_tokens",
             least=least,
             limit=room,
-            given=options.max_tokens,
+            given=how.max_tokens,
         )
-    if not 0 <= options.overlap_tokens <= most:
+    # At an overlap of nearly a whole chunk, a document would be read once for each of its tokens.
+    if not 0 <= how.overlap_tokens <= most:
         raise InvalidField(
             "{field} must be between 0 and {limit}, half a chunk; got {given}",
             field="chunk.overlap_tokens",
             limit=most,
-            given=options.overlap_tokens,
+            given=how.overlap_tokens,
         )
-
-
-def _client_chunk(document: TokenizedDocument, text: str, span: Span) -> Chunk:
-    """A chunk that the client has cut. A space at its end is part of the next word's token, so it does not count."""
-    part = text[span.start : span.stop]
-    start, stop = span.start + len(part) - len(part.lstrip()), span.start + len(part.rstrip())
-    tokens = document.tokens(start, stop) if start < stop else range(0)
-    return Chunk(span.start, span.stop, tokens.start, len(tokens))
+    document = read_document(plain, text, max_tokens=None if max_chunks is None else max_chunks * how.max_tokens)
+    return _cut(document, sentence_starts(text[: document.characters]) if how.by == "sentences" else (), how)
 
 
 def _cut(document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:

@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from vectord.checkpoints.spec import Colbert
 from vectord.checkpoints.vocabulary import read_token_settings, token_text
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, require_specials
-from vectord.text.plain import PlainTokenizer, Source, cut_source
+from vectord.text.plain import PlainTokenizer, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
-from vectord.text.truncation import Limit, fit_tokens
-from vectord.text.wordpiece import FastEncoding
+from vectord.text.truncation import fit_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +73,29 @@ class ColbertEncoder:
         for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
             if not len(encoding.ids):
                 raise Untokenizable("{field} has no tokens", index=source.index)
-            yield self._sequence(encoding, form, kind, limit, source)
+            ids = np.array(encoding.ids, np.int32)
+            type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)
+            if form.marker is not None:
+                ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
+            seen = len(ids)
+            specials = self._plain.frame.specials
+            ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
+            self._plain.check_known(ids, source.index)
+            length = TextLength(seen, len(ids), source.characters_cut, source.foreign)
+            if form.expands:
+                ids, type_ids = _fill(ids, form.max_tokens, self._mask), _fill(type_ids, form.max_tokens, 0)
+            counts = ~np.isin(ids, self._skipped) if kind == "document" else np.ones(len(ids), np.bool_)
+            yield TokenSequence(
+                ids=ids,
+                type_ids=type_ids,
+                length=length,
+                index=source.index or 0,
+                keys=None if self._attends or length.kept == len(ids) else length.kept,
+                rows=np.flatnonzero(counts).astype(np.int32),
+            )
 
     def _least(self, form: _TextFormat) -> int:
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
-
-    def _sequence(
-        self, encoding: Encoding | FastEncoding, form: _TextFormat, kind: str, limit: Limit, source: Source
-    ) -> TokenSequence:
-        ids = np.array(encoding.ids, np.int32)
-        type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)
-        if form.marker is not None:
-            ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
-        seen = len(ids)
-        specials = self._plain.frame.specials
-        ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
-        self._plain.check_known(ids, source.index)
-        length = TextLength(seen, len(ids), source.characters_cut, source.foreign)
-        if form.expands:
-            ids, type_ids = _fill(ids, form.max_tokens, self._mask), _fill(type_ids, form.max_tokens, 0)
-        counts = ~np.isin(ids, self._skipped) if kind == "document" else np.ones(len(ids), np.bool_)
-        return TokenSequence(
-            ids=ids,
-            type_ids=type_ids,
-            length=length,
-            index=source.index or 0,
-            keys=None if self._attends or length.kept == len(ids) else length.kept,
-            rows=np.flatnonzero(counts).astype(np.int32),
-        )
 
 
 def _skiplist(plain: PlainTokenizer, colbert: Colbert, path: Path) -> Int32:

@@ -66,15 +66,13 @@ def probe_pair_frame(tokenizer: Tokenizer) -> PairFrame | None:
         (int(types[1][0]), int(types[3][0])),
         any(encoding.type_ids),
     )
-    return frame if all(_joins_as(tokenizer, frame, *probe) for probe in _PROBES) else None
-
-
-def _joins_as(tokenizer: Tokenizer, frame: PairFrame, first: str, second: str) -> bool:
-    encoding = tokenizer.encode(first, second)
-    parts = [np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int32) for text in (first, second)]
-    if not np.array_equal(frame.join(*parts), encoding.ids):
-        return False
-    return np.array_equal(frame.join_types(*map(len, parts)), encoding.type_ids)
+    for probe in _PROBES:
+        encoding = tokenizer.encode(*probe)
+        parts = [np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int32) for text in probe]
+        kinds = frame.join_types(*map(len, parts))
+        if not np.array_equal(frame.join(*parts), encoding.ids) or not np.array_equal(kinds, encoding.type_ids):
+            return None
+    return frame
 
 
 def most_query_tokens(max_tokens: int) -> int:

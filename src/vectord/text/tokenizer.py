@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +60,14 @@ class TextEncoder:
             if sum(self._frame.specials) >= self.max_tokens:
                 raise ModelUnavailable(f"{path}: its special tokens fill all {self.max_tokens} tokens of a text")
             # (V,) the weight of each token of a query, for a model that runs no network on queries
-            self.query_weights = None if spec.query_weights is None else self._read_query_weights(spec.query_weights)
+            self.query_weights: Float32 | None = None
+            if spec.query_weights is not None:
+                file = open_checkpoint((spec.query_weights,))
+                self.query_weights = weights = file["weight"].as_float32().copy()
+                file.close()
+                if len(weights) < self.vocab_size or not np.isfinite(weights).all():
+                    needed = f"a finite number for each of {self.vocab_size:,} tokens"
+                    raise ModelUnavailable(f"{spec.query_weights}: weight must have {needed}")
             self._specials = self._frame.specials
             self._unscored_id = spec.unscored_id
             self._default_prompt = find_prompt(spec.prompts, TextOptions(), spec.default_prompt_name)
@@ -74,14 +80,6 @@ class TextEncoder:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
                 )
-
-    def _read_query_weights(self, path: Path) -> Float32:
-        file = open_checkpoint((path,))
-        weights = file["weight"].as_float32().copy()
-        file.close()
-        if len(weights) < self.vocab_size or not np.isfinite(weights).all():
-            raise ModelUnavailable(f"{path}: weight must have a finite number for each of {self.vocab_size:,} tokens")
-        return weights
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
@@ -294,20 +292,14 @@ def _is_pair(value: TextOrPair) -> bool:
 
 
 def _tokens(text: str, encoding: Encoding) -> list[Token]:
-    at = _byte_offsets(text)
+    at: Sequence[int] = range(len(text) + 1)  # character offset to UTF-8 byte offset
+    if not text.isascii():
+        code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        sizes = 1 + (code_points >= 0x80).astype(np.int64) + (code_points >= 0x800) + (code_points >= 0x10000)
+        at = np.concatenate(([0], np.cumsum(sizes))).tolist()
     return [
         Token(id_, piece, True, None, None) if special else Token(id_, text[start:stop], False, at[start], at[stop])
         for id_, piece, special, (start, stop) in zip(
             encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
         )
     ]
-
-
-def _byte_offsets(text: str) -> Sequence[int]:
-    """Character offset to UTF-8 byte offset, from 0 to the text's end."""
-    if text.isascii():
-        return range(len(text) + 1)
-    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    sizes = 1 + (code_points >= 0x80).astype(np.int64) + (code_points >= 0x800) + (code_points >= 0x10000)
-    offsets: list[int] = np.concatenate(([0], np.cumsum(sizes))).tolist()
-    return offsets

@@ -119,8 +119,11 @@ def find_contradictions(tokenizer: Tokenizer, path: Path, config: Values) -> Ite
     has_types = config.get("type_vocab_size") not in (None, 0, 1) and any(tokenizer.encode("a", "b").type_ids)
     if has_types and not values.get("model_input_names") and name in {*_WITHOUT_TYPES, "PreTrainedTokenizer"}:
         yield "it would give both texts of a pair the same type"
-    has_tokens = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    if lacking := [token for token in _declared_tokens(values) if token not in has_tokens]:
+    decoder = values.get("added_tokens_decoder")
+    added = list(decoder.values()) if isinstance(decoder, dict) else []
+    declared = dict.fromkeys(map(token_text, (*added, *map(values.get, _NAMED), *further_tokens(values))))
+    has_tokens = {None, *(token.content for token in tokenizer.get_added_tokens_decoder().values())}
+    if lacking := [token for token in declared if token not in has_tokens]:
         yield f"it would read {', '.join(map(repr, lacking[:4]))}, which the settings add, as single tokens"
     if values.get("split_special_tokens") is True:
         yield "split_special_tokens is true: it would read special tokens inside a text as letters"
@@ -158,14 +161,6 @@ def steps_of(state: Any) -> Iterator[Values]:
             yield state
         for value in state.values():
             yield from steps_of(value)
-
-
-def _declared_tokens(values: Values) -> Iterator[str]:
-    decoder = values.get("added_tokens_decoder")
-    added = list(decoder.values()) if isinstance(decoder, dict) else []
-    named = [values.get(key) for key in _NAMED]
-    texts = (token_text(token) for token in (*added, *named, *further_tokens(values)))
-    return iter(dict.fromkeys(text for text in texts if text is not None))
 
 
 def further_tokens(values: Values) -> list[str]:

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
@@ -111,8 +110,14 @@ class FastWordPiece:
             import tokie  # noqa: PLC0415
 
             library = tokie.Tokenizer.from_json(str(self._path))
-            with _on_one_processor():
+            # The process's first call of tokie finds out how many processors this thread may use. From then on, every
+            # call uses so many threads; with one, it is that of the caller, which is within the server's budget.
+            allowed = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {min(allowed)})
+            try:
                 _read(library, [])
+            finally:
+                os.sched_setaffinity(0, allowed)
             probes = [probe for probe in self._probes() if self._is_sure(probe)]
             encodings = self._tokenizer.encode_batch_fast(probes, add_special_tokens=False)
             for probe, ids, encoding in zip(probes, _read(library, probes), encodings, strict=True):
@@ -146,21 +151,6 @@ def _read(library: Any, texts: Sequence[str]) -> list[Int32]:
     ids, lengths = library.encode_batch_flat(texts, add_special_tokens=False)
     ids, stops = ids.view(np.int32), np.cumsum(lengths, dtype=np.int64).tolist()
     return [ids[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-
-
-@contextmanager
-def _on_one_processor() -> Iterator[None]:
-    """Run the process's first call of tokie, which finds out how many processors this thread may use.
-
-    From then on, every call uses so many threads; with one, it is that of the caller. Tokenizing threads are the
-    caller's own, within the server's budget.
-    """
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _is_known(tokenizer: Tokenizer, path: Path) -> bool:
