@@ -30,7 +30,13 @@ def thread_budget(root: Path = Path("/")) -> int:
     """Return the threads that can run at once: the smaller of affinity and cgroup quota, at least 1. Rounded down: the
     kernel stops a thread beyond the quota in mid-batch. root: the folder of /proc and /sys."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([available, *(int(quota) for quota in _quotas(root))]))
+    for folder in cgroup_folders(root, "cpu"):
+        quota, _, period = read_small(folder / "cpu.max").partition(" ")  # version 2: "150000 100000" or "max 100000"
+        if not period:  # version 1, or -1
+            quota, period = read_small(folder / "cpu.cfs_quota_us"), read_small(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            available = min(available, int(quota) // int(period))
+    return max(1, available)
 
 
 def multiplies_bfloat16(root: Path = Path("/")) -> bool | None:
@@ -88,12 +94,3 @@ def _flags(root: Path) -> list[str] | None:
         if name.strip() in {"flags", "Features"}:  # x86, Arm; every processor repeats them
             return flags.split()
     return None
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    for folder in cgroup_folders(root, "cpu"):
-        quota, _, period = read_small(folder / "cpu.max").partition(" ")  # version 2: "150000 100000" or "max 100000"
-        if not period:  # version 1, or -1
-            quota, period = read_small(folder / "cpu.cfs_quota_us"), read_small(folder / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit() and int(period):
-            yield int(quota) / int(period)

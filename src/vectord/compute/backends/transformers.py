@@ -192,7 +192,13 @@ class TransformersModel:
         body = _load_body(model_class, config, merge_adapter(open_checkpoint(spec.weights), spec), ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         self.limits = _length_limits(config)
-        self._short_body, self._short_limit = _with_full_attention(self._body, config)
+        self._short_body, self._short_limit = self._body, _sparse_limit(config)  # for texts of up to so many tokens
+        if self._short_limit:
+            # BigBird's class would replace its sparse attention for good at the first short text.
+            tensors = (*self._body.parameters(), *self._body.buffers())  # which both bodies share
+            self._short_body = copy.deepcopy(self._body, {id(tensor): tensor for tensor in tensors})
+            bare: Any = getattr(self._short_body, str(body.base_model_prefix), self._short_body)
+            bare.set_attention_type("original_full")
         if not getattr(config, "is_causal", True):
             _attend_both_ways(body, spec, device)
 
@@ -272,20 +278,6 @@ def _sparse_limit(config: PreTrainedConfig) -> int:
     if getattr(config, "attention_type", None) != "block_sparse":
         return 0
     return int((5 + 2 * config.num_random_blocks) * config.block_size)
-
-
-def _with_full_attention(body: torch.nn.Module, config: PreTrainedConfig) -> tuple[torch.nn.Module, int]:
-    """Return the body for short texts, which shares the tensors, and the most tokens that it reads.
-
-    BigBird's class would replace its sparse attention for good at the first short text.
-    """
-    if not (limit := _sparse_limit(config)):
-        return body, 0
-    tensors = (*body.parameters(), *body.buffers())
-    short = copy.deepcopy(body, {id(tensor): tensor for tensor in tensors})
-    bare: Any = getattr(short, str(body.base_model_prefix), short)
-    bare.set_attention_type("original_full")
-    return short, limit
 
 
 # --- config ---------------------------------------------------------------------------------------------------

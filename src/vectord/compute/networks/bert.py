@@ -15,7 +15,7 @@ from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.transformer import Attention, Transformer, TransformerLayer, TransformerSpec
+from vectord.compute.networks.transformer import Attention, Transformer
 from vectord.compute.networks.weights import POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -45,39 +45,32 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (*encoder.HARMLESS_TENSORS, POOL
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     spec, weights = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
-    types = _types_with_task(config, spec, weights) if config["model_type"] == "ernie" else None
+    types = None
+    if config["model_type"] == "ernie" and facts.flag(config, "use_task_id", False):
+        # transformers gives task 0 to every token, so its vector is added to those of the types.
+        count = facts.size(config, "task_type_vocab_size")
+        tasks = weights.array("embeddings.task_type_embeddings.weight", count, spec.hidden_size)
+        types = weights.constant(encoder.TYPES, weights.array(encoder.TYPES, spec.types, spec.hidden_size) + tasks[0])
     kinds = _RELATIVE if config["model_type"] == "bert" else ("absolute",)
     kind = facts.choice(config, "position_embedding_type", kinds, "absolute")
     if kind == "absolute":
         return encoder.read_encoder(spec, weights, ops, NAMES, first_position=0, types=types)
     weights.ignore("embeddings.position_embeddings.weight")  # saved, and added to nothing
-    layers = [_relative_layer(spec, weights, i, by_key=kind == "relative_key_query") for i in range(spec.layers)]
+    # All heads share a vector for each distance of query less key: queries attend to it, and with relative_key_query so
+    # do keys. transformers has these layers up to version 4.
+    layers = []
+    for i in range(spec.layers):
+        layer = encoder.read_layer(spec, weights, NAMES, i)
+        name = f"{NAMES.prefix}.{i}.attention.self.distance_embedding.weight"
+        table = weights.array(name, 2 * spec.max_tokens - 1, spec.head_size)
+        places = weights.constant(name, np.tile(table, spec.heads))  # (2 * max_tokens - 1, H)
+        assert isinstance(layer.attention, Attention)
+        place_q = places if kind == "relative_key_query" else None
+        layers.append(replace(layer, attention=replace(layer.attention, place_k=places, place_q=place_q)))
     buckets = np.arange(2 * spec.max_tokens - 1, dtype=np.int32)
     return encoder.read_encoder(
         spec, weights, ops, NAMES, layers=layers, buckets=ops.constant(Weight("buckets", "I32", buckets))
     )
-
-
-def _relative_layer(spec: TransformerSpec, weights: WeightReader[T], i: int, *, by_key: bool) -> TransformerLayer[T]:
-    """A layer with a vector for each distance of query less key, which all heads share: queries attend to it, and with
-    `by_key` so do keys. transformers has them up to version 4: `relative_key` and `relative_key_query`."""
-    layer = encoder.read_layer(spec, weights, NAMES, i)
-    name = f"{NAMES.prefix}.{i}.attention.self.distance_embedding.weight"
-    table = weights.array(name, 2 * spec.max_tokens - 1, spec.head_size)
-    places = weights.constant(name, np.tile(table, spec.heads))  # (2 * max_tokens - 1, H)
-    assert isinstance(layer.attention, Attention)
-    return replace(layer, attention=replace(layer.attention, place_k=places, place_q=places if by_key else None))
-
-
-def _types_with_task(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> T | None:
-    """ERNIE's vectors of token types plus that of task 0, which transformers gives to every token; None: no tasks."""
-    if not facts.flag(config, "use_task_id", False):
-        return None
-    tasks = weights.array(
-        "embeddings.task_type_embeddings.weight", facts.size(config, "task_type_vocab_size"), spec.hidden_size
-    )
-    types = weights.array(encoder.TYPES, spec.types, spec.hidden_size)
-    return weights.constant(encoder.TYPES, types + tasks[0])
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:

@@ -83,7 +83,13 @@ def _spec(config: Mapping[str, Any]) -> DebertaSpec:
     buckets, far = _positive(config, "position_buckets"), _positive(config, "max_relative_positions") or max_tokens
     if buckets is not None and not 1 <= buckets // 2 < far - 1:
         raise ModelUnavailable(f"config.json: position_buckets {buckets} does not fit {far} relative positions")
-    kinds = _place_kinds(config)
+    value = config.get("pos_att_type") or []
+    kinds = value.lower().split("|") if isinstance(value, str) else value
+    if not isinstance(kinds, list) or any(
+        not isinstance(kind, str) or kind.strip() not in {"c2p", "p2c"} for kind in kinds
+    ):
+        raise ModelUnavailable(f"config.json: pos_att_type must be of c2p and p2c; found {repr(value)[:80]}")
+    kinds = {kind.strip() for kind in kinds}
     return DebertaSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=max_tokens,
@@ -110,16 +116,6 @@ def _positive(config: Mapping[str, Any], key: str) -> int | None:
     """The size at `key`; None if missing, -1 or 0, as published configs write it."""
     value = config.get(key)
     return None if value is None or (type(value) is int and value < 1) else facts.size(config, key)
-
-
-def _place_kinds(config: Mapping[str, Any]) -> frozenset[str]:
-    value = config.get("pos_att_type") or []
-    kinds = value.lower().split("|") if isinstance(value, str) else value
-    if not isinstance(kinds, list) or any(
-        not isinstance(kind, str) or kind.strip() not in {"c2p", "p2c"} for kind in kinds
-    ):
-        raise ModelUnavailable(f"config.json: pos_att_type must be of c2p and p2c; found {repr(value)[:80]}")
-    return frozenset(kind.strip() for kind in kinds)
 
 
 def _weights(

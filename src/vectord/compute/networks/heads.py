@@ -76,7 +76,14 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
         lexical = _bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu")
         heads["lexical"] = lambda x, tokens: lexical.apply(ops, x)  # source: FlagEmbedding's sparse_linear
     if "token_scores" in spec.outputs:
-        token_layers = _token_layers(spec, ops)
+        # `classifier`, after ModernBERT's `head`; `score` of decoders. Source: transformers' ...ForTokenClassification.
+        file = open_checkpoint(spec.weights)
+        weights = WeightReader(file, ops)
+        name = "score" if "score.weight" in weights else "classifier"
+        labels = Projection(weights.linear(name, spec.hidden_size, len(spec.token_labels)), file=file)
+        token_layers: tuple[Projection[T], ...] = (labels,)
+        if spec.architecture == "modernbert":
+            token_layers = (dense_and_norm(spec.config, weights), *token_layers)
         heads["token_scores"] = lambda x, tokens: _in_sequence(token_layers, ops, x)
     return heads
 
@@ -115,15 +122,6 @@ def dense_and_norm(config: Mapping[str, Any], weights: WeightReader[T]) -> Proje
         weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
         facts.epsilon(config, "norm_eps"),
     )
-
-
-def _token_layers(spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
-    """`classifier`, after ModernBERT's `head`; `score` of decoders. Source: transformers' ...ForTokenClassification."""
-    file = open_checkpoint(spec.weights)
-    weights = WeightReader(file, ops)
-    name = "score" if "score.weight" in weights else "classifier"
-    labels = Projection(weights.linear(name, spec.hidden_size, len(spec.token_labels)), file=file)
-    return (dense_and_norm(spec.config, weights), labels) if spec.architecture == "modernbert" else (labels,)
 
 
 def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:

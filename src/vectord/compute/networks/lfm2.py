@@ -84,13 +84,21 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "is_causal", True)
     heads = facts.heads(config, "num_attention_heads", "hidden_size")
     width = facts.size(config, "hidden_size")
+    # As Lfm2MLP computes it; block_ff_dim is an older name of intermediate_size.
+    inner = facts.size(config, "block_ff_dim" if "block_ff_dim" in config else "intermediate_size")
+    if facts.flag(config, "block_auto_adjust_ff_dim", True):
+        multiple = facts.size(config, "block_multiple_of", 256)
+        inner = 2 * inner // 3
+        if "block_ffn_dim_multiplier" not in config or config["block_ffn_dim_multiplier"] is not None:
+            inner = int(facts.number(config, "block_ffn_dim_multiplier", 1.0) * inner)
+            inner = multiple * -(-inner // multiple)
     classes = config.get("architectures") or [""]
     bidirectional = config["model_type"] == "lfm2_bidirectional" or str(classes[0]).startswith("Lfm2Bidirectional")
     return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings", 128_000),
         hidden_size=width,
-        intermediate_size=_inner_size(config),
+        intermediate_size=inner,
         layers=facts.size(config, "num_hidden_layers", at_most=1024),
         heads=heads,
         kv_heads=facts.key_heads(config, heads, 8),
@@ -101,19 +109,6 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         norm_first=True,
         causal=not bidirectional,
     )
-
-
-def _inner_size(config: Mapping[str, Any]) -> int:
-    """The width of the MLP, as Lfm2MLP computes it; block_ff_dim is an older name of intermediate_size."""
-    size = facts.size(config, "block_ff_dim" if "block_ff_dim" in config else "intermediate_size")
-    if not facts.flag(config, "block_auto_adjust_ff_dim", True):
-        return size
-    multiple = facts.size(config, "block_multiple_of", 256)
-    size = 2 * size // 3
-    if "block_ffn_dim_multiplier" not in config or config["block_ffn_dim_multiplier"] is not None:
-        size = int(facts.number(config, "block_ffn_dim_multiplier", 1.0) * size)
-        size = multiple * -(-size // multiple)
-    return size
 
 
 def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:

@@ -48,28 +48,20 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
     """Return the head of the model type's ...ForSequenceClassification."""
     match config["model_type"]:
         case "eurobert":
-            return _eurobert_classifier(config, weights, labels)
+            width = facts.size(config, "hidden_size")
+            # The model's own code and transformers have different names for the key.
+            key = "clf_pooling" if "clf_pooling" in config else "classifier_pooling"
+            pooling = facts.choice(config, key, ("bos", "mean", "late"), "late")
+            dense = Projection(weights.linear("dense", width, width), "gelu")
+            out = Projection(weights.linear("classifier", width, labels))
+            if pooling == "late":  # the mean of the tokens' logits is the logit of their mean
+                return Classifier("mean", (out,), tokens=(dense,))
+            return Classifier("cls" if pooling == "bos" else "mean", (dense, out))
         case "llama_bidirec":
-            return _nemotron_classifier(config, weights, labels)
+            score = weights.array("score.weight", labels, facts.size(config, "hidden_size"))
+            temperature = facts.number(config, "temperature", 1.0)
+            linear = Linear(weights.constant("score.weight", score / temperature), None)
+            name = facts.choice(config, "pooling", tuple(_POOLINGS), "avg")
+            return Classifier(_POOLINGS[name], (Projection(linear),))
         case _:
             return decoder.classifier(config, weights, ops, labels)
-
-
-def _eurobert_classifier(config: Mapping[str, Any], weights: WeightReader[T], labels: int) -> Classifier[T]:
-    width = facts.size(config, "hidden_size")
-    # The model's own code and transformers have different names for the key.
-    key = "clf_pooling" if "clf_pooling" in config else "classifier_pooling"
-    pooling = facts.choice(config, key, ("bos", "mean", "late"), "late")
-    dense = Projection(weights.linear("dense", width, width), "gelu")
-    out = Projection(weights.linear("classifier", width, labels))
-    if pooling == "late":  # the mean of the tokens' logits is the logit of their mean
-        return Classifier("mean", (out,), tokens=(dense,))
-    return Classifier("cls" if pooling == "bos" else "mean", (dense, out))
-
-
-def _nemotron_classifier(config: Mapping[str, Any], weights: WeightReader[T], labels: int) -> Classifier[T]:
-    pooling = _POOLINGS[facts.choice(config, "pooling", tuple(_POOLINGS), "avg")]
-    score = weights.array("score.weight", labels, facts.size(config, "hidden_size"))
-    temperature = facts.number(config, "temperature", 1.0)
-    linear = Linear(weights.constant("score.weight", score / temperature), None)
-    return Classifier(pooling, (Projection(linear),))

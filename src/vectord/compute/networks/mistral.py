@@ -6,10 +6,10 @@ Names as in transformers/models/mistral/modeling_mistral.py and ministral3/model
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts
@@ -38,11 +38,15 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         raise ModelUnavailable(
             "config.json: layer_types must agree with sliding_window: all layers of mistral attend to a window, or none"
         )
-    family = Family(
-        windows=(window,) * spec.layers,
-        rotary=_rotary(config, spec),
-        query_factors=None if is_mistral else _query_factors(config, spec),
-    )
+    family = Family(windows=(window,) * spec.layers, rotary=_rotary(config, spec))
+    if not is_mistral:
+        section = facts.section(config, "rope_parameters")
+        trained = facts.size(section, "original_max_position_embeddings")
+        beta = facts.number(section, _BETA, 0.0)
+        if trained < spec.max_tokens:
+            # Source: get_llama_4_attn_scale in transformers/models/ministral3/modeling_ministral3.py.
+            factors = 1 + beta * np.log1p(np.arange(spec.max_tokens) // trained)  # (max_tokens,) of each query
+            family = replace(family, query_factors=factors)
     return decoder.load_decoder(spec, family, weights, ops)
 
 
@@ -56,16 +60,3 @@ def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
     # The second key is a copy of the config's own.
     others = {key: value for key, value in section.items() if key not in (_BETA, "max_position_embeddings")}
     return read_plain_rotary({"rope_parameters": others}, theta=1e6, positions=spec.max_tokens)
-
-
-def _query_factors(config: Mapping[str, Any], spec: TransformerSpec) -> npt.NDArray[np.float64] | None:
-    """(max_tokens,) by which a query at each position is multiplied; None: all positions are trained ones.
-
-    Source: get_llama_4_attn_scale in transformers/models/ministral3/modeling_ministral3.py.
-    """
-    section = facts.section(config, "rope_parameters")
-    trained = facts.size(section, "original_max_position_embeddings")
-    beta = facts.number(section, _BETA, 0.0)
-    if trained >= spec.max_tokens:
-        return None
-    return 1 + beta * np.log1p(np.arange(spec.max_tokens) // trained)

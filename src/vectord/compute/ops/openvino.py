@@ -32,7 +32,7 @@ from vectord.compute.ops.groups import (
     positions,
     unpack_rows,
 )
-from vectord.schema import Float32, Int32
+from vectord.schema import Int32
 
 
 @contextmanager
@@ -167,15 +167,26 @@ class GraphLayout:
         """For each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
         name = bias.get_friendly_name()
         if name not in self._biases:
-            pairs = zip(self.places(None), self.distances(), strict=True)
-            self._biases[name] = [_spread(bias, distances, at) for at, distances in pairs]
+            by_place, middle = op.transpose(bias, _ints(1, 0)), op.constant(np.int32(_size(bias, 1) // 2))
+            self._biases[name] = laid = []
+            for at, distances in zip(self.places(None), self.distances(), strict=True):
+                # By rows: along columns of large tables the runtime's gather reads beyond their end (OpenVINO 2026.4).
+                by_distance = _rows(by_place, op.add(distances, middle))
+                x = op.unsqueeze(op.transpose(by_distance, _ints(1, 0)), _ints(0, 2))  # (1, heads, 1, Q + K - 1)
+                x = op.broadcast(x, _shape(1, 1, _length(at.queries), 1), broadcast_spec="BIDIRECTIONAL")
+                laid.append(_skew(x, at.queries, at.keys))
         return self._biases[name]
 
     def key_distances(self) -> list[ov.Node]:
         """For each group: (1, 1, Q, K) the distance of query and key. All layers share it."""
         if not self._key_distances:
-            pairs = zip(self.places(None), self.distances(), strict=True)
-            self._key_distances = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
+            one, zero = _ints(1), _ints(0)
+            for at, distances in zip(self.places(None), self.distances(), strict=True):
+                q = _length(at.queries)  # (1,)
+                rows = _reverse(op.slice(distances, zero, q, one, zero))  # (Q,) -i
+                columns = op.slice(distances, op.subtract(q, one), _ints(2**31), one, zero)  # (K,) j
+                pairs = op.add(op.unsqueeze(rows, _ints(0, 1, 3)), op.unsqueeze(columns, _ints(0, 1, 2)))
+                self._key_distances.append(op.convert(op.abs(pairs), "f32"))  # integers until here
         return self._key_distances
 
     def neighbours(self, offset: int, positions: ov.Node) -> tuple[ov.Node, ov.Node]:
@@ -272,20 +283,16 @@ class OpenvinoGraph:
             **{_answered(name): np.arange(texts.ids.size * (name in outputs), dtype=np.int32) for name in self.outputs},
         }
         for window in self.windows:
-            arrays |= self._attending(texts, window, at, rows)
+            found, ending = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP), _ending(window)
+            arrays[f"unpack{ending}"] = unpack_rows(found, rows)
+            for g, group in enumerate(self._filled(found)):
+                names = {f"{part}{g}{ending}": part for part in _PARTS}
+                arrays |= {name: _PARTS[part](group, at) for name, part in names.items() if name in self.inputs}
         if "span_order" in self.inputs:
             found = length_groups(pooled_pieces(texts), self.groups, LENGTH_STEP)
             arrays["span_order"] = piece_order(found)
             arrays |= {f"span_rows{g}": group.queries.rows for g, group in enumerate(self._filled(found))}
         return {name: array for name, array in arrays.items() if name in self.inputs}
-
-    def _attending(self, texts: PackedTexts, window: int | None, at: Int32, rows: int) -> dict[str, Array]:
-        found = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP)
-        arrays: dict[str, Array] = {f"unpack{_ending(window)}": unpack_rows(found, rows)}
-        for g, group in enumerate(self._filled(found)):
-            names = {f"{part}{g}{_ending(window)}": part for part in _PARTS}
-            arrays |= {name: _PARTS[part](group, at) for name, part in names.items() if name in self.inputs}
-        return arrays
 
     def _filled(self, found: Sequence[Group]) -> list[Group]:
         return [*[_NO_PIECES] * (self.groups - len(found)), *found]
@@ -337,7 +344,9 @@ class OpenvinoOps(Ops[ov.Node]):
 
     def constant(self, weight: Weight) -> ov.Node:
         if isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
-            weight = self._written(weight)
+            written = self.scratch.array(weight.shape, np.uint16 if self._bfloat16 else np.float32)
+            fill_rows(written, map(in_bfloat16, weight.parts()) if self._bfloat16 else weight.parts())
+            weight = Weight(weight.name, "BF16" if self._bfloat16 else "F32", written)
         array = weight.array
         node = op.constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:
@@ -346,15 +355,6 @@ class OpenvinoOps(Ops[ov.Node]):
                 node.get_rt_info()[KEEP_PACKED] = True
         self._weights[node.get_friendly_name()] = Weight(weight.name, weight.dtype, array)  # holds a computed array
         return node
-
-    def _written(self, weight: Weight) -> Weight:
-        if not self._bfloat16:
-            array = self.scratch.array(weight.shape, np.float32)
-            fill_rows(array, weight.parts())
-            return Weight(weight.name, "F32", array)
-        array = self.scratch.array(weight.shape, np.uint16)
-        fill_rows(array, (in_bfloat16(part) for part in weight.parts()))
-        return Weight(weight.name, "BF16", array)
 
     def matrix(self, weight: Weight) -> ov.Node:
         return self.constant(weight)
@@ -438,9 +438,13 @@ class OpenvinoOps(Ops[ov.Node]):
         A bias that falls evenly with the distance (ALiBi) is laid out once instead of once a head, in a tenth of the
         memory.
         """
-        slopes = _slopes(self._weights[bias.get_friendly_name()].array.astype(np.float32))
-        if slopes is None:
+        array = self._weights[bias.get_friendly_name()].array.astype(np.float32)  # (heads, 2 * M - 1)
+        far = array.shape[1] // 2
+        distances = np.abs(np.arange(array.shape[1], dtype=np.float32) - far)
+        slopes = -array[:, -1:] / np.float32(max(1, far))
+        if not slopes.all() or not np.allclose(slopes * -distances, array, rtol=1e-5, atol=1e-6):
             return [op.add(score, added) for score, added in zip(scores, layout.biases(bias), strict=True)]
+        slopes = slopes.reshape(-1, 1, 1)
         slope, inverse = op.constant(slopes), op.constant(1 / slopes)
         return [
             op.multiply(op.subtract(op.multiply(score, inverse), distance), slope)
@@ -610,15 +614,6 @@ def _in_float32(y: ov.Node, x: ov.Node) -> ov.Node:
     return y
 
 
-def _slopes(bias: Float32) -> Float32 | None:
-    """bias (heads, 2 * M - 1): the slope of each head, (heads, 1, 1), if it falls evenly."""
-    distances = np.abs(np.arange(bias.shape[1], dtype=np.float32) - bias.shape[1] // 2)
-    slopes: Float32 = -bias[:, -1:] / np.float32(max(1, bias.shape[1] // 2))
-    if not slopes.all() or not np.allclose(slopes * -distances, bias, rtol=1e-5, atol=1e-6):
-        return None
-    return slopes.reshape(-1, 1, 1)
-
-
 def _mix(
     scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: AttentionSpec, *, factor: float | None = None
 ) -> ov.Node:
@@ -666,25 +661,6 @@ def _key_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
 def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
     """(W, heads * head_size) -> (1, heads, W, head_size)."""
     return _heads(op.unsqueeze(x, _ints(0)), spec)
-
-
-def _spread(bias: ov.Node, distances: ov.Node, at: Places) -> ov.Node:
-    """bias (heads, 2 * M - 1), distances (Q + K - 1,) -> (1, heads, Q, K), the bias of each pair."""
-    # By rows: along columns of large tables the runtime's gather reads beyond their end (OpenVINO 2026.4).
-    by_distance = _rows(op.transpose(bias, _ints(1, 0)), op.add(distances, op.constant(np.int32(_size(bias, 1) // 2))))
-    x = op.unsqueeze(op.transpose(by_distance, _ints(1, 0)), _ints(0, 2))  # (1, heads, 1, Q + K - 1)
-    return _skew(
-        op.broadcast(x, _shape(1, 1, _length(at.queries), 1), broadcast_spec="BIDIRECTIONAL"), at.queries, at.keys
-    )
-
-
-def _pairwise(distances: ov.Node, q: ov.Node) -> ov.Node:
-    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (1, 1, Q, K): |j - i|, as integers until the end."""
-    one, zero = _ints(1), _ints(0)
-    rows = _reverse(op.slice(distances, zero, q, one, zero))  # (Q,) -i
-    columns = op.slice(distances, op.subtract(q, one), _ints(2**31), one, zero)  # (K,) j
-    pairs = op.add(op.unsqueeze(rows, _ints(0, 1, 3)), op.unsqueeze(columns, _ints(0, 1, 2)))
-    return op.convert(op.abs(pairs), "f32")
 
 
 def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:

@@ -93,10 +93,6 @@ class CudaSlot:
         return {output: answer.float().numpy() for output, answer in fetched.items()}
 
 
-def _new_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
 StreamUse = Literal["kernels", "copies"]
 
 # The idle streams of this process, by device and use. Loading and closing threads share it: append and pop are atomic.
@@ -110,7 +106,9 @@ class Streams:
     kernels of one would enter the other's capture. And cuBLAS never frees a stream's memory, 32 MiB on Hopper.
     """
 
-    def __init__(self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = _new_stream) -> None:
+    def __init__(
+        self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
+    ) -> None:
         self._device = device
         self._make = make
         self._taken: list[tuple[StreamUse, torch.cuda.Stream]] = []
