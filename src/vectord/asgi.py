@@ -34,28 +34,20 @@ class LazyApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-        else:
-            await (self._app or await self._start_late())(scope, receive, send)
-
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Build, then let the application answer the lifespan itself. A StartError becomes one line, no traceback."""
-        try:
-            self._app = _build()
-        except StartError as problem:
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": f"vectord: {problem.message}"})
-            return
+            try:
+                self._app = _build()
+            except StartError as problem:  # one line, no traceback
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": f"vectord: {problem.message}"})
+                return
+        elif self._app is None:  # the server has no lifespan
+            self._starting = self._starting or asyncio.Lock()
+            async with self._starting:
+                if self._app is None:
+                    built = _build()
+                    await self._running.enter_async_context(built.router.lifespan_context(built))
+                    self._app = built
         await self._app(scope, receive, send)
-
-    async def _start_late(self) -> Any:
-        self._starting = self._starting or asyncio.Lock()
-        async with self._starting:
-            if self._app is None:
-                built = _build()
-                await self._running.enter_async_context(built.router.lifespan_context(built))
-                self._app = built
-        return self._app
 
 
 def _build() -> Any:

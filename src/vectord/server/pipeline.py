@@ -201,7 +201,17 @@ class RequestPipeline:
         parsed_s = time.perf_counter()
         try:
             result = await ask(call.request, caller)
-            await self._account(record, result)
+            exchange, usage = record.exchange, getattr(result, "usage", None)
+            exchange.model = getattr(result, "model", None)
+            if isinstance(usage, Usage):  # a gRPC stream has many results
+                exchange.texts = (exchange.texts or 0) + len(usage.lengths)
+                exchange.tokens = (exchange.tokens or 0) + usage.tokens
+                exchange.timings = usage.timings
+            if isinstance(result, EmbedResult):
+                exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
+            if record.key is not None and record.key.tokens_per_minute is not None:
+                # The result counts even where the quota is out of reach: with front-ends, the engine's process has it.
+                await self._housekeeping.wait(self.gate.limits.spend(record.key, result))
             answered_s = time.perf_counter()
             rendered = await render(call, result)
         except VectordError as error:
@@ -215,23 +225,6 @@ class RequestPipeline:
             return await asyncio.to_thread(work)
         async with self.large:
             return await asyncio.to_thread(work)
-
-    async def _account(self, record: RequestRecord, result: Result | BatchResult) -> None:
-        """Count a result of the engine, and subtract its tokens from the key's quota. A gRPC stream has many.
-
-        The result counts even where the quota is out of reach: with front-ends, the engine's process has it.
-        """
-        exchange, key = record.exchange, record.key
-        exchange.model = getattr(result, "model", None)
-        usage = getattr(result, "usage", None)
-        if isinstance(usage, Usage):
-            exchange.texts = (exchange.texts or 0) + len(usage.lengths)
-            exchange.tokens = (exchange.tokens or 0) + usage.tokens
-            exchange.timings = usage.timings
-        if isinstance(result, EmbedResult):
-            exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
-        if key is not None and key.tokens_per_minute is not None:
-            await self._housekeeping.wait(self.gate.limits.spend(key, result))
 
     def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
         """The error to render. Logs failures of the server under the request id; clients get the message alone.

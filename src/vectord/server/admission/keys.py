@@ -225,18 +225,15 @@ def read_keys(path: Path) -> Sequence[Key]:
         raise _invalid(path, "is nested too deeply") from None
     except msgspec.ValidationError as problem:
         raise _invalid(path, f"does not contain valid keys: {problem}") from None
-    keys = tuple(map(_key_of, entries))
+    keys = []
+    for entry in entries:
+        rights = msgspec.structs.asdict(entry)  # they have the same names
+        digest = bytes.fromhex(rights.pop("sha256"))
+        rights["models"] = None if entry.models is None else frozenset(entry.models)
+        keys.append(Key(digest=digest, **rights))
     if len({key.name for key in keys}) < len(keys) or len({key.digest for key in keys}) < len(keys):
         raise _invalid(path, "contains a key twice")
     return keys
-
-
-def _key_of(entry: _KeyEntry) -> Key:
-    """The rights of an entry, which have the same names."""
-    rights = msgspec.structs.asdict(entry)
-    digest = bytes.fromhex(rights.pop("sha256"))
-    rights["models"] = None if entry.models is None else frozenset(entry.models)
-    return Key(digest=digest, **rights)
 
 
 def new_key(name: str) -> tuple[str, str]:

@@ -41,7 +41,16 @@ class RateLimits:
 
     def __init__(self, config: ServerConfig, dialects: Sequence[Dialect], buckets: TokenBuckets | None = None) -> None:
         """buckets: None creates them from `config`."""
-        self.everywhere, self.by_dialect = _rates(config, dialects)
+        # The settings apply to addresses.
+        amount, burst = config.rate_limit_requests_per_minute, config.rate_limit_burst_size
+        self.everywhere = Rate(amount, period_s=60, burst=burst or BURST) if amount else None
+        self.by_dialect: dict[str, Rate] = {}
+        for dialect in dialects if amount != 0 else ():
+            rate = dialect.rate
+            if rate is not None and (amount is None or rate.per_key):
+                if burst is not None and not rate.per_key:
+                    rate = replace(rate, burst=burst)
+                self.by_dialect[dialect.name] = rate
         self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
 
     async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
@@ -85,20 +94,6 @@ def rate_limited(refused: Draw, retry_after_s: float) -> RateLimited:
     rate = refused.rate
     template = TOKENS_EXCEEDED if refused.amount == 0 else REQUESTS_EXCEEDED
     return RateLimited(template, retry_after_s=retry_after_s, limit=rate.amount, period=PERIODS[rate.period_s])
-
-
-def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | None, dict[str, Rate]]:
-    """(the rate of each address on every route, the rates of single dialects). The settings apply to addresses."""
-    amount, burst = config.rate_limit_requests_per_minute, config.rate_limit_burst_size
-    if amount == 0:
-        return None, {}
-    rates = {dialect.name: dialect.rate for dialect in dialects if dialect.rate is not None}
-    per_key = {name: rate for name, rate in rates.items() if rate.per_key}
-    if amount is not None:
-        return Rate(amount, period_s=60, burst=burst or BURST), per_key
-    if burst is not None:
-        rates = {name: replace(rate, burst=burst) for name, rate in rates.items()} | per_key
-    return None, rates
 
 
 def _key_draws(key: Key | None) -> Iterator[Draw]:

@@ -136,18 +136,16 @@ class BatchRunner:
             case ItemRequest(action="show batch"):
                 return store.batch(shelf, request.id)
             case ItemRequest():  # cancel batch
-                return await self._cancel(shelf, store.batch(shelf, request.id))
-
-    async def _cancel(self, shelf: Shelf, batch: StoredBatch) -> StoredBatch:
-        if batch.ended or batch.status == "finalizing":
-            raise InvalidRequest("The batch has ended or is being finished.")
-        batch.status = "cancelling"
-        batch.cancelling_at = batch.cancelling_at or int(time.time())
-        with suppress(DiskFull):
-            await self._stored(self._store.save, shelf, batch)
-        if (window := self._windows.get(batch.id)) is not None:
-            window.reschedule(asyncio.get_running_loop().time())
-        return batch
+                batch = store.batch(shelf, request.id)
+                if batch.ended or batch.status == "finalizing":
+                    raise InvalidRequest("The batch has ended or is being finished.")
+                batch.status = "cancelling"
+                batch.cancelling_at = batch.cancelling_at or int(time.time())
+                with suppress(DiskFull):
+                    await self._stored(store.save, shelf, batch)
+                if (window := self._windows.get(batch.id)) is not None:
+                    window.reschedule(asyncio.get_running_loop().time())
+                return batch
 
     async def _stored(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one method of the store in a thread, to its end even if the client disconnects. Raises DiskFull."""

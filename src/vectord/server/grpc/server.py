@@ -64,7 +64,13 @@ async def serve_grpc(engine: EngineClient, config: ServerConfig, pipeline: Reque
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
     certificate = certificate_of(config)
     credentials = None if certificate is None else _credentials(config, certificate, pipeline.reload)
-    port = _bind(server, config.host, config.grpc_port, credentials)
+    address = _address(config.host, config.grpc_port)
+    try:
+        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    except RuntimeError:
+        raise ConfigError(
+            f"--grpc-port {config.grpc_port} of {config.host!r} cannot be bound: another program may use it."
+        ) from None
     begun_s: asyncio.Future[float] = loop.create_future()
     shutdown.on_begin(lambda: begun_s.set_result(loop.time()))
     await server.start()
@@ -75,16 +81,12 @@ async def serve_grpc(engine: EngineClient, config: ServerConfig, pipeline: Reque
     finally:
         shutdown.begin()
         # Not set if the shutdown began before the port was open.
-        await _drain(engine, begun_s.result() if begun_s.done() else loop.time(), config.shutdown_timeout_secs)
+        start_s = begun_s.result() if begun_s.done() else loop.time()
+        await asyncio.sleep(start_s + MIN_DRAIN_S - loop.time())
+        with suppress(TimeoutError):  # streams may be idle forever: the engine decides when all requests are answered
+            async with asyncio.timeout_at(start_s + config.shutdown_timeout_secs):
+                await engine.drain()
         await server.stop(SEND_S)
-
-
-async def _drain(engine: EngineClient, begun_s: float, timeout_s: float) -> None:
-    """begun_s: in loop time. Streams may be idle forever, so the engine decides when all requests are answered."""
-    await asyncio.sleep(begun_s + MIN_DRAIN_S - asyncio.get_running_loop().time())
-    with suppress(TimeoutError):
-        async with asyncio.timeout_at(begun_s + timeout_s):
-            await engine.drain()
 
 
 def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
@@ -121,16 +123,6 @@ def _credentials(config: ServerConfig, certificate: Certificate, reload: Reload)
 
     reload.on_begin(read_again)
     return grpc.dynamic_ssl_server_credentials(current, lambda: current)
-
-
-def _bind(server: Any, host: str, port: int, credentials: Any) -> int:
-    """credentials: None without TLS."""
-    try:
-        if credentials is None:
-            return int(server.add_insecure_port(_address(host, port)))
-        return int(server.add_secure_port(_address(host, port), credentials))
-    except RuntimeError:
-        raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may use it.") from None
 
 
 def _address(host: str, port: int) -> str:
@@ -173,15 +165,12 @@ class HealthService(grpc.GenericRpcHandler):  # type: ignore[misc] # without typ
             await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
         reported = None
         while reported is None or watches:
-            if (status := self._status(request.service)) != reported:
+            ready = ready_models(self._engine.models()) and not self._shutdown.begun
+            status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+            if request.service not in ("", *SERVICES):  # "" is the whole port
+                status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            if status != reported:
                 reported = status
                 await context.write(health_pb2.HealthCheckResponse(status=status))
             if watches:
                 await asyncio.sleep(HEALTH_INTERVAL_S)
-
-    def _status(self, service: str) -> int:
-        """service: "" for the whole port."""
-        if service and service not in SERVICES:
-            return int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-        ready = ready_models(self._engine.models()) and not self._shutdown.begun
-        return int(health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING)

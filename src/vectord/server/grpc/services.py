@@ -195,7 +195,12 @@ class Services:
                 if not self._unread.hold(unread_bytes):
                     raise Overloaded(TOO_MUCH_UNREAD, retry_after_s=5.0)
                 call.context.add_done_callback(lambda _: self._unread.release(unread_bytes))
-            await call.context.send_initial_metadata(_initial_metadata(result, call.record))
+            # HTTP's response headers: request id, trace, lengths, vector space, and TEI's compute figures.
+            headers = {**_metadata(call.record), **result_headers(result)}
+            usage = getattr(result, "usage", None)
+            if isinstance(usage, Usage):
+                headers.update(compute_headers(usage))
+            await call.context.send_initial_metadata(tuple(headers.items()))
             return await self._rendered(message, result)
 
         parse, ask = partial(method.read, content), partial(self._ask, call, len(content))
@@ -290,12 +295,3 @@ def _metadata(record: RequestRecord) -> dict[str, str]:
     """The metadata that every response has."""
     trace = {} if record.span is None else {TRACEPARENT: record.span.traceparent}
     return {REQUEST_ID: record.exchange.request_id, **trace}
-
-
-def _initial_metadata(result: Result, record: RequestRecord) -> tuple[tuple[str, str], ...]:
-    """HTTP's response headers: request id, trace, lengths, vector space, and TEI's compute figures."""
-    headers = {**_metadata(record), **result_headers(result)}
-    usage = getattr(result, "usage", None)
-    if isinstance(usage, Usage):
-        headers.update(compute_headers(usage))
-    return tuple(headers.items())

@@ -124,14 +124,12 @@ class RankStream:
             raise EmptyInput(NO_TEXTS, field="texts")
         texts = self._texts if self._first.return_text else None
         ranked = ranks(np.array(self._scores, np.float32), np.array(self._logits, np.float32), texts)
-        content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(self._usage())).SerializeToString()
-        return content
-
-    def _usage(self) -> Usage:
         timings = Timings(
             tokenizing_s=fmean(each.tokenizing_s for each in self._timings),
             waiting_s=fmean(each.waiting_s for each in self._timings),
             computing_s=fmean(each.computing_s for each in self._timings),
             total_s=time.perf_counter() - self._began_s,
         )
-        return Usage(lengths=(), characters=self._characters, timings=timings, further_tokens=self._tokens)
+        usage = Usage(lengths=(), characters=self._characters, timings=timings, further_tokens=self._tokens)
+        content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(usage)).SerializeToString()
+        return content

@@ -95,7 +95,10 @@ class Responder:
         if numbers <= SMALL_NUMBERS:
             rendered = call.answered(result)
             if rendered.file is not None:
-                return await self._with_first_piece(rendered, rendered.file)
+                try:  # its beginning is the body, so that an unreadable file is an error and not a broken response
+                    return replace(rendered, body=await self._piece(rendered.file, 0))
+                except FileNotFoundError:  # deleted meanwhile
+                    raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
             if len(rendered.body) > WRITE_BUFFER_BYTES:  # such as the texts that a rerank returns
                 self._backpressure.budget.add(len(rendered.body))
             return rendered
@@ -171,16 +174,6 @@ class Responder:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": content})
-
-    async def _with_first_piece(self, rendered: Rendered, file: StoredContent) -> Rendered:
-        """With the beginning of its file as the body, so that an unreadable file is an error and not a broken response.
-
-        Raises NoSuchRoute for a file that was deleted meanwhile, OSError.
-        """
-        try:
-            return replace(rendered, body=await self._piece(file, 0))
-        except FileNotFoundError:
-            raise NoSuchRoute(NO_SUCH_FILE, field="file_id") from None
 
     async def _piece(self, file: StoredContent, start: int) -> bytes:
         async with self._file_threads:

@@ -35,7 +35,16 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
         listener.set_inheritable(True)
     except OSError as problem:
         listener.close()
-        raise ConfigError(_bind_failure(problem, host, port, option)) from None
+        reason = f"Cannot listen on {host} port {port}: {problem.strerror}."
+        if problem.errno == errno.EADDRINUSE:
+            reason = (
+                f"Port {port} on {host} is in use; stop the program that listens there or set another with {option}."
+            )
+        elif problem.errno == errno.EACCES:
+            reason = f"Port {port} needs more rights than this process has; set one above 1023 with {option}."
+        elif problem.errno == errno.EADDRNOTAVAIL:
+            reason = NO_ADDRESS.format(host=host)
+        raise ConfigError(reason) from None
     return listener
 
 
@@ -49,16 +58,6 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address
-
-
-def _bind_failure(problem: OSError, host: str, port: int, option: str) -> str:
-    if problem.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use; stop the program that listens there or set another with {option}."
-    if problem.errno == errno.EACCES:
-        return f"Port {port} needs more rights than this process has; set one above 1023 with {option}."
-    if problem.errno == errno.EADDRNOTAVAIL:
-        return NO_ADDRESS.format(host=host)
-    return f"Cannot listen on {host} port {port}: {problem.strerror}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,21 +64,18 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
             raise NotAcceptable(NOT_AS_ARROW, field="accept")
         check_arrow()
         return replace(call, render=render_arrow)
-    dtype = form.parameters.get("dtype") or _dtype_of(call.request)
+    dtype = form.parameters.get("dtype")
+    if not dtype:  # that of the precision in the body
+        precisions = call.request.precisions
+        dtype = next((name for name, precision in PRECISIONS.items() if (precision,) == precisions), None)
+        if dtype is None:
+            raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
     if dtype not in PRECISIONS:
         raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
     precision = cast("Dtype", dtype)
     check_octets(call.request, precision)
     request = replace(call.request, precisions=(PRECISIONS[precision],))
     return replace(call, request=request, render=partial(render_octets, precision))
-
-
-def _dtype_of(request: EmbedRequest | DocumentsRequest) -> str:
-    """The dtype of the precision in the body. Raises NotAcceptable for several precisions, or an unsupported one."""
-    for name, precision in PRECISIONS.items():
-        if (precision,) == request.precisions:
-            return name
-    raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
 
 
 class Accepted(NamedTuple):
@@ -97,7 +94,11 @@ def accepted(header: str | None) -> Sequence[Accepted]:
     for part in header.lower().split(","):
         name, *pieces = (piece.strip() for piece in part.split(";"))
         parameters = dict(map(_parameter, pieces))
-        entries.append(Accepted(name, _quality(parameters.get("q", "1")), parameters))
+        try:
+            quality = float(parameters.get("q", "1"))
+        except ValueError:
+            quality = 1.0
+        entries.append(Accepted(name, quality if 0 <= quality <= 1 else 1.0, parameters))
     return entries
 
 
@@ -109,15 +110,6 @@ def quality_of(name: str, header: str | None, default: float = 0.0) -> float:
 def _parameter(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name.strip(), value.strip().strip('"')
-
-
-def _quality(text: str) -> float:
-    """The quality as a number; an invalid one counts as 1."""
-    try:
-        quality = float(text)
-    except ValueError:
-        return 1.0
-    return quality if 0 <= quality <= 1 else 1.0
 
 
 @functools.lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -82,7 +83,12 @@ class Origins:
         """Whether it is an address, a local name, or a name of this server. name: in lower case, without a port."""
         if "." not in name or name in self._names or name.endswith(self._domains):
             return True  # a name without a dot: a container, a Kubernetes service, a machine of the local network
-        return _is_address(name) or self._hosts.fullmatch(name) is not None
+        if name.rpartition(".")[2].isdecimal():  # a browser reads 127.1 as an address, too
+            return True
+        with suppress(ValueError):
+            ip_address(name)
+            return True
+        return self._hosts.fullmatch(name) is not None
 
     def with_cors(self, app: ASGIApp, exposed_headers: Sequence[str], methods: Sequence[str]) -> ASGIApp:
         """`app`, callable by the listed pages. Preflight requests need no key."""
@@ -118,13 +124,3 @@ def network_domains(resolver_file: Path) -> list[str]:
 def _pattern(origin: str) -> str:
     """`*` stands for any characters of one part: a port, a name, or the rest of `app://*`."""
     return "[^/]*".join(map(re.escape, origin.split("*")))
-
-
-def _is_address(name: str) -> bool:
-    if name.rpartition(".")[2].isdecimal():  # a browser reads 127.1 as an address, too
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

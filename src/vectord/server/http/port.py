@@ -161,20 +161,16 @@ class HttpPort:
         """End stalled connections, and report."""
         for connection in list(self.connections):
             connection.drop_if_stalled(now_s)
-        self._abort_slow_readers(now_s)
+        if self.backpressure.take_shortage():
+            # Abort the readers that lag most, until half of the room is free or only faster ones are left.
+            excess_bytes = self.backpressure.budget.held - self.backpressure.budget.limit // 2
+            lagging = [each for each in self.connections if each.pace.lag_s(now_s) > PRESSED_STALL_S]
+            for connection in sorted(lagging, key=lambda each: each.pace.lag_s(now_s), reverse=True):
+                if excess_bytes <= 0:
+                    break
+                excess_bytes -= connection.pace.unread_bytes
+                connection.transport.abort()
         self.limits.report(now_s)
-
-    def _abort_slow_readers(self, now_s: float) -> None:
-        """If a response has lacked room, abort those that lag most, until half is free or only readers are left."""
-        if not self.backpressure.take_shortage():
-            return
-        excess_bytes = self.backpressure.budget.held - self.backpressure.budget.limit // 2
-        lagging = [each for each in self.connections if each.pace.lag_s(now_s) > PRESSED_STALL_S]
-        for connection in sorted(lagging, key=lambda each: each.pace.lag_s(now_s), reverse=True):
-            if excess_bytes <= 0:
-                return
-            excess_bytes -= connection.pace.unread_bytes
-            connection.transport.abort()
 
     # --- the shutdown -----------------------------------------------------------------------------------------
 

@@ -194,7 +194,11 @@ class Table:
         if not methods and (other := self._other_form(path)):
             methods, values = self._methods(needed, other.rstrip("/") or "/")
         if not methods and path.startswith("/dialects/"):
-            methods, values = self._page_for(path), NO_VALUES
+            # The server's page below /dialects/NAME/: a client with that base URL looks for /health there.
+            name, _, rest = path.removeprefix("/dialects/").partition("/")
+            pages = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
+            if any(endpoint.page for endpoint in pages.values()):
+                methods, values = pages, NO_VALUES
         endpoint = methods.get(method) or methods.get(needed)
         if endpoint is None:
             return Found(self._unserved(method, path, methods))
@@ -207,12 +211,6 @@ class Table:
             if other.startswith(alias):
                 return prefix + other.removeprefix(alias)
         return other if other != path else None
-
-    def _page_for(self, path: str) -> dict[str, Endpoint]:
-        """The server's page below /dialects/NAME/: a client with that base URL looks for /health there."""
-        name, _, rest = path.removeprefix("/dialects/").partition("/")
-        methods = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
-        return methods if any(endpoint.page for endpoint in methods.values()) else {}
 
     def _methods(self, needed: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
         """The methods of `path`, and its placeholders. Of several templates the first with that method:

@@ -92,20 +92,17 @@ class ConnectionLimits:
             self.count_address(slot, address)
             return slot
         if len(self._reserved) >= RESERVED:
-            oldest = self._evictable()
+            # The oldest that does not wait for a response.
+            idle = (
+                each for each in self._reserved if each.answered or not (each.answering or _has_unread_input(each.sock))
+            )
+            oldest = next(idle, None)
             if oldest is None:
                 return None
             self.release(oldest)
             oldest.close()
         self._reserved[slot] = None
         return slot
-
-    def _evictable(self) -> ConnectionSlot | None:
-        """The oldest reserved connection that does not wait for a response."""
-        for slot in self._reserved:
-            if slot.answered or not (slot.answering or _has_unread_input(slot.sock)):
-                return slot
-        return None
 
     def release(self, slot: ConnectionSlot) -> None:
         """Called at the end of the connection; further calls have no effect."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
 import zstandard
@@ -44,8 +45,10 @@ async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold,
 
     Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
     """
-    if encoding == "zstd" and _announced_bytes(body) > limit_bytes:
-        raise too_large(limit_bytes)
+    if encoding == "zstd":
+        with suppress(zstandard.ZstdError):  # no frame; -1: it does not state its size
+            if zstandard.frame_content_size(body) > limit_bytes:
+                raise too_large(limit_bytes)
     if len(body) <= ON_LOOP_BYTES:
         try:
             return _decompress(body, encoding, min(ON_LOOP_INFLATED_BYTES, limit_bytes), lambda n_bytes: None)
@@ -94,17 +97,18 @@ def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> C
     output = _BoundedOutput(limit_bytes, hold)
     if encoding == "zstd":
         _zstd(body, output)
-    else:
-        _zlib(body, encoding, output)
-    return output.bytes  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
-
-
-def _announced_bytes(body: Content) -> int:
-    """The size of the content that a zstd frame states; -1 if it states none, or is no frame."""
-    try:
-        return zstandard.frame_content_size(body)
-    except zstandard.ZstdError:
-        return -1
+        return output.bytes  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
+    window = GZIP
+    if encoding != "gzip":
+        # RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide.
+        is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+        window = zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
+    start = 0
+    for _ in range(MAX_GZIP_MEMBERS):
+        start = _member(body, start, encoding, window, output)
+        if start == len(body):
+            return output.bytes
+    raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
 
 
 def _zstd(body: Content, output: _BoundedOutput) -> None:
@@ -118,16 +122,6 @@ def _zstd(body: Content, output: _BoundedOutput) -> None:
         output.add(part)
     if not frame.eof or frame.unused_data:
         raise MalformedBody(NOT_ONE_FRAME)
-
-
-def _zlib(body: Content, encoding: str, output: _BoundedOutput) -> None:
-    window = GZIP if encoding == "gzip" else _deflate_window(body)
-    start = 0
-    for _ in range(MAX_GZIP_MEMBERS):
-        start = _member(body, start, encoding, window, output)
-        if start == len(body):
-            return
-    raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
 
 
 def _member(body: Content, start: int, encoding: str, window: int, output: _BoundedOutput) -> int:
@@ -148,9 +142,3 @@ def _member(body: Content, start: int, encoding: str, window: int, output: _Boun
         if end == len(body) and not piece and not part and not member.eof:
             raise MalformedBody(INCOMPLETE, encoding=encoding)
     return end - len(member.unused_data)
-
-
-def _deflate_window(body: Content) -> int:
-    """RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide."""
-    is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS

@@ -251,6 +251,9 @@ class HttpConnection(asyncio.Protocol):
         url = httptools.parse_url(self._url)
         if url.path is None:
             raise httptools.HttpParserError("a target without a path")
+        if url.schema is not None:  # the host of a target such as http://host/path counts (RFC 9112, 3.2.2)
+            host = self._url.partition(b"://")[2].partition(b"/")[0]
+            self._headers = [(b"host", host), *(header for header in self._headers if header[0] != b"host")]
         version = parser.get_http_version()
         scope: dict[str, Any] = {
             "type": "http",
@@ -264,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
             "path": unquote(url.path.decode("ascii")),
             "raw_path": url.path,
             "query_string": url.query or b"",
-            "headers": self._headers if url.schema is None else self._with_host_of_target(),
+            "headers": self._headers,
         }
         if self.slot.error is not None or self.slot.proxied:
             scope[OVER_LIMIT] = self._service.limits.begin_request(self.slot, self._headers)
@@ -277,11 +280,6 @@ class HttpConnection(asyncio.Protocol):
         task = self._loop.create_task(self._request.run(self._service.app))
         self._service.tasks.add(task)
         task.add_done_callback(self._service.tasks.discard)
-
-    def _with_host_of_target(self) -> list[tuple[bytes, bytes]]:
-        """The host of a target such as http://host/path replaces the header's (RFC 9112, 3.2.2)."""
-        host = self._url.partition(b"://")[2].partition(b"/")[0]
-        return [(b"host", host), *(header for header in self._headers if header[0] != b"host")]
 
     def on_body(self, body: bytes) -> None:
         assert self._request is not None
@@ -336,16 +334,15 @@ class HttpConnection(asyncio.Protocol):
         self.pace.update(unread_bytes(self.transport), now_s)
         if self.pace.lag_s(now_s) > WRITE_STALL_S:
             self.transport.abort()
-        elif now_s - self._last_read_s > self._read_timeout_s():
-            self.transport.close()
-
-    def _read_timeout_s(self) -> float:
+            return
         if self.slot.error is not None and self._request is None:
-            return RESERVED_S
-        if not self._in_body and not self.is_answered:
-            return float("inf")
-        # of an answered request: for all of its body
-        return READ_STALL_S if self._in_body or self._framing_bytes or self.unparsed else IDLE_S
+            timeout_s = RESERVED_S
+        elif not self._in_body and not self.is_answered:
+            return
+        else:  # of an answered request: for all of its body
+            timeout_s = READ_STALL_S if self._in_body or self._framing_bytes or self.unparsed else IDLE_S
+        if now_s - self._last_read_s > timeout_s:
+            self.transport.close()
 
 
 class Request:
