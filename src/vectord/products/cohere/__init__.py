@@ -300,7 +300,9 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     """shows_documents: the version's default."""
     if not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
-    _check_rank_fields(body)
+    for index, name in enumerate(body.rank_fields or ()):
+        if not any(isinstance(document, dict) and isinstance(document.get(name), str) for document in body.documents):
+            raise InvalidField("{field} is a string of no document.", field="rank_fields", index=index)
     shown = body.return_documents
     shows_documents = shows_documents if shown is None else shown
     request = RerankRequest(
@@ -324,13 +326,6 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
         )
 
     return Call(with_fields(request, body), render)
-
-
-def _check_rank_fields(body: RerankBody) -> None:
-    """Raises InvalidField for the first ranked field that no document has."""
-    for index, name in enumerate(body.rank_fields or ()):
-        if not any(isinstance(document, dict) and isinstance(document.get(name), str) for document in body.documents):
-            raise InvalidField("{field} is a string of no document.", field="rank_fields", index=index)
 
 
 def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:

@@ -25,7 +25,6 @@ from vectord.schema import (
     Float32,
     Precision,
     RerankResult,
-    Sparse,
     Usage,
 )
 
@@ -280,7 +279,10 @@ def render_arrow(result: EmbedResult) -> Rendered:
         for name, rows in result.dense.items()
     }
     if result.sparse is not None:
-        columns["sparse"] = _sparse_structs(result.sparse)
+        offsets = _offsets([len(vector.indices) for vector in result.sparse])
+        parts = [np.concatenate([getattr(vector, name) for vector in result.sparse]) for name in ("indices", "values")]
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(part)) for part in parts]
+        columns["sparse"] = pa.StructArray.from_arrays(lists, ["indices", "values"])
     if result.colbert is not None:
         columns["colbert"] = _token_lists(result.colbert)
     if result.tokens is not None:
@@ -307,15 +309,6 @@ def _token_lists(texts: Sequence[Float32]) -> pyarrow.ListArray:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.ListArray.from_arrays(_offsets([len(rows) for rows in texts]), _fixed_lists(np.concatenate(texts)))
-
-
-def _sparse_structs(vectors: Sequence[Sparse]) -> pyarrow.StructArray:
-    import pyarrow as pa  # noqa: PLC0415
-
-    offsets = _offsets([len(vector.indices) for vector in vectors])
-    indices = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([vector.indices for vector in vectors])))
-    values = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([vector.values for vector in vectors])))
-    return pa.StructArray.from_arrays([indices, values], ["indices", "values"])
 
 
 def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -106,10 +106,7 @@ class SemanticExplorerMetrics(MetricFamilies):
         self.gpu_used.set(sum(memory.total - memory.free for memory in devices.values()))
         self.gpu_total.set(sum(memory.total for memory in devices.values()))
         self.gpu_percent.set(100 * min(1.0, snapshot.busy_share) if devices else 0)
-        self.cpu_percent.set(self._cpu_percent())
-
-    def _cpu_percent(self) -> float:
         before, now = self._clocks_s, (time.monotonic(), time.process_time())
         self._clocks_s = now
         seconds = (now[0] - before[0]) * self._threads
-        return min(100.0, 100 * (now[1] - before[1]) / seconds) if seconds else 0.0
+        self.cpu_percent.set(min(100.0, 100 * (now[1] - before[1]) / seconds) if seconds else 0.0)

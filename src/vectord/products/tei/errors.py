@@ -68,7 +68,11 @@ def sentence_of(error: VectordError) -> str:
 
 def _own_sentence(error: VectordError) -> str | None:
     if isinstance(error, InvalidField) and error.field == "prompt_name":
-        return _unknown_prompt(error.values.get("prompts"))
+        prompts = error.values.get("prompts")  # of the model, separated by commas; None: it has none
+        if prompts is None:
+            return "`prompt_name` is set but no prompts were found in the Sentence Transformers configuration"
+        names = ", ".join(f'"{name}"' for name in str(prompts).split(", "))
+        return f"`prompt_name` was not found in the Sentence Transformers prompts. Available prompts: [{names}]"
     if error.limit is None:
         return None
     if isinstance(error, InvalidField) and error.field == "dimensions":
@@ -79,11 +83,3 @@ def _own_sentence(error: VectordError) -> str | None:
         unit = "characters" if isinstance(error, TooManyCharacters) else "tokens"
         return f"`{error.field_name or 'inputs'}` must have less than {error.limit} {unit}. Given: {error.given}"
     return None
-
-
-def _unknown_prompt(prompts: object) -> str:
-    """prompts: the names of the model's prompts, separated by commas; None: it has none."""
-    if prompts is None:
-        return "`prompt_name` is set but no prompts were found in the Sentence Transformers configuration"
-    names = ", ".join(f'"{name}"' for name in str(prompts).split(", "))
-    return f"`prompt_name` was not found in the Sentence Transformers prompts. Available prompts: [{names}]"

@@ -58,7 +58,6 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Float32,
-    ModelInfo,
     MultiRequest,
     MultiResult,
     RerankRequest,
@@ -341,7 +340,9 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     refuse_none(body.texts, "passages")
     if not body.query:  # a pair is empty if both of its texts are
         refuse_empty(body.texts, "passages")
-    if none_can(incoming.models, _ranks):
+    # By scores of its own or, unlike in TEI, by its vectors.
+    vectors = {"dense", "sparse", "colbert"}
+    if none_can(incoming.models, lambda model: model.reranks or not model.outputs.isdisjoint(vectors)):
         raise ModelCannot("model is not a re-ranker model")
     request = RerankRequest(
         query=body.query,
@@ -361,11 +362,6 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         return _answer(ranks, result.usage, len(body.query) * len(body.texts) + sum(map(len, body.texts)))
 
     return Call(with_fields(request, body), render)
-
-
-def _ranks(model: ModelInfo) -> bool:
-    """By scores of its own or, unlike in TEI, by its vectors."""
-    return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
 
 
 def places(scores: Float32, logits: Float32 | None) -> list[int]:

@@ -7,7 +7,7 @@ Sentences of errors are vLLM's where clients may look for them. Over-long text i
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -295,8 +295,11 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
     model = _model_of(body, incoming)
     task = body.task or _usual_task(model)
-    if body.model and model is not None and task in NEEDED and NEEDED[task].isdisjoint(_abilities(model)):
-        raise InvalidField("Unsupported task: '{task}'. The model was trained for another.", field="task", task=task)
+    if body.model and model is not None and task in NEEDED:
+        labels = {"labels": model.labels, "token_labels": model.token_labels}
+        if NEEDED[task].isdisjoint({*model.outputs, *(name for name, own in labels.items() if own)}):
+            template = "Unsupported task: '{task}'. The model was trained for another."
+            raise InvalidField(template, field="task", task=task)
 
     def render(arrays_of: Callable[[Any], Sequence[Float32]]) -> Render:
         return lambda result: _shown("pool", "pooling", "data", body, numbers, result, arrays_of(result))
@@ -306,14 +309,22 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
             request = _embed_request(body, incoming, "dense")
             return Call(request, render(_rows), _names(body), binary=not numbers.as_bytes)
         case "token_embed":
-            request, unit = _token_request(body, incoming, model)
+            # ColBERT vectors of a model that makes them, else the last layer's vector of each token.
+            colbert = model is not None and "colbert" in model.outputs
+            if colbert and body.use_activation is False:
+                template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
+                raise InvalidField(template, field="use_activation")
+            request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
+            unit = not colbert and body.use_activation is not False  # vLLM's activation scales them to a length of 1
             binary = not (unit or numbers.as_bytes)
             return Call(request, render(partial(_token_vectors, unit)), _names(body), binary=binary)
         case "classify":
             return Call(_classify_request(body, incoming), render(lambda result: list(result.scores)), _names(body))
         case "token_classify":
             classify = replace(_classify_request(body, incoming), each_token=True)
-            return Call(classify, render(_token_scores), _names(body))
+            # (n_i, L) for each input, special tokens included
+            arrays = render(lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1]))
+            return Call(classify, arrays, _names(body))
     known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
     template = "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
     raise InvalidField(template, field="task", known=known)
@@ -347,28 +358,12 @@ def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) 
     )
 
 
-def _token_request(body: PoolingBody, incoming: Incoming, model: ModelInfo | None) -> tuple[EmbedRequest, bool]:
-    """ColBERT vectors of a model that makes them, else the last layer's vector of each token, and whether to scale
-    those to a length of 1, as vLLM's activation does."""
-    colbert = model is not None and "colbert" in model.outputs
-    if colbert and body.use_activation is False:
-        template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
-        raise InvalidField(template, field="use_activation")
-    request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
-    return request, not colbert and body.use_activation is not False
-
-
 NEEDED: Mapping[str, frozenset[str]] = {
     "embed": frozenset({"dense"}),
     "token_embed": frozenset({"tokens", "colbert"}),
     "classify": frozenset({"labels"}),
     "token_classify": frozenset({"token_labels"}),
 }
-
-
-def _abilities(model: ModelInfo) -> Set[str]:
-    named = {"labels": model.labels, "token_labels": model.token_labels}
-    return model.outputs | {name for name, labels in named.items() if labels}
 
 
 def _usual_task(model: ModelInfo | None) -> str:
@@ -382,24 +377,16 @@ def _usual_task(model: ModelInfo | None) -> str:
 def _token_vectors(unit: bool, result: EmbedResult) -> Sequence[Float32]:
     each = result.tokens if result.colbert is None else result.colbert
     assert each is not None
-    return [_unit(rows) if unit else rows for rows in each]
-
-
-def _token_scores(result: ClassifyResult) -> Sequence[Float32]:
-    """The scores of each token of each input, special tokens included."""
-    ends = list(accumulate(result.tokens))
-    return np.split(result.scores, ends[:-1])  # (n_i, L) each
+    if not unit:
+        return each
+    lengths = [np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True) for rows in each]  # (n, 1) each
+    # A row of zeros stays.
+    return [(rows / np.where(own > 0, own, 1)).astype(np.float32) for rows, own in zip(each, lengths, strict=True)]
 
 
 def _rows(result: EmbedResult) -> list[Float32]:
     rows: Any = result.dense["float"]  # (N, D) float32: no other precision was requested
     return list(rows)
-
-
-def _unit(rows: Float32) -> Float32:
-    """rows (n, H), each scaled to length 1; a row of zeros stays."""
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)  # (n, 1)
-    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def _shown(
@@ -585,11 +572,11 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     if len(first) == 1:
         return Call(_score_request(body, incoming, first[0], second), render, {"query": names[0], "passages": names[1]})
     requests = [_score_request(body, incoming, query, [passage]) for query, passage in zip(first, second, strict=True)]
-    return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, partial(_pair_names, names))
 
+    def part_names(index: int) -> Mapping[str, str]:
+        return {**SCORING_NAMES, "query": f"{names[0]}[{index}]", "passages": f"{names[1]}[{index}]"}
 
-def _pair_names(names: tuple[str, str], index: int) -> Mapping[str, str]:
-    return {**SCORING_NAMES, "query": f"{names[0]}[{index}]", "passages": f"{names[1]}[{index}]"}
+    return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, part_names)
 
 
 def _as_list(texts: Texts) -> list[str]:
