@@ -49,7 +49,11 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
     together with the environment and the files of this process. options: of Ray's deployment, such as num_replicas. A
     replica has as many threads as CPUs. Raises StartError.
     """
-    config = load(_command_line(settings), os.environ, Path.cwd(), profiles()).config
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "models"]
+    models = settings.get("models", "").replace(",", " ").split()
+    command = Command("vectord.cluster.ray:app", settings=True, profiles=profiles)
+    line = command.make_context(command.name, [*words, *models]).ensure_object(CommandLine)
+    config = load(line, os.environ, Path.cwd(), profiles()).config
     if config.server.batch_dir is not None:
         raise ConfigError("batch_dir: files and batches need a single process, and replicas are several")
     from ray import serve  # noqa: PLC0415 - an extra
@@ -64,13 +68,6 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
     return serve.deployment(serve.ingress()(Replica), **(given | options)).bind(replace(config, server=server))
 
 
-def _command_line(settings: Mapping[str, str]) -> CommandLine:
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "models"]
-    models = settings.get("models", "").replace(",", " ").split()
-    command = Command("vectord.cluster.ray:app", settings=True, profiles=profiles)
-    return command.make_context(command.name, [*words, *models]).ensure_object(CommandLine)
-
-
 class Replica:
     """One server in an actor of Ray Serve, which calls the methods on the event loop of the app."""
 
@@ -82,30 +79,26 @@ class Replica:
         logs.configure(self._config.telemetry)
         compose.prepare_process()
         self._composed = compose.build(self._config)
-        _wait_for_models(self._composed)
-        return self._composed.app
+        app, engine = self._composed.app, self._composed.engine
+        start = app.router.lifespan_context
+
+        @asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            async with start(app):
+                await engine.loaded.wait()  # Ray sends requests as soon as the app has started
+                if compose.exit_code(engine):
+                    raise NotReady("no model could be loaded; see the replica's log")
+                yield
+                app.state.shutdown.begin()
+                await engine.drain()
+
+        app.router.lifespan_context = lifespan
+        return app
 
     async def check_health(self) -> None:
         """Called by Ray. Raises NotReady."""
         if not ready_models(self._composed.engine.models()):
             raise NotReady(f"no model is ready: {self._composed.engine.readiness()}")
-
-
-def _wait_for_models(composed: compose.Composition) -> None:
-    """Delay the start of the app until its models have loaded: Ray sends requests from then on."""
-    start = composed.app.router.lifespan_context
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with start(app):
-            await composed.engine.loaded.wait()
-            if compose.exit_code(composed.engine):
-                raise NotReady("no model could be loaded; see the replica's log")
-            yield
-            app.state.shutdown.begin()
-            await composed.engine.drain()
-
-    composed.app.router.lifespan_context = lifespan
 
 
 class Embed:

@@ -95,7 +95,12 @@ class Histogram:
             child.template = child.template or self._template(labels)
             counts = list(accumulate(child.counts))
             block = child.template % (*counts, counts[-1], number(child.total))
-            blocks.append(_with_exemplars(block, child.exemplars) if in_open_metrics and child.exemplars else block)
+            if in_open_metrics and child.exemplars:
+                lines = block.split("\n")
+                for place, exemplar in child.exemplars.items():
+                    lines[place] += exemplar
+                block = "\n".join(lines)
+            blocks.append(block)
         return "".join(blocks)
 
     def _template(self, labels: Labels) -> str:
@@ -143,13 +148,6 @@ def number(value: float) -> str:
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
-
-
-def _with_exemplars(block: str, exemplars: Mapping[int, str]) -> str:
-    lines = block.split("\n")
-    for place, exemplar in exemplars.items():
-        lines[place] += exemplar
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,24 +86,22 @@ class LogStream(io.TextIOBase):
 
     def _write_all(self) -> None:
         while True:
-            self._write_one(self._lines.get().encode(self._encoding, "backslashreplace"))
+            line = self._lines.get().encode(self._encoding, "backslashreplace")
+            while line:
+                try:
+                    # Not through the stream: its lock would stop the end of the process while this waits.
+                    line = line[os.write(self._fd, line) :]
+                except BlockingIOError:  # another process has made the pipe non-blocking
+                    select.select([], [self._fd], [])
+                except OSError:  # the reader has ended, or the disk is full
+                    _dropped.add_one()
+                    break
             with self._lock:
                 self._unwritten -= 1
                 lost = 0 if self._unwritten else self._lost
                 self._lost -= lost
             if lost:
                 _log.warning("log lines were dropped: nothing read them", extra={"fields": {"lines": lost}})
-
-    def _write_one(self, line: bytes) -> None:
-        """Not through the stream: its lock would stop the end of the process while this waits."""
-        while line:
-            try:
-                line = line[os.write(self._fd, line) :]
-            except BlockingIOError:  # another process has made the pipe non-blocking
-                select.select([], [self._fd], [])
-            except OSError:  # the reader has ended, or the disk is full
-                _dropped.add_one()
-                return
 
 
 def log_stream(stream: TextIO) -> TextIO | LogStream:

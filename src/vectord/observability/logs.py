@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TextIO
@@ -201,7 +201,7 @@ class JsonLines(Lines):
     """One JSON object a line: time (UTC, RFC 3339), level, logger, event, the fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        utc = _utc(int(record.created))
+        utc = _written(time.gmtime, "%Y-%m-%dT%H:%M:%S", int(record.created))
         line: dict[str, Any] = {
             "time": f"{utc}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -223,14 +223,10 @@ def _quoted(value: object) -> object:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return f"{_local_time(int(record.created))}.{int(record.msecs):03d}"
+    seconds = _written(time.localtime, "%Y-%m-%d %H:%M:%S", int(record.created))
+    return f"{seconds}.{int(record.msecs):03d}"
 
 
-@lru_cache(maxsize=1)  # under load many lines have the same second
-def _local_time(seconds: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-@lru_cache(maxsize=1)
-def _utc(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+@lru_cache(maxsize=2)  # under load many lines have the same second
+def _written(convert: Callable[[float], time.struct_time], form: str, seconds: int) -> str:
+    return time.strftime(form, convert(seconds))

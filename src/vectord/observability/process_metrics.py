@@ -25,7 +25,9 @@ class ProcessMetrics(MetricFamilies):
         self.open_descriptors = Gauge("process_open_fds", "Number of open file descriptors.")
         self.max_descriptors = Gauge("process_max_fds", "Maximum number of open file descriptors.")
         if _HAS_PROC:
-            self.started.set(_started_unix_s())
+            ticks_after_boot = int(_STAT.read_text("ascii", "replace").rpartition(")")[2].split()[19])
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks_after_boot / os.sysconf("SC_CLK_TCK")
+            self.started.set(time.time() - age_s)
 
     def instruments(self) -> Sequence[Counter | Histogram]:
         return super().instruments() if _HAS_PROC else ()
@@ -51,9 +53,3 @@ def memory_bytes() -> tuple[int, int] | None:
     except OSError:
         return None
     return int(virtual) * PAGESIZE, int(resident) * PAGESIZE
-
-
-def _started_unix_s() -> float:
-    ticks_after_boot = int(_STAT.read_text("ascii", "replace").rpartition(")")[2].split()[19])
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks_after_boot / os.sysconf("SC_CLK_TCK")
-    return time.time() - age_s

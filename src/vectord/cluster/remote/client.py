@@ -57,11 +57,14 @@ class RemoteEngine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._draining:
             raise ShuttingDown()
+        limits = [self._request_timeout_s] if self._request_timeout_s else []
+        if caller.deadline_s is not None:
+            limits.append(max(0.0, caller.deadline_s - time.monotonic()))
         self._running += 1
         self._idle.clear()
         try:
             with self._refusals_noted():
-                async with asyncio.timeout(self._left_s(caller)) as scope:
+                async with asyncio.timeout(min(limits) + GRACE_S if limits else None) as scope:
                     tokenized = None
                     if self._tokenize is not None and self._link.state is not None:
                         tokenized = await self._tokenize(request, self._link.state)
@@ -74,12 +77,6 @@ class RemoteEngine:
             self._running -= 1
             if self._running == 0:
                 self._idle.set()
-
-    def _left_s(self, caller: Caller) -> float | None:
-        limits = [self._request_timeout_s] if self._request_timeout_s else []
-        if caller.deadline_s is not None:
-            limits.append(max(0.0, caller.deadline_s - time.monotonic()))
-        return min(limits) + GRACE_S if limits else None
 
     async def check_busy(self, operation: Operation, caller: Caller) -> None:
         """Checks with the engine's process, but only within CHECK_S of a refusal: the check takes a round trip."""
