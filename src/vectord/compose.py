@@ -13,9 +13,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 
+import msgspec
 from starlette.applications import Starlette
 
 from vectord import __version__
@@ -47,8 +48,7 @@ EXIT_CLOSE_TIMEOUT_S = 0.3  # for a process of ours, which may end while threads
 NAMED_MODELS = 3  # in the line that says what is served
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(msgspec.Struct, frozen=True):
     app: Starlette  # its lifespan starts and closes the engine
     engine: Engine
     metrics: Metrics | None

@@ -7,12 +7,12 @@ values and numpy arrays, no web types. They cross a socket if engine and server 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.errors import VectordError
 
@@ -40,8 +40,7 @@ def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
     return np.lexsort((-scores,) if logits is None else (-logits, -scores))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The client of a request. `client` is a key's name or an address, never the key itself."""
 
     client: str = ""
@@ -59,8 +58,7 @@ class Caller:
 ANYONE = Caller()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How texts become tokens, for every request that reads texts."""
 
     truncate: bool | None = None  # None: the server's setting, else `truncate_by_default`
@@ -90,8 +88,7 @@ class TextOptions:
         return next(choice for choice in choices if choice is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that the model's chat template turns into one text."""
 
     messages: str  # JSON: objects with `role`, `content` (a list of texts) and what else the template may read
@@ -100,8 +97,7 @@ class Conversation:
     continue_final_message: bool = False  # without the end of the last message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkOptions:
+class ChunkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a long text is cut into chunks."""
 
     max_tokens: int  # of a chunk, specials not counted
@@ -109,8 +105,7 @@ class ChunkOptions:
     overlap_tokens: int = 0  # shared with the chunk before; whole sentences if cut by sentences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedRequest:
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Vectors of texts, all kinds from one forward pass; without `outputs`, none."""
 
     inputs: Sequence[Input]
@@ -127,8 +122,7 @@ class EmbedRequest:
     waits: bool = False  # at a full server: as long as the server's longest wait; False: as its setting says
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentsRequest:
+class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Long texts in pieces: a dense vector for each chunk."""
 
     documents: Sequence[str]
@@ -145,8 +139,7 @@ class DocumentsRequest:
     expect_fingerprint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankRequest:
+class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of passages for a query."""
 
     query: str
@@ -162,8 +155,7 @@ class RerankRequest:
     max_query_tokens: int | None = None  # the same for the query
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifyRequest:
+class ClassifyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of all labels for texts or pairs of texts."""
 
     inputs: Sequence[str | tuple[str, str]]
@@ -175,8 +167,7 @@ class ClassifyRequest:
     conversation: Conversation | None = None  # the only input, in place of `inputs`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarityRequest:
+class SimilarityRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Cosine of one text with each of several."""
 
     source: str
@@ -185,8 +176,7 @@ class SimilarityRequest:
     text: TextOptions = TextOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeRequest:
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Sequence[str]
     model: str | None = None
     add_special_tokens: bool = True
@@ -194,55 +184,47 @@ class TokenizeRequest:
     conversation: Conversation | None = None  # the only input, in place of `inputs`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest:
+class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[Sequence[int]]
     model: str | None = None
     skip_special_tokens: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListModels:
+class ListModels(msgspec.Struct, frozen=True, kw_only=True):
     """All served models, or the one named `model` (ModelNotFound if it is not served)."""
 
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadModel:
+class LoadModel(msgspec.Struct, frozen=True, kw_only=True):
     """Load a served model now; returns when it is ready. For operators only."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnloadModel:
+class UnloadModel(msgspec.Struct, frozen=True, kw_only=True):
     """Unload a model after its last request; it loads again on its next use."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullModel:
+class PullModel(msgspec.Struct, frozen=True, kw_only=True):
     """Begin to fetch a model from the hub, or report how far it is; serves it at the end. For operators only."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveModel:
+class RemoveModel(msgspec.Struct, frozen=True, kw_only=True):
     """Stop serving a pulled model, and delete its files from the cache. For operators only."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowStatistics:
+class ShowStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's counts since its start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultiRequest:
+class MultiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Several requests in one body: all are answered, or the first failure is."""
 
     requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
@@ -280,8 +262,7 @@ class TextLength(msgspec.Struct, frozen=True, array_like=True):
         return self.kept < self.seen or self.characters_cut > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a request: in all; of tokenization; then until its first forward pass begins, and from there until its
     last one ends, both 0 if it needed none."""
 
@@ -291,8 +272,7 @@ class Timings:
     computing_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     lengths: Sequence[TextLength]  # of each input; of a pair: both texts together
     characters: int  # of the inputs as sent, before truncation
     timings: Timings = Timings()
@@ -305,62 +285,55 @@ class Usage:
         return sum(length.kept for length in self.lengths) + self.further_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Sparse:
+class Sparse(msgspec.Struct, frozen=True):
     """Weights above 0 of words of the vocabulary; each index once."""
 
     indices: Int32  # (n,) in order of first appearance, or ascending for SPLADE
     values: Float32  # (n,)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Characters of the client's text: text[start:stop]."""
 
     start: int
     stop: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedResult:
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     """Row i belongs to `inputs[i]`. Kinds that were not requested are empty or None."""
 
     model: str
     fingerprint: str
     usage: Usage
-    dense: Mapping[Precision, npt.NDArray[np.generic]] = field(default_factory=dict)  # (N, D); binary: (N, D / 8)
+    dense: Mapping[Precision, npt.NDArray[np.generic]] = {}  # (N, D); binary: (N, D / 8)
     sparse: Sequence[Sparse] | None = None
     colbert: Sequence[Float32] | None = None  # (n_i, C) each, rows of length 1
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
-    sources: Mapping[VectorKind, str] = field(default_factory=dict)  # the model that made each kind
-    lengths: Mapping[str, Sequence[TextLength]] = field(default_factory=dict)  # by model: each has its own tokenizer
-    limits: Mapping[str, int] = field(default_factory=dict)  # the token limit of each of those models
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input; its rows have no meaning
+    sources: Mapping[VectorKind, str] = {}  # the model that made each kind
+    lengths: Mapping[str, Sequence[TextLength]] = {}  # by model: each has its own tokenizer
+    limits: Mapping[str, int] = {}  # the token limit of each of those models
+    failures: Mapping[int, VectordError] = {}  # by input; its rows have no meaning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentChunk:
+class DocumentChunk(msgspec.Struct, frozen=True, kw_only=True):
     span: Span
     tokens: int  # content tokens, specials not counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkedDocument:
+class ChunkedDocument(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Sequence[DocumentChunk]
     vectors: Mapping[Precision, npt.NDArray[np.generic]]  # (chunks, D); binary: (chunks, D / 8)
     mean: Float32 | None = None  # (D,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentsResult:
+class DocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     fingerprint: str
     documents: Sequence[ChunkedDocument]
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankResult:
+class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     """`scores[i]` belongs to `passages[i]`; higher is better for every kind."""
 
     model: str
@@ -375,8 +348,7 @@ class RerankResult:
     spans: Sequence[Span] | None = None  # the best chunk of each passage, if chunks were requested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifyResult:
+class ClassifyResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     fingerprint: str
     labels: Sequence[str]
@@ -387,16 +359,14 @@ class ClassifyResult:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarityResult:
+class SimilarityResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     fingerprint: str
     scores: Float32  # (N,) cosine
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
 
     id: int
@@ -406,22 +376,19 @@ class Token:
     stop: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeResult:
+class TokenizeResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     tokens: Sequence[Sequence[Token]]
     usage: Usage
     max_input_tokens: int = 0  # of the model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeResult:
+class DecodeResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     texts: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """The hardware of a device such as cuda:0."""
 
     name: str  # NVIDIA H100 80GB HBM3
@@ -432,8 +399,7 @@ class Gpu:
         return round(self.memory_bytes / 2**30, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a served model, for `/info` and `/v1/models`; limits are the enforced ones."""
 
     name: str  # the served name
@@ -455,9 +421,9 @@ class ModelInfo:
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool  # never unloaded to free memory
     created_unix_s: int
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, DeviceState] = field(default_factory=dict)  # each device or replica that runs it
-    sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: the served model for each kind
+    prompts: Mapping[str, str] = {}
+    devices: Mapping[str, DeviceState] = {}  # each device or replica that runs it
+    sources: Mapping[VectorKind, str] = {}  # of a composite: the served model for each kind
     gpu: Gpu | None = None  # that runs it, the first of several; None: the processor, or unknown
     adapters: Sequence[str] = ()  # each is served as MODEL:ADAPTER, too
     token_labels: Sequence[str] = ()  # of a classifier of tokens
@@ -474,8 +440,7 @@ class ModelInfo:
         return self if caller.operator or not self.failure else replace(self, failure="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_inputs_per_request: int
     max_batch_tokens: int
     max_batch_texts: int | None
@@ -484,16 +449,14 @@ class Limits:
     truncates: bool | None  # the server's setting; None: each product's default
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelList:
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[ModelInfo]
     limits: Limits
     starting: bool = False  # models still load at the start, and reject requests
     required: Literal["any", "first", "all"] = "any"  # models that must answer before the server is ready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the start. `embed_` counts requests for vectors, `batches` those of embedding models; refused
     requests, for vectors or scores, met a full queue or a rate limit."""
 
@@ -506,8 +469,7 @@ class Statistics:
     gpu: Gpu | None = None  # of that device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a device with its own memory. allocated, reserved: by this process."""
 
     allocated: int
@@ -516,8 +478,7 @@ class DeviceMemory:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauges:
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's state at one moment."""
 
     queued_texts: int
@@ -535,24 +496,21 @@ class Gauges:
     devices: Mapping[str, DeviceMemory]  # with their own memory, by name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultiResult:
+class MultiResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of each request, in order."""
 
     results: Sequence[EmbedResult | RerankResult | ClassifyResult]
     usage: Usage  # of all together, lengths in order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullResult:
+class PullResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # the requested name; the served one at the end
     state: Literal["pulling", "served"]
     done_bytes: int = 0
     total_bytes: int = 0  # of all needed files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveResult:
+class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # the hub id
     freed_bytes: int
 

@@ -7,11 +7,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch

@@ -7,13 +7,13 @@ import gc
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.collection import without_collection
 from tests.engine.fakes import (
     MAX_TOKENS,

@@ -36,11 +36,12 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.products.golden_engine import Behaviour, GoldenEngine
 from tests.products.results import fits
 from tests.server.asgi import call
@@ -169,12 +170,12 @@ def _request(request: Any) -> Case:
 
 
 def _changed(value: Any) -> Any:
-    if is_dataclass(value):
-        pairs = ((field, getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, msgspec.Struct):
+        pairs = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
         return {
             field.name: _changed(inner)
             for field, inner in pairs
-            if inner != (field.default_factory() if field.default_factory is not MISSING else field.default)
+            if inner != (field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default)
         }
     if isinstance(value, frozenset):
         return sorted(value)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.products.test_every_kind import DIALECTS, NAME, fitted, operation_of

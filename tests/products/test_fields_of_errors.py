@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.dialects import all_dialects
 from tests.engine.fakes import CLASSIFIER, M3, FakeBackend, backend_for
 from tests.text.makers import make_encoder, wordpiece

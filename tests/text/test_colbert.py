@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import string
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from sentence_transformers.base.modules import Transformer
 from tests.refusals import refuses
 from tests.text.makers import attended, byte_level, make_encoder, modernbert, read, unigram, varied_texts, wordpiece

@@ -6,7 +6,6 @@ import json
 import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
 from tests.refusals import refuses
 from tests.text.makers import SENTENCES, make_encoder, read

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.refusals import refuses
 from tests.text.makers import CHAT_SPECIALS, byte_level, make_encoder, read, varied_texts
 from tokenizers import Tokenizer

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
@@ -96,7 +98,7 @@ class EngineEmbedder:
     def model(self) -> ModelFacts:
         """Of the job's model, which need not be loaded. Raises BulkFailed if there is none."""
         found = self._engine.models(CALLER)
-        info = find_model(self._job, map(asdict, found.models))
+        info = find_model(self._job, map(msgspec.structs.asdict, found.models))
         if info is None:
             raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
         return facts_of(info, found.limits.max_inputs_per_request)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
@@ -59,8 +59,7 @@ PEFT: Mapping[str, Harmless] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What one adapter adds to a layer: scale * up @ down; to a table scale * down @ up.T."""
 
     adapter: int  # from 1, in the order of ModelSpec.adapters

@@ -11,9 +11,11 @@ if the sources disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import Pooling, YesNo
 
@@ -23,21 +25,19 @@ if TYPE_CHECKING:
 ModelTask = Literal["embed", "rerank", "classify"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     hub_id: str
-    _: KW_ONLY
+    model_type: str  # config.json's
     aliases: tuple[str, ...] = ()  # of Ollama, FastEmbed and packages, besides the last part of the id
     package: str | None = None  # import name of a Python package with the model's files in model/
     task: ModelTask = "embed"
     kinds: tuple[AnswerKind, ...] = ("dense",)
-    model_type: str  # config.json's
     dimensions: int | None = None  # of the dense vector, or of a token vector (ColBERT); None: other kinds, or unknown
     max_tokens: int | None = None  # special tokens included; None: the files decide
     pooling: Pooling | None = None  # None: the files decide
     is_causal: bool | None = None  # whether a token attends only to earlier ones; None: the default of its model_type
     matryoshka: Sequence[int] | None = ()  # dimensions to which vectors may be cut, ascending; (): none; None: unknown
-    prompts: Mapping[str, str] = field(default_factory=dict)  # only those that its repository lacks
+    prompts: Mapping[str, str] = {}  # only those that its repository lacks
     yes_no: YesNo | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their cosine with the published weights
 

@@ -11,10 +11,11 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vectord.checkpoints.files.read import OPTION, Settings
 from vectord.errors import ModelUnavailable
@@ -24,8 +25,7 @@ REFERENCE_KEYS = Path(__file__).with_name("reference_keys.json")  # written by t
 log = logging.getLogger("vectord.checkpoints")
 
 
-@dataclass(frozen=True, slots=True)
-class Harmless:
+class Harmless(msgspec.Struct, frozen=True):
     """Why a key has no effect on the results, with any value or with some."""
 
     reason: str

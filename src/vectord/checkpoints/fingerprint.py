@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable
@@ -55,8 +57,7 @@ def changed(spec: ModelSpec, **facts: Any) -> ModelSpec:
 
 def _facts(spec: ModelSpec) -> bytes:
     try:
-        facts = asdict(spec, dict_factory=_known_from_the_start)
-        facts = {name: value for name, value in facts.items() if name not in _NAMES | _CATALOGUE}
+        facts = {name: value for name, value in _known_from_the_start(spec).items() if name not in _NAMES | _CATALOGUE}
         if spec.query is not None:
             facts["query"] = spec.query.fingerprint
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
@@ -65,14 +66,16 @@ def _facts(spec: ModelSpec) -> bytes:
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
 
 
-def _known_from_the_start(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def _known_from_the_start(value: msgspec.Struct) -> dict[str, Any]:
     """Without `Colbert.library`, because rules for texts are not part of a vector space, and `Adapter.base`, a name."""
-    fields = [field for field in fields if field[0] not in ("library", "base")]
-    return {name: value for name, value in fields if name not in _ADDED_LATER or value not in (None, ())}
+    fields = {name: value for name, value in asdict(value).items() if name not in ("library", "base")}
+    return {name: value for name, value in fields.items() if name not in _ADDED_LATER or value not in (None, ())}
 
 
 def _plain(value: object) -> object:
-    """JSON for a frozenset, and null for a path, because only the content of a file counts."""
+    """JSON for a struct and a frozenset, and null for a path, because only the content of a file counts."""
+    if isinstance(value, msgspec.Struct):
+        return _known_from_the_start(value)
     return sorted(value) if isinstance(value, frozenset) else None
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue, router
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
@@ -60,8 +62,7 @@ _FURTHER_CLASS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(msgspec.Struct, frozen=True):
     kind: str  # one of _KINDS; MLMTransformer becomes Transformer
     folder: Path
     allowed: frozenset[str] = frozenset()  # keys of its configuration that the operator allows to be unknown
@@ -71,8 +72,7 @@ class Module:
         return read_settings(self.folder / "config.json", allowed=self.allowed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFolder:
+class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     located: Located
     root: Path  # usually the located folder
     name: str  # the last part of the model's id, in lower case

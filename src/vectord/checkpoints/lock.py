@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -26,22 +25,19 @@ _LIMIT_BYTES = 4 * 2**20
 _HEAD = "# Written by `vectord pull`; read by `vectord pull --locked` and `vectord serve --lock-file`.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class LockedFile:
+class LockedFile(msgspec.Struct, frozen=True):
     path: str  # below the model's folder, with /
     size_bytes: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True, slots=True)
-class LockedModel:
+class LockedModel(msgspec.Struct, frozen=True):
     model: str  # the hub id
     commit: Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
     files: tuple[LockedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _LockFile:
+class _LockFile(msgspec.Struct, frozen=True):
     version: Literal[1]
     models: tuple[LockedModel, ...] = ()
 

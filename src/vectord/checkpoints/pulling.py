@@ -14,9 +14,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.snapshot import needed_files
@@ -47,8 +48,7 @@ class PullFailed(ModelUnavailable):
         self.failure = failure or message
 
 
-@dataclass(frozen=True, slots=True)
-class _RemoteFile:
+class _RemoteFile(msgspec.Struct, frozen=True):
     """One file of the repository's listing."""
 
     path: str
@@ -57,8 +57,7 @@ class _RemoteFile:
     blob: str | None  # git's id, of the others
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(msgspec.Struct, frozen=True):
     locked: LockedModel
     folder: Path
     fetched_bytes: int  # downloaded by this call
@@ -79,8 +78,7 @@ def repository_folder(hub_id: str, cache: Path) -> Path:
     return cache / f"models--{hub_id.replace('/', '--')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cached:
+class Cached(msgspec.Struct, frozen=True):
     """All revisions of a repository in the cache."""
 
     hub_id: str

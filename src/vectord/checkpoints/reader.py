@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from vectord.checkpoints.adapters import find_adapters, read_adapter, read_tasks
 from vectord.checkpoints.checkpoint import find_weight_files

@@ -7,10 +7,10 @@ opens a JSON file of the model again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ _KINDS: Mapping[Output, AnswerKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedModel:
+class RequestedModel(msgspec.Struct, frozen=True):
     """A model that the operator requests, in a setting or in the catalogue file, with what the settings say of it."""
 
     model: str  # a folder, a package, a hub id
@@ -82,8 +81,7 @@ class RequestedModel:
     adapters: tuple[tuple[str, Path], ...] = ()  # their names and folders
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(msgspec.Struct, frozen=True, kw_only=True):
     """A model's files on this machine."""
 
     folder: Path  # or a GGUF file, which contains them all
@@ -93,8 +91,7 @@ class Located:
     base: Located | None = None  # of a folder with only an adapter: the model that it changes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseModule:
+class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     """A linear layer after the network or after pooling (sentence-transformers and pylate `Dense`)."""
 
     folder: Path
@@ -106,8 +103,7 @@ class DenseModule:
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Colbert:
+class Colbert(msgspec.Struct, frozen=True, kw_only=True):
     """How a ColBERT model makes its vectors, and how queries and documents are presented to it."""
 
     dimensions: int = 0
@@ -124,8 +120,7 @@ class Colbert:
     library: Literal["pylate", "colbert-ai"] | None = None  # that saved it, where its rules for texts differ
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YesNo:
+class YesNo(msgspec.Struct, frozen=True, kw_only=True):
     """A language model that scores a passage by its next word, such as "no" or "yes". Its input: prefix, body, suffix.
 
     The body has the places {instruction}, {query} and {document}. As one string it is tokenized as a whole; of a tuple,
@@ -147,16 +142,14 @@ class YesNo:
         return any("{instruction}" in part for part in (self.body if isinstance(self.body, tuple) else (self.body,)))
 
 
-@dataclass(frozen=True, slots=True)
-class ChatTemplate:
+class ChatTemplate(msgspec.Struct, frozen=True):
     """A Jinja template that turns messages into one text. Only text/chat_template.py runs it."""
 
     text: str
     tokens: Mapping[str, str]  # the special tokens that it may name, such as bos_token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticTable:
+class StaticTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table with a row for each token. A text's vector is the mean of its tokens' rows."""
 
     tensor: str  # the name of the table (rows, D)
@@ -165,8 +158,7 @@ class StaticTable:
     max_characters: int | None = None  # of a text, where the library truncates before it tokenizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     """A low-rank change of the network (LoRA)."""
 
     name: str
@@ -186,8 +178,7 @@ CLASSIFY_BEFORE_PADDING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str  # as the operator named it
     revision: str | None  # the commit, if the source knows one
     folder: Path
@@ -225,7 +216,7 @@ class ModelSpec:
     yes_no: YesNo | None = None
     caps_query: bool | None = None  # of a pair that does not fit, the query gets at most three quarters (FlagEmbedding)
     # prompts
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = {}
     default_prompt_name: str | None = None
     merged: Adapter | None = None  # of a folder of peft's: it changes every text, so it is added to the weights
     adapters: tuple[Adapter, ...] = ()  # chosen by requests

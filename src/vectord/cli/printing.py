@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 MAX_WIDTH = 4000  # of a table's line
 
@@ -20,8 +21,8 @@ def print_text(text: str) -> int:
 
 
 def print_json(value: Any) -> int:
-    """Exit code 0. value: may contain dataclasses."""
-    return print_text(json.dumps(value, indent=2, default=asdict))
+    """Exit code 0. value: may contain dataclasses and structs."""
+    return print_text(json.dumps(value, indent=2, default=msgspec.to_builtins))
 
 
 def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = None, **table: Any) -> int:

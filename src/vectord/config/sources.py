@@ -13,9 +13,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from vectord.config.declared import SECTIONS, Config, ModelConfig, exporters
 from vectord.config.profiles import PRODUCT, Profile, Profiles, make_profile
@@ -34,8 +35,7 @@ _SERVICE_LINK = re.compile(r"VECTORD_(\w+_)?(SERVICE_(HOST|PORT)|PORT_[0-9]+_(TC
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where one value came from."""
 
     source: SettingSource
@@ -49,16 +49,15 @@ class Origin:
 Layer: TypeAlias = dict[str, tuple[object, Origin]]
 
 
-@dataclass(slots=True)
-class CommandLine:
+class CommandLine(msgspec.Struct):
     """The words of a command line, from command_line.py. The profile decides what an option means."""
 
-    models: list[str] = field(default_factory=list)  # the words that are no options
-    options: dict[str, list[str]] = field(default_factory=dict)  # each with its values, in the order of the first use
-    model_options: list[str] = field(default_factory=list)  # those of the options that name models, as --models
+    models: list[str] = []  # the words that are no options
+    options: dict[str, list[str]] = {}  # each with its values, in the order of the first use
+    model_options: list[str] = []  # those of the options that name models, as --models
     config: str | None = None
     profile: str | None = None
-    words: list[str] = field(default_factory=list)  # the same command line, for another process
+    words: list[str] = []  # the same command line, for another process
 
     @property
     def named_models(self) -> list[str]:
@@ -67,8 +66,7 @@ class CommandLine:
         return [*self.models, *filter(None, (item.strip() for text in texts for item in re.split("[,;]", text)))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration, the origin of each setting by name, and notes for the operator without any value."""
 
     config: Config

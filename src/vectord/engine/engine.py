@@ -13,9 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
@@ -101,8 +103,7 @@ from vectord.text.sequence import Encoder, TokenizedTexts
 log = GuardedLogger(logging.getLogger("vectord.engine"))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What the engine does for one class of requests. inputs: their field, for errors about one of them."""
 
     operation: str  # RequestEnded.operation

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import ConfigError, InvalidField, ModelUnavailable, ShuttingDown, VectordError

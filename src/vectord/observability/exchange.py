@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from vectord.schema import Timings
 
 
-@dataclass(slots=True)
-class Steps:
+class Steps(msgspec.Struct):
     """When each step around the engine ended, by time.perf_counter."""
 
     body_read_s: float

@@ -11,10 +11,11 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
+
+import msgspec
 
 from vectord.errors import VectordError
 from vectord.schema import Gauges, ModelInfo
@@ -150,8 +151,7 @@ def number(value: float) -> str:
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The engine's state at a scrape."""
 
     gauges: Gauges

@@ -12,10 +12,10 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from vectord.engine.events import Event, RequestEnded
 from vectord.housekeeping import Housekeeping

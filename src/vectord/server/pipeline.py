@@ -11,9 +11,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from vectord.errors import (
     UNFORESEEN,
@@ -105,8 +106,7 @@ class Reload:
         self._listeners.append(listener)
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct):
     """One HTTP request or gRPC call, from its headers to its log line."""
 
     exchange: Exchange  # reported at the end

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +25,7 @@ DOCUMENT_LIMIT_CHARACTERS = 2_000_000
 MIN_CHUNK_TOKENS = 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenizedDocument:
+class TokenizedDocument(msgspec.Struct, frozen=True, eq=False):
     """n tokens without specials, and their places in the text."""
 
     characters: int

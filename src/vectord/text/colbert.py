@@ -6,9 +6,9 @@ Source of the rules: pylate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -23,8 +23,7 @@ from vectord.text.tokenizer_file import MASKS
 from vectord.text.truncation import fit_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _TextFormat:
+class _TextFormat(msgspec.Struct, frozen=True):
     prefix: str  # the marker's name
     marker: int | None  # a token inserted after the first
     max_tokens: int

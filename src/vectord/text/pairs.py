@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -19,8 +19,7 @@ from vectord.text.truncation import Limit, keep
 _PROBES = (("hello world", "a"), ("a", "hello world"), ("", "a"), ("a", ""))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairFrame:
+class PairFrame(msgspec.Struct, frozen=True, eq=False):
     """The special tokens before, between and after two texts, and the type of every token."""
 
     ids: tuple[Int32, Int32, Int32]

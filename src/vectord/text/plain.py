@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import Any, cast
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.files.gguf_file import is_gguf
@@ -44,8 +45,7 @@ TEXT_COST_CHARACTERS = 100
 _data_uri = re.compile(r"data:(image|audio|video|application)/[^,\s]{1,200};base64,[\w+/=%\r\n-]*", re.IGNORECASE)
 
 
-@dataclass(slots=True)  # not frozen: one is made for each text
-class Source:
+class Source(msgspec.Struct):  # not frozen: one is made for each text
     """A text to tokenize."""
 
     index: int | None  # of its input in the request; None: the query

@@ -6,12 +6,13 @@ Plain values. This file imports no tokenizer, so that its import does not delay 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Protocol, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
@@ -19,15 +20,13 @@ T = TypeVar("T")
 TextOrPair: TypeAlias = Input | tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefix:
+class Prefix(msgspec.Struct, frozen=True, eq=False):
     """Tokens that several sequences of a causal model begin with. Compared by identity; it runs once in a batch."""
 
     ids: Int32  # (p,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TokenSequence:
+class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A text, a pair of texts or a window of a document, as n token ids. `Texts` joins those of a request."""
 
     ids: Int32  # (n,)
@@ -40,8 +39,7 @@ class TokenSequence:
     parts: tuple[TextLength, ...] = ()  # of a pair: the length of each text, without special tokens
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Texts:
+class Texts(msgspec.Struct, kw_only=True, eq=False):
     """N token sequences end to end, T tokens in all: what one request sends to a model. Nobody changes it.
 
     The tokenizer makes it; the cache, the queue and packing take it. With a prefix, every text begins with its tokens,
@@ -204,8 +202,7 @@ class Texts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TokenizedTexts:
+class TokenizedTexts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The texts of a request, tokenized before it reached the engine's process."""
 
     texts: Texts
@@ -225,8 +222,7 @@ def cu_seqlens_of(sizes: Sequence[int]) -> Int32:
     return np.array([*accumulate(sizes, initial=0)], np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A part of a document. The chunks that vectord cuts without overlap, joined, are the text."""
 
     start: int  # characters
@@ -235,8 +231,7 @@ class Chunk:
     tokens: int  # without special tokens
 
 
-@dataclass(frozen=True, slots=True)
-class CutText:
+class CutText(msgspec.Struct, frozen=True):
     """The beginning of a text that was cut at its end before it is read."""
 
     text: str
@@ -250,8 +245,7 @@ class CutText:
         return TextLength(length.seen + self.tokens_cut, length.kept, length.characters_cut + self.characters_cut)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Texts for a model to read. The model's kind decides how: plain, as a ColBERT text, or in a template."""
 
     inputs: Sequence[TextOrPair]  # texts, token ids, or pairs in which both texts count alike; `query`: passages

@@ -8,11 +8,11 @@ all inputs that are not a single text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.checkpoint import open_checkpoint

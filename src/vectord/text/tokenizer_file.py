@@ -13,10 +13,10 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers
 
@@ -48,8 +48,7 @@ _PROBES = ("a", "hello world")
 Step = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The special tokens that the tokenizer puts around every text."""
 
     prefix: tuple[int, ...]

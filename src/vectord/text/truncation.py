@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from vectord.errors import InputTooLong
@@ -31,8 +31,7 @@ NORMALIZED_AT_ONCE = 64
 PIECE_CHARACTERS = 32_768  # long texts are tokenized in pieces of this size, which bounds memory
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True, dict=True):
     """A request's rule for texts that are too long. `limit_of` keeps those that are in use."""
 
     max_tokens: int

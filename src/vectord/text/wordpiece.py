@@ -13,13 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer, models
 
@@ -50,8 +50,7 @@ _OTHER = re.compile(f"[^{''.join(_RANGES)}]")
 _DELETE = "\x7f"  # the only character of ASCII that tokie reads differently
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FastEncoding:
+class FastEncoding(msgspec.Struct, frozen=True, eq=False):
     """The tokens of a text whose tokenizer gives all of them the type 0."""
 
     ids: Int32  # (n,)

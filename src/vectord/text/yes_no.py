@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from vectord.checkpoints.spec import YesNo
@@ -35,8 +35,7 @@ _DOCUMENT = re.compile(r"([^{}]*)\{document\}([^{}]*)")
 SEAM_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _BodyPrefix:
+class _BodyPrefix(msgspec.Struct, frozen=True, eq=False):
     """The template's body up to the passage, filled in and tokenized. All pairs of a request share it."""
 
     text: str  # before the passage; "" if the passage is tokenized alone

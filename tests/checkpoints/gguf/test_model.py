@@ -13,6 +13,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf
 from tests.compute.networks import tiny_decoders
@@ -79,7 +80,7 @@ def test_states_are_those_of_transformers_with_the_stored_weights(
     stored = write_gguf(folder, path, quantization, add=partial(add_words, kind=case.vocabulary))
     save_file({**stored}, folder / "model.safetensors", {"format": "pt"})
     texts = texts_of(*LENGTHS)
-    answer = numpy_answer(dataclasses.replace(read(path), outputs=frozenset({"tokens"}), dense_modules=()), texts)
+    answer = numpy_answer(replace(read(path), outputs=frozenset({"tokens"}), dense_modules=()), texts)
     assert np.abs(answer - case.reference(folder, texts)).max() < 1e-4
 
 
@@ -127,7 +128,7 @@ def test_gates_of_jina_in_a_tensor_of_their_own_are_joined(tmp_path: Path) -> No
         {k: v for name, array in whole.items() for k, v in split(name, array).items()}, folder / "model.safetensors"
     )
     write_gguf(folder, path, add=partial(add_words, kind="bert"))
-    answer = numpy_answer(dataclasses.replace(read(path), outputs=frozenset({"tokens"})), texts)
+    answer = numpy_answer(replace(read(path), outputs=frozenset({"tokens"})), texts)
     assert np.abs(answer - expected).max() < 1e-4
 
 

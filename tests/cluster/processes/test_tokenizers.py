@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.cluster.remote.linked import front_end, linked
 from tests.cluster.remote.values import same
 from tests.server.fakes import FakeEngine

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as numbers
 from vectord import errors
 from vectord.cluster.remote.codec import DTYPES
 from vectord.errors import VectordError
-from vectord.schema import ChunkedDocument, EmbedResult, Precision
+from vectord.schema import ChunkedDocument, EmbedResult, ModelInfo, Precision
 
 ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, VectordError)]
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -54,8 +54,16 @@ st.register_type_strategy(int, INTEGERS)
 # Not bytes, which are a sequence of numbers too.
 st.register_type_strategy(Sequence, lambda kind: st.lists(st.from_type(get_args(kind)[0]), max_size=4))
 
+
+def of_hints(kind: type[msgspec.Struct], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Values of every field; hypothesis would take msgspec's mark of an empty dictionary for its default."""
+    hints = get_type_hints(kind)
+    return st.builds(kind, **({name: st.from_type(hints[name]) for name in kind.__struct_fields__} | fields))
+
+
 VECTORS = st.dictionaries(st.sampled_from(get_args(Precision)), arrays())  # hypothesis makes none of np.generic
-st.register_type_strategy(EmbedResult, st.builds(EmbedResult, dense=VECTORS))
+st.register_type_strategy(EmbedResult, of_hints(EmbedResult, dense=VECTORS))
+st.register_type_strategy(ModelInfo, of_hints(ModelInfo))
 st.register_type_strategy(ChunkedDocument, st.builds(ChunkedDocument, vectors=VECTORS))
 
 
@@ -63,9 +71,10 @@ def same(one: Any, other: Any) -> bool:
     """Equal in every field, bit by bit; any sequence may have become a list."""
     if isinstance(one, VectordError):
         return type(one) is type(other) and one.args == other.args and vars(one) == vars(other)
-    if dataclasses.is_dataclass(one):
-        fields = [field.name for field in dataclasses.fields(one)]
-        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in fields)
+    if isinstance(one, msgspec.Struct):
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__
+        )
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, Mapping):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.compute.backends.models import write_splade
 
 from vectord.checkpoints.spec import ModelSpec

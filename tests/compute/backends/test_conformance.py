@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.compute.backends.models import (
     COLBERT_WIDTH,
     LABELS,

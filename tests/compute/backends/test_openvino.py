@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.child import REPOSITORY
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import texts_of
 from tests.compute.networks.test_heads_scores import FAMILIES, TOKEN_FAMILIES, scoring_spec

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import platform
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 from bench.child import REPOSITORY
+from msgspec.structs import replace
 from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert
 from tokenizers import Tokenizer
 

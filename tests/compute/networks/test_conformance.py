@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Case, Texts, numpy_answer, texts_of

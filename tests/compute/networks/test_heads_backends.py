@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import texts_of
 from tests.compute.networks.tiny_encoders import CASES, write_tiny

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from sentence_transformers import SentenceTransformer
 from tests.compute.networks.case import Texts, numpy_answer, pad
 from tests.models import random_texts, read_tiny_spec, write_sentence_bert

@@ -7,7 +7,6 @@ Op sets are found by listing the folder. A new one needs a function here that ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from functools import cache, partial, reduce
 from pkgutil import iter_modules
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.models import pack_texts, random_texts
 
 from vectord.checkpoints.checkpoint import Weight
@@ -285,7 +285,7 @@ _references: dict[tuple[Program, str], np.ndarray] = {}
 
 def reference_of(program: Program, texts: PackedTexts) -> np.ndarray:
     """The float64 result, computed once for all op sets."""
-    key = program, str([np.asarray(getattr(texts, field.name)).tolist() for field in fields(texts)])
+    key = program, str([np.asarray(getattr(texts, name)).tolist() for name in texts.__struct_fields__])
     if key not in _references:
         _references[key] = runnable("numpy", program)(texts)
     return _references[key]

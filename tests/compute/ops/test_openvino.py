@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.models import pack_texts
 
 from vectord.checkpoints.checkpoint import Weight

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.checkpoints.files.onnx_bytes import field, graph, model
 from tests.opening import FAKE, minilm_folder, opened
 
@@ -94,7 +95,7 @@ def test_onnxruntime_finds_cuda_by_itself() -> None:
 def test_a_dtype_is_refused_by_backends_without_it(dtype: str, names: str) -> None:
     """The error names the backends that have it."""
     with pytest.raises(ConfigError, match=rf"dtype {dtype}: the fake backend has none; those that have: {names}$"):
-        open_models(Config(device=replace(FAKE, dtype=dtype)))
+        open_models(Config(device=dataclasses.replace(FAKE, dtype=dtype)))
 
 
 def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_more_than_64_copies_are_refused() -> None:
 def test_the_weights_of_each_copy_count_as_memory() -> None:
     """The memory budget counts every copy."""
     (one,) = open_models(Config(device=FAKE))
-    (two,) = open_models(Config(device=replace(FAKE, device_replicas=2)))
+    (two,) = open_models(Config(device=dataclasses.replace(FAKE, device_replicas=2)))
     assert two.memory_bytes == 2 * one.memory_bytes > 0
     _, backends = two.load()
     assert len(backends) == 2
@@ -262,7 +263,7 @@ def test_if_one_copy_fails_to_load_the_others_are_closed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fake, "load", load)
     monkeypatch.setattr(backend, "_cuda_count", lambda: 2)
-    (source,) = open_models(Config(device=replace(FAKE, device="cuda:0,cuda:1")))
+    (source,) = open_models(Config(device=dataclasses.replace(FAKE, device="cuda:0,cuda:1")))
     with pytest.raises(RuntimeError, match="initialization error"):
         source.load()
     assert closed == ["one"]

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.engine.fakes import CROSS_ENCODER, ByteEncoder, FakeBackend, Recorder, backend_for, source, spec
 
 from vectord.compute.backends.base import Answers, TokenBatch

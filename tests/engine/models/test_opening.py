@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
 from tests.opening import FAKE, minilm_folder, opened
 
@@ -157,7 +158,7 @@ def test_a_models_memory_depends_on_the_dtype_in_memory(
     path = folder / "config.json"
     config = {key: value for key, value in json.loads(path.read_text()).items() if "dtype" not in key}
     path.write_text(json.dumps({**config, **saved}))
-    device = replace(FAKE, dtype=dtype)
+    device = dataclasses.replace(FAKE, dtype=dtype)
     (model,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
     assert model.memory_bytes == share * (folder / "model.safetensors").stat().st_size
 

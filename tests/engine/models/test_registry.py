@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from tests.engine.fakes import M3, FakeBackend, source, spec
 
 from vectord.checkpoints.spec import Adapter

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.engine.fakes import (
     CROSS_ENCODER,
     JUDGE,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.dialects import all_dialects
 from tests.products.results import embed_result, incoming, model_list
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.server.admission.checks import check, check_admin
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine, dialect, route

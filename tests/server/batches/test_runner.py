@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.collection import without_collection
 from tests.server.fakes import FakeEngine
 

@@ -11,12 +11,12 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 from tests.collection import without_collection
 from tests.products.results import model_list
 from tests.server.asgi import call

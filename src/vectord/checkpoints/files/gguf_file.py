@@ -11,11 +11,11 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -51,8 +51,7 @@ _NUMBERS: Mapping[int, str] = {
 _TEXT, _LIST = 8, 9
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(msgspec.Struct, frozen=True):
     """How the numbers of a tensor are stored: in blocks of `items` numbers, each of `bytes` bytes."""
 
     name: str
@@ -80,8 +79,7 @@ TENSOR_TYPES: Mapping[int, TensorType] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GgufTensor:
+class GgufTensor(msgspec.Struct, frozen=True):
     name: str
     type: TensorType
     shape: tuple[int, ...]  # as numpy orders it: rows first
@@ -89,8 +87,7 @@ class GgufTensor:
     blocks: npt.NDArray[np.uint8]  # its bytes, in the shape of its rows: (..., bytes of a row)
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFile:
+class GgufFile(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Any]  # int, float, bool, str, list of str, or an array of numbers
     tensors: Mapping[str, GgufTensor]
 

@@ -12,9 +12,10 @@ import mmap
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from vectord.checkpoints.files.read import map_file
 from vectord.errors import ModelUnavailable
@@ -41,8 +42,7 @@ _FIELDS: Mapping[Message, Mapping[int, Message]] = {
 _GRAPH_OUTPUT, _OUTPUT_NAME, _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 12, 1, 13, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxFile:
+class OnnxFile(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...]  # names of the graph's outputs
     data: tuple[Path, ...]  # the files next to it that hold its tensors, sorted
 

@@ -14,10 +14,10 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,8 +32,7 @@ _LOCAL = struct.Struct("<26x 2H")  # a member's local header: lengths of name an
 Members = Mapping[str, range]  # the bytes of each member in the file
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True):
     """Member data/KEY, which must hold exactly `items` items."""
 
     key: str
@@ -41,8 +40,7 @@ class Storage:
     items: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(msgspec.Struct, frozen=True):
     """A view into a storage. Offset and strides count items and are not negative; the end is not checked yet."""
 
     storage: Storage

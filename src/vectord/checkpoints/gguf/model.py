@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless, one_of, refuse_unread
 from vectord.checkpoints.files.gguf_file import GgufFile, read_gguf
@@ -32,8 +33,7 @@ _NO_POOLING, _SCORES = 0, 4
 DENSE = ("dense_2", "dense_3")  # the layers after the pooling of EmbeddingGemma
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata and tensors of one architecture are named in transformers."""
 
     config: Mapping[str, Any]  # keys of config.json with one value for all models
@@ -44,11 +44,10 @@ class Architecture:
     layers: Mapping[str, str]  # names after "blk.N."
     norm_offset: float = 0.0  # added to the weights of norms
     interleaved: bool = False  # whether rows of queries and keys are ordered for rotation of adjacent pairs
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # llama.cpp's, for keys that are missing
+    defaults: Mapping[str, Any] = {}  # llama.cpp's, for keys that are missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufModel:
+class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
     config: Settings
     max_tokens: int  # special tokens included
     pooling: Pooling | None  # None: the file does not say

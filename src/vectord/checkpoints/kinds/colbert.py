@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread

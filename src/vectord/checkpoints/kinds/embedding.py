@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread

@@ -8,10 +8,10 @@ a model that needs other words is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation

@@ -10,8 +10,9 @@ A folder with a config.json is model2vec's. The libraries differ, and the one th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
 from vectord.cli.commands import (
     CACERT,

@@ -12,7 +12,6 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
 import msgspec
@@ -27,8 +26,7 @@ _LENGTH = struct.Struct("<I")
 _log = logging.getLogger("vectord")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartMessage:
+class StartMessage(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     name: str  # of the process, for its log lines
     listener: int  # inherited file descriptor: the engine's Unix socket, or the front-ends' port

@@ -9,8 +9,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias, cast
+
+from msgspec.structs import replace
 
 from vectord.cluster.remote.codec import ANSWER, EngineState
 from vectord.cluster.remote.link import Link

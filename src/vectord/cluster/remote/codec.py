@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypedDict, cast, get_args, get_origin
 
@@ -56,8 +55,7 @@ ARGUMENTS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineState:
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Announced by the engine every HEARTBEAT_S, for calls that must not wait, and as a sign that it runs."""
 
     readiness: dict[str, str]

@@ -7,9 +7,9 @@ A backend knows no request, no queue and no tokenizer. `forward` is called by th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
@@ -24,8 +24,7 @@ ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where each text's
 POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})
 
 
-@dataclass(frozen=True, slots=True)
-class TextLimit:
+class TextLimit(msgspec.Struct, frozen=True):
     """The most texts in a forward, for models of at most `max_tokens` on a device with more than `above_gib` GiB."""
 
     max_tokens: int
@@ -33,8 +32,7 @@ class TextLimit:
     texts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendOptions:
+class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"  # auto, cpu, cuda, cuda:N, mps; of several devices each has options of its own
     sharers: int = 1  # how many models share that device, this one included
     dtype: str = "auto"  # auto, float32, bfloat16, float16, int8, fp8
@@ -48,8 +46,7 @@ class BackendOptions:
     text_limits: tuple[TextLimit, ...] = ()  # CUDA: the first one that applies limits the texts per forward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFacts:
+class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a loaded model that the scheduler and `/info` need."""
 
     name: str
@@ -65,8 +62,7 @@ class BackendFacts:
     int8_cosine: float | None = None  # mean cosine of the outputs with and without 8 bits; None: not measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatch:
+class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
     """N texts end to end and the requested outputs. Parents get outputs too, which the engine ignores."""
 
     texts: PackedTexts

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, PackedTexts, TokenBatch

@@ -8,9 +8,9 @@ stay unchanged, and a text without an adapter gets W x. With a table of word vec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeAlias
 
+import msgspec
 import numpy as np
 
 from vectord.checkpoints.adapters import Change
@@ -23,8 +23,7 @@ from vectord.schema import Float32
 _Shapes: TypeAlias = Callable[[int], tuple[tuple[int, int], tuple[int, int]]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LowRank(Generic[T]):
+class LowRank(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """The changes of one layer by all adapters; R: the sum of their ranks."""
 
     down: T  # (R, H); of a table of V rows (V, R)

@@ -6,10 +6,10 @@ RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and tensor n
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import Harmless, harmless

@@ -8,7 +8,6 @@ they are made once, with the constants.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,8 +49,7 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebertaSpec(TransformerSpec):
+class DebertaSpec(TransformerSpec, frozen=True, kw_only=True):
     word_size: int
     place_keys: bool  # "c2p": queries attend to places
     place_queries: bool  # "p2c": places attend to keys

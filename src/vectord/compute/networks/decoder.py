@@ -6,10 +6,10 @@ RMS norms come before each half of a layer, positions are rotary, and the MLP is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -95,8 +95,7 @@ def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
     return size - 1 if causal else size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Options in which the layers of Llama, Qwen, Mistral and Gemma differ."""
 
     qkv_bias: bool = False

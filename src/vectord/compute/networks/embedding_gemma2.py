@@ -8,11 +8,11 @@ that the token's word vector gates, and a projection of the last states. The tow
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
@@ -96,8 +97,7 @@ DENSE_CLASSIFIER = HarmlessTensors(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNames:
+class LayerNames(msgspec.Struct, frozen=True, kw_only=True):
     """The names of a layer's tensors after `prefix` and the layer's number. One name for several linears: stacked."""
 
     prefix: str
@@ -216,8 +216,7 @@ def read_encoder(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadNames:
+class HeadNames(msgspec.Struct, frozen=True, kw_only=True):
     dense: str
     norm: str
     decoder: str

@@ -7,9 +7,10 @@ Differences from Llama: norm weights stored as difference from 1, and word vecto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family

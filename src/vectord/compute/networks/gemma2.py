@@ -7,8 +7,9 @@ to a window.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts

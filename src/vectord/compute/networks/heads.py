@@ -10,9 +10,10 @@ vectors, selecting tokens, sigmoid and softmax of scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeAlias
+
+import msgspec
 
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from vectord.checkpoints.folder import chain_width
@@ -25,8 +26,7 @@ from vectord.errors import ModelUnavailable
 Head: TypeAlias = Callable[[T, Tokens[T]], T]
 
 
-@dataclass(frozen=True, slots=True)
-class Projection(Generic[T]):
+class Projection(msgspec.Struct, Generic[T], frozen=True):
     """A linear layer with optional activation and norm."""
 
     linear: Linear[T]
@@ -41,15 +41,13 @@ class Projection(Generic[T]):
         return x if self.norm is None else ops.layer_norm(x, self.norm.weight, self.norm.bias, self.norm_eps)
 
 
-@dataclass(frozen=True, slots=True)
-class Classifier(Generic[T]):
+class Classifier(msgspec.Struct, Generic[T], frozen=True):
     pooling: Pooling
     projections: tuple[Projection[T], ...]  # the last one gives one number per label
     tokens: tuple[Projection[T], ...] = ()  # before pooling
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedLM(Generic[T]):
+class MaskedLM(msgspec.Struct, Generic[T], frozen=True):
     transform: Projection[T]
     words: T  # (V, H)
     bias: T  # (V,)

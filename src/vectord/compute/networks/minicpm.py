@@ -7,8 +7,9 @@ a head of one number. Only the layers up to the chosen one are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts

@@ -6,10 +6,10 @@ Names as in transformers/models/mistral/modeling_mistral.py and ministral3/model
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts

@@ -6,8 +6,9 @@ Reads the models' own config keys and tensor names, and those of transformers/mo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import bert, encoder, facts

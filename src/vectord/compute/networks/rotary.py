@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -48,8 +48,7 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
 _MAY_BE_NULL = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
 
-@dataclass(frozen=True, slots=True)
-class Yarn:
+class Yarn(msgspec.Struct, frozen=True):
     """High frequencies are kept, low ones are divided, and those between are interpolated."""
 
     factor: float
@@ -59,8 +58,7 @@ class Yarn:
     amplitude: float | None = None  # factor of cosines and sines; None: derived from the scaling factor
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3:
+class Llama3(msgspec.Struct, frozen=True):
     """As Yarn, but interpolated by the number of turns within the trained positions, not by the frequency's index."""
 
     factor: float
@@ -69,8 +67,7 @@ class Llama3:
     slow_turns: float  # frequencies with fewer turns are divided by the whole factor
 
 
-@dataclass(frozen=True, slots=True)
-class Rotary:
+class Rotary(msgspec.Struct, frozen=True):
     """Values of the config. A frequency is theta ** (-2 i / head_size)."""
 
     theta: float
@@ -78,8 +75,7 @@ class Rotary:
     scaling: Yarn | Llama3 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CosSin(Generic[T]):
+class CosSin(msgspec.Struct, Generic[T], frozen=True):
     """The cosines and sines of all positions (P = positions), or of one batch's rows (P = T)."""
 
     cos: T  # (P, head_size / 2)

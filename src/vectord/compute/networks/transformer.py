@@ -10,9 +10,10 @@ encoder.py and decoder.py read configs and tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Generic
+
+import msgspec
 
 from vectord.compute.networks.adapters import LowRank
 from vectord.compute.networks.rotary import CosSin, cos_sin_of
@@ -20,8 +21,7 @@ from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSpec:
+class TransformerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Values of the config. H: hidden_size, F: intermediate_size, Q: query_width, K: key_width."""
 
     vocab_size: int
@@ -53,8 +53,7 @@ class TransformerSpec:
         return (self.kv_heads or self.heads) * self.head_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(Generic[T]):
+class Attention(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     query: Linear[T]  # (Q, H)
     key: Linear[T]  # (K, H)
     value: Linear[T]  # (K, H)
@@ -75,8 +74,7 @@ class Attention(Generic[T]):
         return self.query, self.key, self.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvolution(Generic[T]):
+class ShortConvolution(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """LFM2's: each number of a token is mixed with the same number of its nearest neighbours."""
 
     before: Linear[T]  # (H, H) its output multiplies the input of the convolution
@@ -87,15 +85,13 @@ class ShortConvolution(Generic[T]):
     out: Linear[T]  # (H, H)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mlp(Generic[T]):
+class Mlp(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     up: Linear[T]  # (F, H)
     gate: Linear[T] | None = None  # (F, H) its activation multiplies the output of `up`; None: `up` is activated
     down: Linear[T]  # (H, F)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture(Generic[T]):
+class Mixture(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Several MLPs, of which each token takes the best `top`. Ops.mixture"""
 
     router: Linear[T]  # (E, H)
@@ -104,8 +100,7 @@ class Mixture(Generic[T]):
     bias: T | None  # (1, H) of their sum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordGate(Generic[T]):
+class WordGate(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """The third part of EmbeddingGemma 2's layers: a narrow MLP, gated by the token's word vector."""
 
     words: Linear[T]  # (G, H)
@@ -115,8 +110,7 @@ class WordGate(Generic[T]):
     out_norm: Norm[T]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerLayer(Generic[T]):
+class TransformerLayer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     attention: Attention[T] | ShortConvolution[T]
     attention_out_norm: Norm[T] | None = None  # of what attention adds
     attention_norm: Norm[T] | None  # None: this layer has none
@@ -139,8 +133,7 @@ class TransformerLayer(Generic[T]):
         return found if isinstance(mlp, Mixture) or mlp.gate is None else [*found, mlp.gate]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerWeights(Generic[T]):
+class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     words: T  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
@@ -156,8 +149,7 @@ class TransformerWeights(Generic[T]):
     buckets: T | None = None  # (2 * max_tokens - 1,) for disentangled attention; None: attention is not disentangled
 
 
-@dataclass(frozen=True, slots=True)
-class LayerInputs(Generic[T]):
+class LayerInputs(msgspec.Struct, Generic[T], frozen=True):
     """A batch, and what all layers share in it."""
 
     tokens: Tokens[T]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,15 +19,13 @@ from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Linear(Generic[T]):
+class Linear(msgspec.Struct, Generic[T], frozen=True):
     weight: T  # (O, H)
     bias: T | None  # (O,)
     change: LowRank[T] | None = None  # by adapters, which only a Transformer computes
 
 
-@dataclass(frozen=True, slots=True)
-class Norm(Generic[T]):
+class Norm(msgspec.Struct, Generic[T], frozen=True):
     weight: T  # (H,)
     bias: T | None  # (H,)
 
@@ -179,8 +177,7 @@ class WeightReader(Generic[T]):
         return weight
 
 
-@dataclass(frozen=True, slots=True)
-class HarmlessTensors:
+class HarmlessTensors(msgspec.Struct, frozen=True):
     """Tensors of an architecture's checkpoints that its network need not read, and the reason."""
 
     reason: str

@@ -9,9 +9,9 @@ for each batch. Networks import this module only; a backend combines network and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from vectord.checkpoints.checkpoint import Weight
@@ -23,8 +23,7 @@ T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a 
 Activation = Literal[DenseActivation, "gelu_tanh"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTexts:
+class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
     """N texts end to end, T rows in all, without padding: the input of every op set's `pack`.
 
     A text's rows attend to its own rows, or to the first `keys` of them, and before those to all rows of its parent. A
@@ -60,8 +59,7 @@ class PackedTexts:
         return np.repeat(self.adapters, np.diff(self.cu_seqlens)).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens(Generic[T]):
+class Tokens(msgspec.Struct, Generic[T], frozen=True):
     """One packed batch in the op set's form."""
 
     ids: T  # (T,) int32
@@ -71,8 +69,7 @@ class Tokens(Generic[T]):
     adapters: T | None = None  # (T,) int32, 0: none; None: no row has one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSpec:
+class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     heads: int
     head_size: int
     kv_heads: int | None = None  # None: as many as heads; else heads / kv_heads queries share a key and a value

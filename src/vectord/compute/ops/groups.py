@@ -9,8 +9,8 @@ arithmetic in numpy, shared by the op sets; runs on the thread that calls `forwa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,16 +21,14 @@ PAIRS_A_PLACE = 64  # scores with the cost of moving one place there and back
 PIECE_ROWS = 256  # of a text under a narrow window: shorter pieces mostly reread their surroundings
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(msgspec.Struct, frozen=True):
     """P runs of adjacent rows."""
 
     starts: Int32  # (P,) row numbers
     lengths: Int32  # (P,)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionPieces:
+class AttentionPieces(msgspec.Struct, frozen=True):
     """P runs of rows, and the rows that each attends to."""
 
     queries: Runs
@@ -38,16 +36,14 @@ class AttentionPieces:
     parents: Runs | None = None  # rows attended to before `keys`; length 0: none
 
 
-@dataclass(frozen=True, slots=True)
-class Rectangle:
+class Rectangle(msgspec.Struct, frozen=True):
     """n runs of rows, each padded to L places."""
 
     rows: Int32  # (n, L) row numbers into (T, H); a padded place repeats the first row of its piece's own run
     valid: npt.NDArray[np.bool_]  # (n, L) False on padded places
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """n pieces of similar length."""
 
     pieces: Int32  # (n,) which pieces of the batch

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,16 +27,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TextRows:
+class TextRows(msgspec.Struct, frozen=True):
     """The rows of one text, and the rows that it attends to."""
 
     queries: slice
     keys: Array  # (K,) row numbers: the parent's, then its own
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyLayout:
+class NumpyLayout(msgspec.Struct, frozen=True):
     texts: tuple[TextRows, ...]
     spans: tuple[slice, ...]
     positions: Array  # (T,)

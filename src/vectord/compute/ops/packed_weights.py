@@ -9,9 +9,9 @@ matrix once and holds that in 32 bits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +25,7 @@ Bits: TypeAlias = Literal[4, 8]
 GROUP = 32  # numbers with one scale, as in GGUF files
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(msgspec.Struct, frozen=True):
     """The format of the matrices of linear layers."""
 
     bits: Bits

@@ -5,8 +5,7 @@ The backends on ONNX graphs and on transformers use it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +13,7 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.schema import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class Padded:
+class Padded(msgspec.Struct, frozen=True):
     """N texts, each after its parent if it has one, padded at the end to L places."""
 
     rows: Int32  # (N, L) row numbers into (T, H); a padded place repeats its text's first row

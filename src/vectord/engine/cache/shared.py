@@ -15,10 +15,11 @@ import os
 import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from vectord.budget import Budget
 from vectord.config import EngineConfig
@@ -56,8 +57,7 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAnswers:
+class StoredAnswers(msgspec.Struct, frozen=True):
     answers: Mapping[bytes, Answer]  # by name
     rejected: int  # stored values that were invalid or signed with another secret
 

@@ -5,16 +5,18 @@ Runs at start, on the main thread. A ModelSpec has the facts of the model's file
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.adapters import is_made_for, read_adapter
 from vectord.checkpoints.catalogue import hub_id_of
@@ -67,7 +69,7 @@ def open_models(config: Config) -> list[ModelSource]:
     export_hub(config.model, os.environ)
     if config.device.backend != "auto":
         check_backend(config.device.backend)  # before a useless download
-    config = replace(config, device=settle_device(config.device))
+    config = dataclasses.replace(config, device=settle_device(config.device))
     models = [_opened(one, config) for one in named(requested_models(config.model), config.model)]
     failures = [model.failure for model in models if model.failure is not None]
     is_fatal = len(failures) == len(models) or config.engine.required_models == "all" or config.model.lora

@@ -9,8 +9,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.checkpoints.pulling import Cached, Progress
 from vectord.engine.models.loading import in_own_thread
@@ -33,8 +35,7 @@ class Puller(Protocol):
     def find_cached(self, name: str) -> Cached: ...
 
 
-@dataclass(slots=True)
-class _Pull:
+class _Pull(msgspec.Struct):
     name: str
     task: asyncio.Task[str]  # the served name
     progress: PullResult = PULLING

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
+
+from msgspec.structs import replace
 
 from vectord.checkpoints.catalogue import hub_id_of, other_names
 from vectord.checkpoints.hub import is_model_folder, model_id_of
@@ -149,7 +151,7 @@ def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[
     if config.dense_embedding_model is None:
         return composites
     # It is the first model, or the one after default_embedding_model, unless they are the same.
-    first = requested_models(replace(config, models=(), reranker_model=None, rerankers=()))
+    first = requested_models(dataclasses.replace(config, models=(), reranker_model=None, rerankers=()))
     dense = models[len(first) - 1]
     other = next((model for model in models if model is not dense and _further_kinds(model)), None)
     if other is None or _further_kinds(dense):

@@ -6,13 +6,14 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
@@ -175,8 +176,7 @@ MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in a response: 64 MiB, as JSON
 MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 512 MiB; 256 passages of 512 tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ModelVectors:
+class ModelVectors(msgspec.Struct, frozen=True):
     spec: ModelSpec
     ran: RunResult
     lengths: Sequence[TextLength]

@@ -13,10 +13,11 @@ begin with once per batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel
@@ -51,8 +52,7 @@ SCORES: frozenset[AnswerKind] = frozenset({"scores"})
 LEAST_SHARED_TOKENS = 8  # a shorter shared prefix is not worth a text of its own in the batch
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True):
     """The texts that are scored: the passages, or their chunks."""
 
     texts: Sequence[str]
@@ -67,8 +67,7 @@ class Pieces:
         return [best[owner] for owner in sorted(best)]
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(msgspec.Struct, frozen=True):
     """Scores of the pieces."""
 
     scores: Float32  # (pieces,)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
@@ -39,8 +41,7 @@ PART_INPUTS = 256
 LONG_AT_ONCE = 8  # requests with more parts than threads; each holds all its tokens in memory until it ends
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct):
     """One request that the engine works on. Lives on the event loop."""
 
     caller: Caller
@@ -49,7 +50,7 @@ class Task:
     max_inputs: int
     force_dimensions: bool = False  # for all requests
     tokenized: TokenizedTexts | None = None  # the inputs of this request, if a front-end has tokenized them
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float = msgspec.field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on tokenizing so far
     began_s: float = math.inf  # when the first text entered the queue
     forwards_s: tuple[float, float] = (math.inf, -math.inf)  # from the begin of the first to the end of the last

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -105,8 +105,7 @@ class Item:
         return taken
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     items: Sequence[Item]
     texts: int
     tokens: int

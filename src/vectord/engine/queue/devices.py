@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.execution import Execution
@@ -23,8 +24,7 @@ from vectord.text.sequence import Texts
 MAX_BLAMED = 3  # batches in a row that failed on a device and succeeded on another; a single one may be an accident
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class Device(msgspec.Struct, frozen=True, eq=False):
     """A backend that runs batches: on a whole device, or as one of several replicas on it."""
 
     index: int  # among the model's devices
@@ -39,8 +39,7 @@ class DeviceStream(NamedTuple):
     number: int
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False):
     """Texts to run together, before all others, on one of these devices: a retry, or a self-test."""
 
     items: list[Item]
@@ -48,8 +47,7 @@ class Reservation:
     suspect: Device | None = None  # the device they failed on; it is to blame if they succeed here
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunningBatch:
+class RunningBatch(msgspec.Struct, frozen=True, eq=False):
     batch: Batch
     free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
     started_s: float

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
@@ -190,8 +190,7 @@ def _failure(error: InferenceFailed, cause: BaseException) -> InferenceFailed:
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(msgspec.Struct, frozen=True):
     batch: TokenBatch
     firsts: Sequence[int]  # the place of each item's first text in the batch; a prefix has a place before it
     vectors: Int32  # (N + 1,) where the rows of (M, .) of each text begin, and where the last one's end

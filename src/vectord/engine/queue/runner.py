@@ -11,10 +11,11 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend, BackendFacts
@@ -38,10 +39,9 @@ CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a running forward or a compi
 WATCH_S = 1.0  # the longest time between two checks for hung forwards
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(msgspec.Struct, frozen=True):
     answers: Answers  # of all texts, in order
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # index -> error; its answers have no meaning
+    failures: Mapping[int, VectordError] = {}  # index -> error; its answers have no meaning
     began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
     started_s: float = math.inf  # start of the first forward
     ended_s: float = -math.inf  # end of the last forward

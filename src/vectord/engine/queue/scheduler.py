@@ -31,9 +31,10 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Literal
+
+import msgspec
 
 from vectord.engine.queue.batch import Batch, Item
 from vectord.schema import Lane
@@ -117,8 +118,7 @@ INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both 
 LIGHT_CLIENT, LIGHT_SHARE = 16, 2  # fractions of max_batch_tokens: a light client's queue, all light texts of a batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one device's batches.
 
     pipelined: the device computes one batch at a time, regardless of its streams. While one runs, the next is taken

@@ -20,9 +20,11 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from weakref import WeakSet
+
+import msgspec
+from msgspec.structs import replace
 
 from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import Device, Devices, DeviceStream, Reservation, Reservations, RunningBatch
@@ -37,8 +39,7 @@ MAX_HUNG = 3  # hung threads per device; their memory cannot be freed
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOutcome:
+class BatchOutcome(msgspec.Struct, frozen=True):
     """The result of one batch."""
 
     batch: Batch

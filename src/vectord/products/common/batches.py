@@ -4,7 +4,6 @@ A batch reads a file of JSON Lines, each a request, and writes a file of respons
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -28,37 +27,32 @@ MAX_LISTED_FAULTS = 100
 # --- requests and results -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFile:
+class StoreFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     content: bytes
     expires_after_s: int | None = None  # None: the server's retention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListFiles:
+class ListFiles(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None
     limit: int
     newest_first: bool
     purpose: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateBatch:
+class CreateBatch(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     endpoint: str
     window_s: int  # unanswered lines expire after it
     metadata: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListBatches:
+class ListBatches(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRequest:
+class ItemRequest(msgspec.Struct, frozen=True):
     """An action on one file or batch."""
 
     action: ItemAction
@@ -122,14 +116,12 @@ class StoredBatch(msgspec.Struct, kw_only=True):
         return self.status in ("completed", "failed", "expired", "cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedItems:
+class ListedItems(msgspec.Struct, frozen=True):
     items: Sequence[StoredFile | StoredBatch]
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredContent:
+class StoredContent(msgspec.Struct, frozen=True):
     """The content of a file. It is open only while a piece is read: unread downloads would hold all descriptors."""
 
     path: Path
@@ -142,8 +134,7 @@ class StoredContent:
             return file.read(size)
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedFile:
+class DeletedFile(msgspec.Struct, frozen=True):
     id: str
 
 

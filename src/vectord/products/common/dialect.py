@@ -8,13 +8,13 @@ first one that knows every key of the body answers (server/http/routing.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import import_module
 from types import MappingProxyType, UnionType
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from vectord.errors import ConfigError, VectordError
 from vectord.observability.instruments import MetricFamilies
@@ -30,37 +30,34 @@ NO_NAMES: Names = MappingProxyType({})
 EXAMPLE_MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # in the examples of bodies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
+class Guards(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that only some products check; None: no limit."""
 
     max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
     alone: str | None = None  # the product that has its profile, or the server's only API
     own_ids: bool = False  # lists of token ids are the model's own, also where OpenAI's clients send theirs
-    product: Mapping[str, Any] = field(default_factory=dict)  # settings of the profile's product
+    product: Mapping[str, Any] = {}  # settings of the profile's product
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of an HTTP request that a product reads."""
 
     body: Content = b""
-    path: Mapping[str, str] = field(default_factory=dict)  # values of the path's {placeholders}
+    path: Mapping[str, str] = {}  # values of the path's {placeholders}
     query: str = ""  # of the URL, as sent
-    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    headers: Mapping[str, str] = {}  # names in lower case
     models: Sequence[ModelInfo] = ()  # the served models, the default first
     guards: Guards = Guards()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP response of a product. The server adds headers of its own, such as the request id."""
 
     body: bytes
     status: int = 200
     file: StoredContent | None = None  # sent in place of the body, in pieces
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     content_type: str = "application/json"
 
 
@@ -68,8 +65,7 @@ Render: TypeAlias = Callable[[Any], Rendered]  # takes the result of the call's 
 RenderError: TypeAlias = Callable[[VectordError], Rendered]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The request that a body contains, and the renderer of its result.
 
     names: fields whose name in this body differs from the canonical one, "dimensions" -> "config.dimensions".
@@ -79,7 +75,7 @@ class Call:
 
     request: Request | BatchRequest
     render: Render
-    names: Names = field(default_factory=dict)
+    names: Names = {}
     part_names: Callable[[int], Names] | None = None
     binary: bool = True
 
@@ -105,8 +101,7 @@ Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
 HealthKeys: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One method of one path. Products declare routes with `Routes`.
 
     path: Starlette syntax, "/v1/models/{model:path}".
@@ -285,8 +280,7 @@ class Routes:
         self._routes.append(route)
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True):
     """A client's request rate: `amount` in each `period_s` (1 or 60) on average, `burst` at once."""
 
     amount: int
@@ -295,8 +289,7 @@ class Rate:
     per_key: bool = False  # count requests by key; False: by address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """A product's API."""
 
     name: str
@@ -311,7 +304,7 @@ class Dialect:
     # The rest applies only while the server imitates this product (`ServerConfig.imitates`).
     health: HealthKeys | None = None  # keys that /health also has, some in place of vectord's own
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
-    log_events: Mapping[str, str] = field(default_factory=dict)  # its names of "settings" and "warmup" in the log
+    log_events: Mapping[str, str] = {}  # its names of "settings" and "warmup" in the log
     # Further fields of "settings". Takes the settings of each section by name, and the models in their order.
     logged_settings: Callable[[Mapping[str, Mapping[str, Any]], Sequence[str]], Mapping[str, object]] | None = None
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -25,8 +24,7 @@ _REFUSAL: Final = "refusal"
 _NO_EFFECT: Final = "no effect"
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedField:
+class RefusedField(msgspec.Struct, frozen=True):
     """path: attributes from the body to the value; field: the same names, joined, as the client writes them."""
 
     path: tuple[str, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from vectord.errors import MalformedBody, UnsupportedMediaType
 from vectord.products.common.body import Content
@@ -22,8 +23,7 @@ _disposition = re.compile(rb"^content-disposition:\s*form-data\s*(;.*)$", re.IGN
 _parameter = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class FormPart:
+class FormPart(msgspec.Struct, frozen=True):
     content: bytes
     filename: str | None = None
 

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import inspect
+from msgspec.structs import replace
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId

@@ -5,11 +5,11 @@ reads.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count

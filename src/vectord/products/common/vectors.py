@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
+from msgspec.structs import asdict
 
 from vectord.errors import InvalidField, NotAcceptable
 from vectord.products.common.dialect import Rendered
@@ -48,8 +49,8 @@ def dump_json(answer: object) -> bytes:
     It may contain C-contiguous arrays of numbers; the engine has checked that they are finite.
     """
     if _row_by_row.get():
-        return orjson.dumps(answer, default=_dump_part, option=orjson.OPT_PASSTHROUGH_DATACLASS)
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(answer, default=_dump_part)
+    return orjson.dumps(answer, default=asdict, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def json_answer(**fields: object) -> Rendered:
@@ -100,10 +101,10 @@ def render_row_by_row(render: Callable[[], T]) -> T:
 
 
 def _dump_part(part: Any) -> object:
-    """orjson calls this for numpy's arrays and numbers, and for dataclasses, if they are not dumped natively."""
+    """orjson calls this for numpy's arrays and numbers, and for structs."""
     if isinstance(part, np.ndarray) and part.ndim > 1:
         return list(part)
-    return orjson.Fragment(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY))
+    return orjson.Fragment(orjson.dumps(part, default=asdict, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def read_encoding(name: str | None) -> Encoding:

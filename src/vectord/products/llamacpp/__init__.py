@@ -5,12 +5,12 @@ scales vectors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from vectord import __version__, errors
 from vectord.errors import (

@@ -4,12 +4,12 @@ TEI serves one model and ignores `model`: see `requested_model`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId, decode, is_object

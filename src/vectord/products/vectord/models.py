@@ -1,9 +1,9 @@
 """/vectord/models: the served models, and routes of the operator to load and unload one."""
 
-from dataclasses import asdict
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.vectors import json_answer

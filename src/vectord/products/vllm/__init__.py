@@ -8,7 +8,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate, chain
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord import __version__
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType

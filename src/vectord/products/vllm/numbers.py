@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ _EXPONENT_BITS: Mapping[str, int] = {"fp8_e4m3": 4, "fp8_e5m2": 5}
 _TYPES = ("float32", "float16", "bfloat16", *_EXPONENT_BITS)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True):
     encoding: Encoding
     embed_dtype: str
     endianness: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from vectord.products.common.dialect import Rate
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from vectord.config import ServerConfig
 from vectord.errors import RateLimited

@@ -14,9 +14,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from vectord.engine.client import EngineClient
 from vectord.errors import (

@@ -19,7 +19,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -82,14 +81,13 @@ def full_disk_detected() -> Iterator[None]:
         raise
 
 
-@dataclass(slots=True)
-class Shelf:
+class Shelf(msgspec.Struct):
     """One owner's records, the oldest first."""
 
     owner: str  # a key's name; "": clients without a key of their own
     folder: Path
-    files: dict[str, StoredFile] = field(default_factory=dict)
-    batches: dict[str, StoredBatch] = field(default_factory=dict)
+    files: dict[str, StoredFile] = {}
+    batches: dict[str, StoredBatch] = {}
     used_bytes: int = 0  # of files and results
 
     def path(self, name: str) -> Path:

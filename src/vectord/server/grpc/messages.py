@@ -7,10 +7,10 @@ Unlike HTTP, a message is truncated and gets special tokens only if it says so: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -37,8 +37,7 @@ UINT32_MAX = 2**32 - 1
 NAMES: Mapping[str, str] = {"truncate_side": "truncation_direction"}
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedMessage:
+class ParsedMessage(msgspec.Struct, frozen=True):
     """render: makes the response of the result, or keeps the result for a later response. names: canonical field -> the
     message's field, for errors."""
 
@@ -293,8 +292,7 @@ def _ns(seconds: float) -> int:
 # --- methods --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(msgspec.Struct, frozen=True):
     """One message and one response; a method that streams has one response for each message."""
 
     path: str

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import grpc
+import msgspec
 from grpc import StatusCode
 
 from vectord import errors
@@ -103,8 +103,7 @@ def address_of(peer: str) -> str:
     return unquote(rest).rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else peer
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcCall:
+class GrpcCall(msgspec.Struct, frozen=True):
     context: Context
     record: RequestRecord
     caller: Caller

@@ -11,11 +11,12 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import zstandard
+from msgspec.structs import replace
 
 from vectord.errors import MalformedHead, NoSuchRoute
 from vectord.observability.tracing import TRACEPARENT
@@ -56,8 +57,7 @@ COMPRESS_ON_LOOP_BYTES = 65_536  # less than half a millisecond
 log = logging.getLogger("vectord.server")
 
 
-@dataclass(slots=True)
-class HttpCall:
+class HttpCall(msgspec.Struct):
     """One HTTP request while it is answered. render_error: of the path, then of the product that the body selects."""
 
     scope: Mapping[str, Any]

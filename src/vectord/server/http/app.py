@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 

@@ -7,8 +7,9 @@ import os
 import socket
 import ssl
 import stat
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, plain_reason
@@ -60,8 +61,7 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return family, address
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(msgspec.Struct, frozen=True):
     """PEM files: the chain, leaf first, and its private key."""
 
     chain_file: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, cast
+
+from msgspec.structs import replace
 
 from vectord.errors import NotAcceptable
 from vectord.products.common.dialect import Call

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from vectord.engine.client import EngineClient
 from vectord.products.common.dialect import Dialect, Incoming, Rendered
@@ -50,8 +51,7 @@ def probe_pages(
     return [Page(path=path, show=show, summary=summary, probe=True) for path, show, summary in pages]
 
 
-@dataclass(frozen=True, slots=True)
-class Probes:
+class Probes(msgspec.Struct, frozen=True):
     _engine: EngineClient
     _shutdown: Shutdown
     _version: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from vectord.errors import InvalidField, MethodNotAllowed, NoSuchRoute
 from vectord.products.common.body import Content
@@ -26,8 +26,7 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _placeholder = re.compile(r"\{(\w+)(:path)?\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the server itself, for GET and HEAD. It needs no key unless it is guarded.
 
     show: from the request's headers. summary: for the API's description; "" leaves the page out of it. probe: answered
@@ -42,8 +41,7 @@ class Page:
     limited: bool = False
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, dict=True):
     """One product's route on a path."""
 
     dialect: Dialect
@@ -54,8 +52,7 @@ class Choice:
         return self.route.render_error or self.dialect.render_error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One method of one path: a page, one route, several routes, or the error of a path that is not served.
 
     path: the template, "" for a path that is not served. render_error: for errors before the body selects a product.
@@ -154,10 +151,9 @@ def _refusing(choice: Choice, values: Mapping[str, msgspec.Raw], keys: Set[str])
     return replace(choice, route=replace(choice.route, parse=refuse))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     endpoint: Endpoint
-    values: Mapping[str, str] = field(default_factory=dict)  # of the path's {placeholders}
+    values: Mapping[str, str] = {}  # of the path's {placeholders}
 
 
 class Table:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import orjson
 
 from vectord.errors import NoSuchRoute
@@ -35,8 +35,7 @@ _HEADERS = {**SAFETY_HEADERS, **policy(), "cache-control": "no-cache"}
 Source: TypeAlias = Callable[[FigurePart], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
     """The rights of a request's key. A named key sees its own requests, other callers those without a named key."""
 
     key: str | None = None  # its name; None: no key, or one that several clients use

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
+from msgspec.structs import replace
 
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Dialect, Incoming, Route

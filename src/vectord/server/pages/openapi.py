@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from threading import Lock
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from vectord import errors
 from vectord.errors import VectordError

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import numpy_answer, texts_of
 from tests.compute.ops import test_conformance as conformance

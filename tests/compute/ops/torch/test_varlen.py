@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.compute.ops.torch.kernel import written_out
 from tests.models import pack_texts, random_texts
 from torch import Tensor

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch
 from vectord.compute.backends.torch.device import memory_of

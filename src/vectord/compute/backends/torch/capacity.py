@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from vectord.compute.backends.base import TextLimit
@@ -23,8 +23,7 @@ SAME_TIME = 1.25  # batches within this factor of the fastest take the time of t
 GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """One measured batch."""
 
     tokens: int

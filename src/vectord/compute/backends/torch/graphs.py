@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ MOST_PADDING = 4  # a shape has at most this many times the tokens of its batch
 Program: TypeAlias = Callable[[], Mapping[Output, Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True):
     replay: Callable[[], None]  # computes the current inputs again
     answers: Mapping[Output, Tensor]  # where `replay` writes them each time
 
@@ -73,8 +72,7 @@ class CudaCapture:
         return sum(each["total_size"] for each in segments if each.get("segment_pool_id") == self._pool)
 
 
-@dataclass(frozen=True, slots=True)
-class CudaGraph:
+class CudaGraph(msgspec.Struct, frozen=True):
     shape: FlatShape
     numbers: Tensor  # (shape.size,) int32: its input
     captured: Captured

@@ -6,9 +6,9 @@ reads the keys of all texts in the block, and each row sees those of its own tex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import numpy as np
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -21,8 +21,7 @@ from vectord.compute.ops.torch.grouped import pack
 from vectord.compute.ops.torch.ops import TorchOps, agrees_with_torch
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(msgspec.Struct, frozen=True):
     """The work of one program: `rows` queries, and `keys` keys at a time."""
 
     rows: int = 128

@@ -13,14 +13,15 @@ processor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
@@ -36,8 +37,7 @@ class NotFlat(Exception):
     """An op that this layout does not support: experts, and attention without a kernel for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatShape:
+class FlatShape(msgspec.Struct, frozen=True, kw_only=True):
     """T rows for N texts of at most `longest` rows, with M pooled spans."""
 
     tokens: int

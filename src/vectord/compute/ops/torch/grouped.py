@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,24 +27,21 @@ from vectord.compute.ops.torch.varlen import Lengths
 MAX_GROUPS = 4  # more groups cost more calls than they save padding (measured on CPU)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRectangle:
+class DeviceRectangle(msgspec.Struct, frozen=True):
     """n runs of rows, each padded to L places, on the device."""
 
     rows: Tensor  # (n * L,) row numbers into (T, H); a padded place repeats its text's first row
     valid: Tensor  # (n, L) False on padded places
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceGroup:
+class DeviceGroup(msgspec.Struct, frozen=True):
     """n pieces of Q query and K key places."""
 
     queries: DeviceRectangle
     keys: DeviceRectangle  # `queries` itself if every piece attends to itself
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(msgspec.Struct, frozen=True):
     """Texts, cut or whole, in groups."""
 
     groups: tuple[DeviceGroup, ...]

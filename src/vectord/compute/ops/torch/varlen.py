@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 Varlen: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(msgspec.Struct, frozen=True):
     """The kernel's input: N texts as queries, and the keys of each, end to end. A text may be empty."""
 
     query_ends: Tensor  # (N + 1,) from 0 to T, or less: rows after the last text have undefined results

@@ -14,8 +14,9 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from vectord.errors import ConfigError, RateLimited, Unavailable, VectordError
 from vectord.observability.exchange import ConnectionsCounted
@@ -39,8 +40,7 @@ TOO_MANY_OF_ADDRESS = "Your address has reached the limit of {limit} connections
 _log = logging.getLogger("vectord.server")
 
 
-@dataclass(slots=True, eq=False)
-class ConnectionSlot:
+class ConnectionSlot(msgspec.Struct, eq=False):
     """The slot of one connection, from accept to close."""
 
     peer: str
