@@ -31,6 +31,7 @@ IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md desc
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
     "embedding_server": "The Rust embedding server with `/api/v1/embed`: TEI's body, OpenAI's `data` and `usage`.",
+    "google": "Google's embedding API for Gemini: `embedContent`, `batchEmbedContents` and the list of models.",
     "infinity": "infinity (michaelfeil/infinity): embeddings, rerank, classify, with `/v1` and without.",
     "jina": "Jina's API: embeddings with late chunking, token vectors, rerank. Also Xinference's rerank.",
     "llamacpp": "llama.cpp's server: its native routes, and OpenAI's routes with its response format.",

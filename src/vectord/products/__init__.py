@@ -24,6 +24,7 @@ ORDER = (
     "weaviate",
     "nvidia",
     "mixedbread",
+    "google",
     "vectord",
     "semantic_explorer",
     "smart_embedder",

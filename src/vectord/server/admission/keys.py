@@ -38,7 +38,8 @@ KEY_UNKNOWN = "The key is not one of this server's."
 KEYS_DIFFER = "Authorization, x-api-key and api-key have different keys; send one of them."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
 KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
-KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key"})
+BARE_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+KEY_HEADERS = frozenset({"authorization", *BARE_KEY_HEADERS})
 NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
 
 _log = logging.getLogger("vectord.keys")
@@ -96,7 +97,7 @@ class Keys:
         presented = presented_key(headers)
         if presented is None or (self._requires_scheme and presented == headers.get("authorization")):
             return None
-        if not self.is_open and any(headers.get(name, presented) != presented for name in ("x-api-key", "api-key")):
+        if not self.is_open and any(headers.get(name, presented) != presented for name in BARE_KEY_HEADERS):
             raise MalformedHead(KEYS_DIFFER)
         if self._file is not None and (current := self._file.current()) is not self._from_file:
             self._from_file = current
@@ -144,10 +145,10 @@ def _digest(key: str) -> bytes:
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, `x-api-key: KEY` or `api-key: KEY`."""
+    """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, or KEY in one of BARE_KEY_HEADERS."""
     authorization = headers.get("authorization")
     if authorization is None:
-        return headers.get("x-api-key") or headers.get("api-key")
+        return next((headers[name] for name in BARE_KEY_HEADERS if headers.get(name)), None)
     scheme, _, value = authorization.partition(" ")
     return value.strip() if scheme.lower() == "bearer" and value else authorization.strip()
 

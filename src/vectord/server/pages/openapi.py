@@ -123,7 +123,7 @@ def openapi_pages(
         body = await asyncio.to_thread(build, brief=True)
         if (name := model(headers)) is not None:
             body = body.replace(EXAMPLE_MODEL.encode(), orjson.dumps(name)[1:-1])
-        return Rendered(body=body, headers={"vary": "authorization, x-api-key, api-key"})
+        return Rendered(body=body, headers={"vary": "authorization, x-api-key, api-key, x-goog-api-key"})
 
     summary = "This API in OpenAPI 3.1"  # the other paths are those of servers that vectord replaces
     return (

@@ -77,7 +77,7 @@ async def test_an_unambiguous_request_is_answered(request_name: str) -> None:
         assert (await ask(server, VALID[request_name])).status == 200
 
 
-@pytest.mark.parametrize("other", ["x-api-key", "api-key"])
+@pytest.mark.parametrize("other", ["x-api-key", "api-key", "x-goog-api-key"])
 async def test_different_keys_in_two_headers_get_400(other: str) -> None:
     """A proxy may check the other one. A server without keys reads neither."""
     sent = {"authorization": "Bearer k", other: "other"}

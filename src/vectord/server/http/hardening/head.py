@@ -24,6 +24,7 @@ SINGLE = frozenset(
         "authorization",
         "x-api-key",
         "api-key",
+        "x-goog-api-key",
         "origin",
         "content-type",
         "content-length",

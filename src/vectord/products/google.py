@@ -1,0 +1,233 @@
+"""Google's embedding API, as served for Gemini: `embedContent`, `batchEmbedContents` and the list of models.
+
+Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. As in all
+of Google's APIs, a field may be written in camel case or with underscores.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rendered, Routes
+from vectord.products.common.errors import STATUSES, error_response, row_of
+from vectord.products.common.fields import about, no_effect
+from vectord.products.common.inputs import Medium, Switch, agreed, check_count, refuse_none
+from vectord.products.common.vectors import json_answer
+from vectord.schema import (
+    EmbedRequest,
+    EmbedResult,
+    InputKind,
+    ModelInfo,
+    ModelList,
+    MultiRequest,
+    MultiResult,
+    TextOptions,
+)
+
+ROUTES = Routes()
+ERRORS = STATUSES
+
+# The use of a text by its task. None: the model's default prompt.
+_KINDS: Mapping[str | None, InputKind | None] = {
+    **dict.fromkeys((None, "TASK_TYPE_UNSPECIFIED", "SEMANTIC_SIMILARITY")),
+    **dict.fromkeys(("RETRIEVAL_QUERY", "QUESTION_ANSWERING", "FACT_VERIFICATION", "CODE_RETRIEVAL_QUERY"), "query"),
+    "RETRIEVAL_DOCUMENT": "document",
+    "CLASSIFICATION": "classification",
+    "CLUSTERING": "clustering",
+}
+
+_CODES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    412: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+def render_error(error: VectordError) -> Rendered:
+    status = row_of(ERRORS, error)
+    code = _CODES.get(status, "INVALID_ARGUMENT")
+    return error_response(error, {"error": {"code": status, "message": error.message, "status": code}}, ERRORS)
+
+
+# --- wire types -----------------------------------------------------------------------------------------------
+
+
+class Part(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    inline_data: Medium = None
+    file_data: Medium = None
+
+
+class Content(msgspec.Struct):
+    """`parts`: texts, which are joined by newlines into one input."""
+
+    parts: list[Part]
+    role: Annotated[Any, no_effect("an input is no message")] = None
+
+
+class Options(msgspec.Struct, kw_only=True, rename="camel"):
+    task_type: Annotated[str | None, about("selects the prompt, as Google's tasks do")] = None
+    title: Annotated[str | None, about("of a RETRIEVAL_DOCUMENT: a line before its text")] = None
+    output_dimensionality: Annotated[Count | None, about("leading numbers to keep; 0 and null: all")] = None
+    auto_truncate: Annotated[Switch, about("null: yes")] = None
+    underscored_task_type: str | None = msgspec.field(name="task_type", default=None)
+    underscored_output_dimensionality: Count | None = msgspec.field(name="output_dimensionality", default=None)
+
+
+class EmbedBody(Options, kw_only=True, rename="camel"):
+    content: Content
+    model: Annotated[str | None, about("`models/NAME`, the model of the path")] = None
+    embed_content_config: Annotated[Options | None, about("in place of the options beside `content`")] = None
+
+
+class BatchBody(msgspec.Struct):
+    requests: list[EmbedBody]
+
+
+class Values(msgspec.Struct):
+    values: list[float]
+
+
+class UsageMetadata(msgspec.Struct, rename="camel"):
+    prompt_token_count: int
+
+
+class EmbedAnswer(msgspec.Struct, rename="camel"):
+    embedding: Values
+    usage_metadata: UsageMetadata
+
+
+class BatchAnswer(msgspec.Struct, rename="camel"):
+    embeddings: list[Values]
+    usage_metadata: UsageMetadata
+
+
+class Model(msgspec.Struct, rename="camel"):
+    name: str
+    display_name: str
+    input_token_limit: int
+    supported_generation_methods: list[str]
+
+
+class Models(msgspec.Struct):
+    models: list[Model]
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------
+
+_CONTENT = {"parts": [{"text": "a happy person"}]}
+_NAMES = {"inputs": "content", "parts": "content.parts", "task": "taskType", "dimensions": "outputDimensionality"}
+_FIELDS = (*_NAMES, "model", "task_type", "title", "output_dimensionality")
+
+
+@ROUTES.post(
+    "/v1beta/models/{model:path}:embedContent",
+    "/v1/models/{model:path}:embedContent",
+    answer=EmbedAnswer,
+    summary="Embed one content",
+    example={"content": _CONTENT, "taskType": "RETRIEVAL_QUERY"},
+    names=_NAMES,
+)
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    return Call(_read(body, incoming), render_embed)
+
+
+def render_embed(result: EmbedResult) -> Rendered:
+    (vector,) = result.dense["float"]  # (D,)
+    return json_answer(embedding={"values": vector}, usageMetadata={"promptTokenCount": result.usage.tokens})
+
+
+@ROUTES.post(
+    "/v1beta/models/{model:path}:batchEmbedContents",
+    "/v1/models/{model:path}:batchEmbedContents",
+    answer=BatchAnswer,
+    summary="Embed contents",
+    example={"requests": [{"content": _CONTENT, "taskType": "RETRIEVAL_DOCUMENT", "title": "Mood"}]},
+    names={"inputs": "requests", "dimensions": "requests[0].outputDimensionality"},
+)
+def parse_batch(body: BatchBody, incoming: Incoming) -> Call:
+    """One request to the engine if all contents have the same options, else one for each."""
+    refuse_none(body.requests, "inputs")
+    check_count(len(body.requests), incoming.guards.max_inputs)
+    parts = []
+    for index, one in enumerate(body.requests):
+        try:
+            parts.append(_read(one, incoming))
+        except VectordError as error:
+            raise error.named(_names_within(index)) from None
+    if len({replace(part, inputs=()) for part in parts}) == 1:
+        whole = replace(parts[0], inputs=[text for part in parts for text in part.inputs])
+        return Call(whole, lambda result: render_batch(result, [result]))
+    return Call(MultiRequest(requests=parts), lambda result: render_batch(result, result.results), {}, _names_within)
+
+
+def render_batch(result: EmbedResult | MultiResult, results: Sequence[EmbedResult]) -> Rendered:
+    embeddings = [{"values": vector} for one in results for vector in one.dense["float"]]
+    return json_answer(embeddings=embeddings, usageMetadata={"promptTokenCount": result.usage.tokens})
+
+
+def _names_within(index: int) -> Names:
+    return {field: f"requests[{index}].{_NAMES.get(field, field)}" for field in _FIELDS}
+
+
+def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
+    model = incoming.path.get("model")  # the description of the API parses an example without a path
+    if body.model and body.model.removeprefix("models/") != model:
+        raise InvalidField("{field} must be the model of the path, models/{model}.", field="model", model=model)
+    options = body.embed_content_config or body
+    task = agreed(task=options.task_type, task_type=options.underscored_task_type)
+    if task not in _KINDS:
+        raise InvalidField("{field} must be one of {known}.", field="task", known=", ".join(filter(None, _KINDS)))
+    kind = _KINDS[task]
+    if options.title and kind != "document":
+        raise InvalidField("{field} is for the task RETRIEVAL_DOCUMENT.", field="title")
+    parts = body.content.parts
+    if not parts:
+        raise EmptyInput("{field} must hold a text.", field="parts")
+    if any(part.text is None or part.inline_data or part.file_data for part in parts):
+        raise InvalidField("{field} must hold texts alone: this model embeds texts only.", field="parts")
+    return EmbedRequest(
+        inputs=["\n".join(filter(None, (options.title, *(part.text for part in parts))))],
+        model=model,
+        text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
+        dimensions=agreed(
+            dimensions=options.output_dimensionality,
+            output_dimensionality=options.underscored_output_dimensionality,
+        )
+        or None,
+    )
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+@ROUTES.get("/v1beta/models", answer=Models, summary="List the models that embed")
+def render_models(result: ModelList) -> Rendered:
+    return json_answer(models=[_model(info) for info in result.models if "dense" in info.outputs])
+
+
+@ROUTES.get("/v1beta/models/{model:path}", answer=Model, summary="Show one model")
+def render_model(result: ModelList) -> Rendered:
+    (info,) = result.models
+    return json_answer(**_model(info))
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "name": f"models/{info.name}",
+        "displayName": info.name,
+        "inputTokenLimit": info.max_input_tokens,
+        "supportedGenerationMethods": ["embedContent", "batchEmbedContents"] if "dense" in info.outputs else [],
+    }
+
+
+DIALECT = Dialect(name="google", title="Google", routes=tuple(ROUTES), render_error=render_error, prefix="/v1beta/")
