@@ -180,7 +180,7 @@ def _names_within(index: int) -> Names:
 
 
 def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
-    model = incoming.path.get("model")  # the description of the API parses an example without a path
+    model = incoming.path.get("model", "")  # the description of the API parses examples without a path
     if body.model and body.model.removeprefix("models/") != model:
         raise InvalidField("{field} must be the model of the path, models/{model}.", field="model", model=model)
     options = body.embed_content_config or body
@@ -197,7 +197,7 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
         raise InvalidField("{field} must hold texts alone: this model embeds texts only.", field="parts")
     return EmbedRequest(
         inputs=["\n".join(filter(None, (options.title, *(part.text for part in parts))))],
-        model=model,
+        model=model or None,
         text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(
             dimensions=options.output_dimensionality,
