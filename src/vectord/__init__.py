@@ -21,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What the package exports, imported on first use: the server must start without httpx, and at once."""
+    """What the package exports, imported on first use: the command must start at once."""
     if name not in __all__:
         raise AttributeError(f"module 'vectord' has no attribute {name!r}")
     if name == "Embedder":
@@ -29,11 +29,8 @@ def __getattr__(name: str) -> object:
 
         return Embedder
     if name in ("AsyncClient", "Client"):
-        try:
-            from vectord import client  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            error.add_note("vectord.Client and vectord.AsyncClient need httpx: pip install httpx")
-            raise
+        from vectord import client  # noqa: PLC0415
+
         return getattr(client, name)
     from vectord import errors  # noqa: PLC0415
 

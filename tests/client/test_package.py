@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import vectord
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "src" / "vectord" / "client"
 
 
 def run(program: str) -> str:
@@ -23,26 +31,34 @@ def test_importing_vectord_imports_nothing():
     assert shown.strip() == "{'vectord'}"
 
 
-def test_the_client_imports_nothing_of_the_server():
-    """Nor packages that only some calls need."""
-    shown = run("import sys, vectord; vectord.Client; print(*sorted(sys.modules))").split()
-    assert [name for name in shown if name.startswith("vectord.") and not name.startswith("vectord.client")] == []
-    assert {"httpx", "vectord.client"} <= set(shown)
-    assert {"scipy", "pyarrow", "starlette", "openvino"}.isdisjoint(shown)
+def imported(file: Path) -> Iterator[str]:
+    """The top-level packages that the file imports; its own modules as "."."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level or (node.module or "").partition(".")[0]
 
 
-def test_a_missing_httpx_is_named_with_its_extra():
-    """The server does not need it."""
-    program = """
-import sys
-sys.modules["httpx"] = None
-import vectord
-try:
-    vectord.Client
-except ModuleNotFoundError as error:
-    print(error.__notes__[0])
-"""
-    assert run(program).strip() == "vectord.Client and vectord.AsyncClient need httpx: pip install httpx"
+def test_the_client_imports_only_what_its_distribution_needs():
+    """Its own modules relatively, the standard library, and its dependencies, in versions that the server permits."""
+    needed = {name for file in CLIENT.glob("*.py") for name in imported(file)} - sys.stdlib_module_names
+    alone = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
+    server = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = alone["optional-dependencies"]["sparse"]
+    declared = {re.split(r"[<>=]", text)[0] for text in (*alone["dependencies"], *extras)}
+    assert needed == {".", *declared}
+    assert {*alone["dependencies"]} <= {*server["dependencies"]}
+    assert extras == server["optional-dependencies"]["client"]
+
+
+def test_the_client_works_under_the_name_of_its_distribution(tmp_path: Path):
+    """`vectord_client` imports neither vectord nor packages that only some calls need."""
+    (tmp_path / "vectord_client").symlink_to(CLIENT)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import vectord_client; print(*sys.modules)"
+    shown = set(run(program).split())
+    assert {"httpx", "vectord_client.transport"} <= shown
+    assert {"vectord", "scipy", "pyarrow", "starlette", "openvino"}.isdisjoint(shown)
 
 
 def test_a_missing_scipy_fails_before_the_first_request():

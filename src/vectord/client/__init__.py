@@ -1,13 +1,14 @@
 """The Python client of vectord's own API: `vectord.Client`, and `vectord.AsyncClient` for asyncio.
 
-Imports nothing of the server. Needs the extra `client`: httpx, and scipy for sparse vectors. Read calls.py first.
+Also a distribution of its own, `vectord_client` (pyproject.toml in this folder), so all imports of its own modules are
+relative. Sparse vectors need scipy. Read calls.py first.
 
     client ── a list of items ──▶ calls ── requests, a few at a time ──▶ transport ──▶ server
                                     ▲                                        │
                                     └─ reading ── replies, in order ─────────┘
 """
 
-from vectord.client.answers import (
+from .answers import (
     Document,
     Embeddings,
     Health,
@@ -19,8 +20,8 @@ from vectord.client.answers import (
     Token,
     VectorBatch,
 )
-from vectord.client.client import AsyncClient, Client
-from vectord.client.errors import (
+from .client import AsyncClient, Client
+from .errors import (
     BadRequest,
     ClientError,
     ConnectionFailed,

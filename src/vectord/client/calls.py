@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar, Unpack
 
 import numpy as np
 
-from vectord.client import options as known
-from vectord.client.answers import (
+from . import options as known
+from .answers import (
     Array,
     Document,
     Embeddings,
@@ -26,10 +26,10 @@ from vectord.client.answers import (
     Token,
     VectorBatch,
 )
-from vectord.client.errors import BadRequest, FingerprintChanged
-from vectord.client.options import ChunkOptions, Dtype, VectorKind, check_names
-from vectord.client.progress import progress_of
-from vectord.client.reading import (
+from .errors import BadRequest, FingerprintChanged
+from .options import ChunkOptions, Dtype, VectorKind, check_names
+from .progress import progress_of
+from .reading import (
     FLOATS,
     RankedPassages,
     ReplyVectors,
@@ -45,7 +45,7 @@ from vectord.client.reading import (
     read_vectors,
     reading,
 )
-from vectord.client.requests import (
+from .requests import (
     OK,
     HttpReply,
     RequestPart,
@@ -57,7 +57,7 @@ from vectord.client.requests import (
     split,
     text_size,
 )
-from vectord.client.transport import ClientSettings, Sender, in_order
+from .transport import ClientSettings, Sender, in_order
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
-from vectord.client.answers import VectorBatch
-from vectord.client.calls import Calls
-from vectord.client.options import Dtype, EmbedOptions, Lane
-from vectord.client.transport import MAX_ANSWER_BYTES, ClientSettings, Sender, in_order, in_order_blocking, run_blocking
+from .answers import VectorBatch
+from .calls import Calls
+from .options import Dtype, EmbedOptions, Lane
+from .transport import MAX_ANSWER_BYTES, ClientSettings, Sender, in_order, in_order_blocking, run_blocking
 
 A = TypeVar("A")
 M = TypeVar("M")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
-from vectord.client.requests import RequestPart
+from .requests import RequestPart
 
 Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vectord.client.answers import Array, Document, Float32, Health, Label, Model, Span, Token
-from vectord.client.errors import ServerFailed
-from vectord.client.options import VectorKind
-from vectord.client.requests import HttpReply
+from .answers import Array, Document, Float32, Health, Label, Model, Span, Token
+from .errors import ServerFailed
+from .options import VectorKind
+from .requests import HttpReply
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array  # type: ignore[import-untyped]

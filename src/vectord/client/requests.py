@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from vectord.client.errors import BadRequest
-from vectord.client.options import Lane
+from .errors import BadRequest
+from .options import Lane
 
 JSON = "application/json"
 GZIP_MIN_BYTES = 16_384  # a smaller body is sent faster than it is compressed

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args
 
 import httpx
 
-from vectord.client.errors import (
+from .errors import (
     TIMED_OUT,
     BadRequest,
     ClientError,
@@ -28,8 +28,8 @@ from vectord.client.errors import (
     from_exception,
     from_response,
 )
-from vectord.client.options import Lane
-from vectord.client.requests import HttpReply, HttpRequest, PartLimits
+from .options import Lane
+from .requests import HttpReply, HttpRequest, PartLimits
 
 A = TypeVar("A")
 In = TypeVar("In")
