@@ -45,7 +45,7 @@ exit /b 0
 
 :serve_local
 set "VENV_PYTHON=.venv\Scripts\python.exe"
-set "INSTALL=%VENV_PYTHON% -m pip --disable-pip-version-check install --quiet"
+set "INSTALL=%VENV_PYTHON% -m pip --disable-pip-version-check install"
 rem vectord is installed last, so its presence means that its packages are there; the lock file shows later changes.
 call :has vectord && call :same_lock && goto installed
 echo Installing vectord into .venv (once for each version; some minutes) ...
@@ -70,6 +70,7 @@ echo Installing torch into .venv (once; some minutes) ...
 rem As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
 call :setting HOST
 if not defined PRESENT call :set_default VECTORD_HOST 0.0.0.0
+if exist .env set "VECTORD_ENV_FILE=.env"
 "%VENV_PYTHON%" -m vectord serve --device %USE%
 exit /b %ERRORLEVEL%
 

@@ -91,7 +91,7 @@ is_installed() {
 }
 
 prepare_environment() {
-  local base install=("$python" -m pip --disable-pip-version-check install --quiet)
+  local base install=("$python" -m pip --disable-pip-version-check install)
   if ! is_installed; then
     echo "Installing vectord into .venv (once for each version; some minutes) ..."
     if [ ! -x "$python" ]; then
@@ -116,6 +116,7 @@ serve_local() {
     export CUDA_VISIBLE_DEVICES=-1
     use=cpu
   fi
+  [ ! -f .env ] || export VECTORD_ENV_FILE=.env
   # As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
   [ -n "$(setting HOST)" ] || set_default VECTORD_HOST 0.0.0.0
   exec "$python" -m vectord serve --device "$use"

@@ -39,15 +39,15 @@ MIGRATING = "".join(path.read_text("utf-8") for path in sorted((ROOT / "docs/mig
 def env_example() -> str:
     """The settings of IN_ENV_EXAMPLE as environment variables, commented out, at their defaults."""
     lines = [
-        "# The most common settings of vectord. Copy this file to .env in the server's working folder and remove the #",
-        "# of a setting. Environment variables and options take precedence. docs/configuration.md lists all settings.",
+        "# The most common settings of vectord. Copy this file, remove the # of a setting, and start the server with",
+        "# --env-file. Environment variables and options take precedence. docs/configuration.md lists all settings.",
     ]
     by_name = {setting.name: setting for setting in SETTINGS}
     for setting in (by_name[name] for name in IN_ENV_EXAMPLE):
         meaning = textwrap.fill(
             _meaning(setting), 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
         )
-        lines += ["", meaning, f"#{setting.env[1]}={_default(setting)}"]
+        lines += ["", meaning, f"#{setting.env[0]}={_default(setting)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -61,9 +61,10 @@ def configuration() -> str:
         "A setting comes from the first of these sources that contains it:",
         "",
         "1. the command line;",
-        "2. the environment: `VECTORD_PORT`, else `PORT`, else the profile's names, else other names, below; empty",
-        "   counts as unset;",
-        "3. `.env` in the working folder, with the same names;",
+        "2. the environment: `VECTORD_PORT`, else the other names below; empty counts as unset. Under a profile other",
+        "   than `default`, `PORT` and the product's names count too; with `--env-compat`, `PORT` does;",
+        "3. a file of `NAME=VALUE` with these names: `--env-file FILE` or `VECTORD_ENV_FILE`; else, with `--profile`",
+        f"   or `VECTORD_PROFILE` {_env_files()}, `.env` in the working folder;",
         f"4. a TOML file: `--config FILE` or `VECTORD_CONFIG`, else `./{CONFIG_FILE}`; keys as below, by section;",
         '5. the profile: `--profile NAME`, `VECTORD_PROFILE`, or `profile = "NAME"` at the top of the TOML file;',
         "6. the default.",
@@ -89,6 +90,10 @@ def configuration() -> str:
         ]
         lines += [_row(setting) for setting in _of(section)]
     return "\n".join([*lines, *_of_profiles(), *_read_otherwise()]) + "\n"
+
+
+def _env_files() -> str:
+    return " and ".join(f"`{name}`" for name, fields in profiles().items() if "env_file" in fields)
 
 
 def _of_profiles() -> list[str]:
@@ -157,7 +162,7 @@ def _row(setting: Setting, elsewhere: str = "") -> str:
     """elsewhere: pages whose names of the setting the row leaves out."""
     default = _default(setting).replace(",", ", ")
     flags = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)]
-    also = [name for name in (*flags, *setting.env[2:]) if f"`{name}`" not in elsewhere]
+    also = [name for name in (*flags, *setting.env[1:]) if f"`{name}`" not in elsewhere]
     meaning = [setting.meaning]
     meaning += [f"One of {', '.join(setting.choices)}."] if setting.choices else []
     meaning += ["A list."] if setting.type is tuple else []

@@ -227,11 +227,12 @@ SERVERS = {
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_other_servers_serve_the_same_app(server: str, tmp_path: Path) -> None:
-    """The environment and .env configure it: the model answers, and requests need the key of .env."""
-    (tmp_path / ".env").write_text("API_KEY=letmein\n")
+    """The environment and the env file configure it: the model answers, and requests need a key."""
+    (tmp_path / ".env").write_text("VECTORD_API_KEY=letmein\n")
     port = free_port()
     command = [word.format(port=port) for word in SERVERS[server]]
-    with process(command, tmp_path, BACKEND="fake") as running, ready(f"http://127.0.0.1:{port}", running) as client:
+    environ = {"VECTORD_BACKEND": "fake", "VECTORD_ENV_FILE": ".env"}
+    with process(command, tmp_path, **environ) as running, ready(f"http://127.0.0.1:{port}", running) as client:
         assert embed(client).status_code == 401
         answer = embed(client, authorization="Bearer letmein")
         assert (answer.status_code, answer.json()["data"][0]["object"]) == (200, "embedding")
@@ -248,7 +249,7 @@ def test_the_body_of_an_offered_upgrade_is_no_request(parser: str, tmp_path: Pat
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     head += b"Content-Length: %d\r\n\r\n" % len(smuggled)
     with (
-        process(command, tmp_path, BACKEND="fake") as running,
+        process(command, tmp_path, VECTORD_BACKEND="fake") as running,
         ready(f"http://127.0.0.1:{port}", running),
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
@@ -270,7 +271,9 @@ def received_of(client: socket.socket) -> bytes:
 
 def test_a_bad_setting_under_another_server_is_one_line(tmp_path: Path) -> None:
     """uvicorn prints vectord's error without a traceback, and exits."""
-    with process(["uvicorn", "vectord.asgi:app", "--port", str(free_port())], tmp_path, BACKEND="nonsense") as running:
+    with process(
+        ["uvicorn", "vectord.asgi:app", "--port", str(free_port())], tmp_path, VECTORD_BACKEND="nonsense"
+    ) as running:
         output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode != 0
     assert "vectord: unknown backend 'nonsense'" in output
@@ -281,7 +284,11 @@ def test_importing_the_asgi_module_does_nothing() -> None:
     """It reads no file and imports no large module."""
     script = "import sys, vectord.asgi; print(*sys.modules)"
     ended = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"PORT": "x"}, text=True, capture_output=True, check=True
+        [sys.executable, "-c", script],
+        env=os.environ | {"VECTORD_PORT": "x"},
+        text=True,
+        capture_output=True,
+        check=True,
     )
     assert {"vectord.compose", "starlette", "numpy", "openvino"}.isdisjoint(ended.stdout.split())
 

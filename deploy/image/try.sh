@@ -14,7 +14,7 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 
 inside() {
   env --ignore-environment PATH=/usr/local/bin:/usr/bin PYTHONPATH=/app/site PYTHONDONTWRITEBYTECODE=1 \
-    HF_HOME=/app/model_cache HOST=127.0.0.1 PORT=18999 \
+    HF_HOME=/app/model_cache VECTORD_HOST=127.0.0.1 VECTORD_PORT=18999 \
     "$chroot" --userspec=10001:10001 "$root" /usr/local/bin/python3 "$@"
 }
 

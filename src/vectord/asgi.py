@@ -1,6 +1,6 @@
-"""The app for another ASGI server, such as `uvicorn vectord.asgi:app --http h11`; configured by environment, .env and
-files. uvicorn's other parser, httptools, takes the body of a request that offers an upgrade for the next request; the
-app then closes the connection, so that none follows.
+"""The app for another ASGI server, such as `uvicorn vectord.asgi:app --http h11`; configured by environment and files.
+uvicorn's other parser, httptools, takes the body of a request that offers an upgrade for the next request; the app then
+closes the connection, so that none follows.
 
 Importing this has no side effects. The app is built at the lifespan's startup, or at the first request if the server
 has no lifespan. Runs on that server's event loop, once per worker.

@@ -296,7 +296,7 @@ def warn_if_open(config: ServerConfig) -> None:
         return
     log.warning(
         "ANYONE who can reach %s port %d may use this server: it listens beyond this machine without a key. "
-        "Set --api-key (API_KEY) or --api-keys-file, or --host 127.0.0.1.",
+        "Set --api-key (VECTORD_API_KEY) or --api-keys-file, or --host 127.0.0.1.",
         config.host,
         config.port,
     )

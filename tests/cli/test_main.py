@@ -101,7 +101,7 @@ def test_help_all_describes_every_setting(words: list[str], capsys: pytest.Captu
     printed = capsys.readouterr().out
     for setting in SETTINGS:
         assert re.search(rf"(?m)[ ,]{setting.flags[0]}[ ,\n]", printed), setting.name
-        assert all(re.search(rf"[ \[]{name}[,;\]]", printed) for name in setting.env[1:]), setting.name
+        assert all(re.search(rf"[ \[]{name}[,;\]]", printed) for name in setting.env), setting.name
         assert "".join(setting.meaning.split()) in "".join(printed.split())
     assert re.search(r"default:\s+8000", printed)
     assert "\nServer:\n" in printed
@@ -112,7 +112,7 @@ def test_help_ignores_mistakes(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a misspelt option nor a bad variable prevents help."""
-    monkeypatch.setenv("PORT", "nonsense")
+    monkeypatch.setenv("VECTORD_PORT", "nonsense")
     assert run(words) == 0
     assert "--port" in capsys.readouterr().out
 
@@ -129,15 +129,21 @@ def test_version_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_print_config_shows_values_and_sources(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every setting has a line with its value, as the command line accepts it, and its source."""
-    monkeypatch.setenv("MAX_BATCH_TOKENS", "512")
-    assert run(["serve", "a", "b", "--print-config", "--no-auto-truncate"]) == 0
-    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+    """Each setting that is set has a line with its value, as the command line accepts it, and its source. --all adds
+    the others."""
+    monkeypatch.setenv("VECTORD_MAX_BATCH_TOKENS", "512")
+    words = ["serve", "a", "b", "--print-config", "--no-auto-truncate"]
+    assert run(words) == 0
+    _, *shown = capsys.readouterr().out.splitlines()
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in shown}
     assert lines["model.models"] == "a, b command line"
     assert lines["engine.auto_truncate"] == "false --no-auto-truncate (command line)"
-    assert lines["device.max_batch_tokens"] == "512 MAX_BATCH_TOKENS (environment)"
-    assert lines["server.port"] == "8000 default"
-    assert {f"{setting.section}.{setting.name}" for setting in SETTINGS} <= set(lines)
+    assert lines["device.max_batch_tokens"] == "512 VECTORD_MAX_BATCH_TOKENS (environment)"
+    assert "server.port" not in lines
+    assert run([*words, "--all"]) == 0
+    _, *every = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert "server.port 8000 default" in every
+    assert [line.split()[0] for line in every] == [f"{setting.section}.{setting.name}" for setting in SETTINGS]
 
 
 def test_print_config_as_json_has_json_types(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,15 +180,16 @@ def test_print_config_names_options_without_effect(form: list[str], capsys: pyte
 def test_models_searches_the_folders_of_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The folder of models, and the hub's cache, both from .env."""
+    """The folder of models, and the hub's cache, both from the env file."""
     for folder in (tmp_path / "all" / "bge-m3", tmp_path / "hub" / "models--some--model" / "snapshots" / ("0" * 40)):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
     (tmp_path / "hub" / "models--some--model" / "refs").mkdir()
     (tmp_path / "hub" / "models--some--model" / "refs" / "main").write_text("0" * 40)
-    (tmp_path / ".env").write_text(f"MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
+    (tmp_path / ".env").write_text(f"VECTORD_MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
     monkeypatch.setenv("HF_HUB_CACHE", "")  # restored after the test
-    monkeypatch.setenv("HF_HOME", "")  # the environment's would win over .env
+    monkeypatch.setenv("HF_HOME", "")  # the environment's would win over the file's
+    monkeypatch.setenv("VECTORD_ENV_FILE", str(tmp_path / ".env"))
     assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 1  # found, but their files are not complete
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["BAAI/bge-m3"]["source"], rows["some/model"]["source"]) == ("folder", "cache")
@@ -214,6 +221,7 @@ def test_models_searches_the_folders_of_the_settings(
         (["serve", "--print-confg"], "vectord: unknown option '--print-confg'; did you mean --print-config?"),
         (["serve", "--port", "x"], "vectord: --port (command line): expected a whole number from 0 to 65535, got 'x'"),
         (["serve", "--json"], "vectord: --json (command line): requires --print-config"),
+        (["serve", "--all"], "vectord: --all (command line): requires --print-config"),
         (
             ["serve", "--backend", "openvin"],
             "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, onnxruntime, openvino",

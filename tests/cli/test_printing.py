@@ -97,6 +97,15 @@ def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:
     assert "sentence-transformers/all-MiniLM-L6-v2" in piped
 
 
+def test_print_config_fits_the_terminal(tmp_path: Path) -> None:
+    """Its values fold, and its names do not."""
+    seen = on_a_terminal(["serve", "--print-config", "--profile", "smart-embedder"], tmp_path, columns=80)
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in seen.splitlines()]
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= 80
+    assert re.search(r"^engine.max_concurrent_requests +200 +profile$", "\n".join(lines), re.MULTILINE)
+
+
 def test_a_narrow_terminal_breaks_no_cell(tmp_path: Path) -> None:
     """A name can be copied: the terminal wraps the line, and the table does not."""
     assert "sentence-transformers/all-MiniLM-L6-v2" in on_a_terminal(["models"], tmp_path, columns=40)

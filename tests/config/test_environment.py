@@ -1,4 +1,4 @@
-"""Variables in the environment and in .env, vectord's and other servers'."""
+"""Variables in the environment and in the env file, vectord's and other servers'."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
+from vectord.errors import ConfigError
+
+ENV_FILE = ("--env-file", ".env")
 
 
 def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
@@ -24,8 +27,46 @@ def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> Non
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     """Containers pass on empty variables; an empty key must not open the server."""
-    (tmp_path / ".env").write_text("API_KEY=secret")
-    assert load((), {"API_KEY": "", "PORT": " "}, tmp_path).config.server.api_key == "secret"
+    (tmp_path / ".env").write_text("VECTORD_API_KEY=secret")
+    environ = {"VECTORD_API_KEY": "", "VECTORD_PORT": " "}
+    assert load(ENV_FILE, environ, tmp_path).config.server.api_key == "secret"
+
+
+@pytest.mark.parametrize("words", [["--profile", "tei"], ["--env-compat"]], ids=" ".join)
+def test_a_name_without_the_prefix_counts_where_it_is_meant_for_this_server(tmp_path: Path, words: list[str]) -> None:
+    """Under another product's profile, or with --env-compat."""
+    loaded = load(words, {"PORT": "9000"}, tmp_path)
+    assert (loaded.config.server.port, str(loaded.origins["port"])) == (9000, "PORT (environment)")
+
+
+def test_other_names_without_the_prefix_are_ignored_and_logged(tmp_path: Path) -> None:
+    """Other programs use them too. Hugging Face's and OpenTelemetry's own names count."""
+    environ = {"PORT": "9000", "HOST": "x86_64-linux", "HF_TOKEN": "t", "OTEL_SERVICE_NAME": "search", "API_KEY": "k"}
+    loaded = load((), environ, tmp_path)
+    assert loaded.config == load((), {"HF_TOKEN": "t", "OTEL_SERVICE_NAME": "search"}, tmp_path).config
+    ignored = "set, but ignored: HOST, PORT, API_KEY; put VECTORD_ in front, or start with --env-compat"
+    assert loaded.notes == (ignored,)
+    with pytest.raises(
+        ConfigError, match=r"API_KEY does not protect this server; .* or --env-compat, or unset API_KEY"
+    ):
+        loaded.check_keys()
+
+
+def test_an_env_file_is_read_if_it_is_named(tmp_path: Path) -> None:
+    """Another .env may belong to another program: it is logged. A product that reads its own does so here."""
+    (tmp_path / ".env").write_text("VECTORD_PORT=9000")
+    loaded = load((), NOTHING, tmp_path)
+    assert (loaded.config, len(loaded.notes)) == (Config(), 1)
+    assert ".env in the working folder is not read" in loaded.notes[0]
+    for words, environ in (
+        (ENV_FILE, {}),
+        ((), {"VECTORD_ENV_FILE": ".env"}),
+        (("--profile", "smart-embedder"), {}),
+        (("--models", "m"), {"VECTORD_PROFILE": "simple-inference-server"}),
+    ):
+        loaded = load(words, environ, tmp_path)
+        assert (str(loaded.origins["port"]), loaded.notes) == ("VECTORD_PORT (env file)", ())
+    assert refused(("--env-file", "no.env"), NOTHING, tmp_path) == "env file 'no.env': no such file"
 
 
 def test_a_machine_name_in_hostname_is_ignored(tmp_path: Path) -> None:
@@ -55,36 +96,37 @@ def test_service_links_of_kubernetes_are_ignored(tmp_path: Path) -> None:
 def test_dotenv_does_not_expand_dollar_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expansion would read the process's environment and change keys."""
     monkeypatch.setenv("USER", "me")
-    (tmp_path / ".env").write_text("API_KEY=a$b${USER}")
-    assert load((), NOTHING, tmp_path).config.server.api_key == "a$b${USER}"
+    (tmp_path / ".env").write_text("VECTORD_API_KEY=a$b${USER}")
+    assert load(ENV_FILE, NOTHING, tmp_path).config.server.api_key == "a$b${USER}"
 
 
 def test_a_line_of_dotenv_that_is_no_setting_is_named(tmp_path: Path) -> None:
     """By its number, because it may contain a secret. The other lines apply."""
-    (tmp_path / ".env").write_text("# a comment\n\n= secret\nAPI_KEY=mine\n")
-    loaded = load((), NOTHING, tmp_path)
+    (tmp_path / ".env").write_text("# a comment\n\n= secret\nVECTORD_API_KEY=mine\n")
+    loaded = load(ENV_FILE, NOTHING, tmp_path)
     assert loaded.config.server.api_key == "mine"
-    assert [note for note in loaded.notes if "NAME" in note] == [
-        ".env: line 3 is not NAME=VALUE, and is ignored",
-    ]
+    assert loaded.notes == (".env: line 3 is not NAME=VALUE, and is ignored",)
 
 
 @pytest.mark.parametrize(
     ("environ", "line"),
     [
-        ({"PORT": "x"}, "PORT (environment): expected a whole number from 0 to 65535, got 'x'"),
+        ({"VECTORD_PORT": "x"}, "VECTORD_PORT (environment): expected a whole number from 0 to 65535, got 'x'"),
         ({"VECTORD_PRT": "1"}, "unknown name 'VECTORD_PRT' (environment); did you mean VECTORD_PORT?"),
-        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL (environment): expected one of debug, info, warning, error, got 'loud'"),
+        (
+            {"VECTORD_LOG_LEVEL": "loud"},
+            "VECTORD_LOG_LEVEL (environment): expected one of debug, info, warning, error, got 'loud'",
+        ),
         ({"VECTORD_UDS_PATH": "/x"}, "unknown name 'VECTORD_UDS_PATH' (environment); did you mean VECTORD_DENSE_PATH?"),
         (
             {"VECTORD_MAX_QUEUE_WAIT": "1"},
             "unknown name 'VECTORD_MAX_QUEUE_WAIT' (environment); did you mean VECTORD_MAX_QUEUE_WAIT_S?",
         ),
         (
-            {"URL_PREFIX": "v1/"},
-            "URL_PREFIX (environment): expected a path such as /api/models, got 'v1/'",
+            {"VECTORD_URL_PREFIX": "v1/"},
+            "VECTORD_URL_PREFIX (environment): expected a path such as /api/models, got 'v1/'",
         ),
-        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto, cpu, cuda, cuda:N, cuda:all, mps"),
+        ({"VECTORD_DEVICE": "gpu"}, "VECTORD_DEVICE (environment): expected auto, cpu, cuda, cuda:N, cuda:all, mps"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -96,7 +138,7 @@ def test_a_bad_variable_is_refused(tmp_path: Path, environ: dict[str, str], line
 @pytest.mark.parametrize(
     ("argv", "environ", "origin"),
     [
-        ([], {"API_KEY": "k\udce8y"}, "API_KEY (environment)"),
+        ([], {"VECTORD_API_KEY": "k\udce8y"}, "VECTORD_API_KEY (environment)"),
         (["--served-model-name", "a;mod\udce8le"], {}, "--served-model-name (command line)"),
         (["/models/mod\udce8le"], {}, "command line"),
     ],
@@ -118,17 +160,17 @@ def test_other_variables_are_ignored(tmp_path: Path) -> None:
 def test_a_misspelt_name_in_dotenv_is_suggested(tmp_path: Path) -> None:
     """As in the environment, with the name of the file."""
     (tmp_path / ".env").write_text("VECTORD_HOTS=x")
-    assert refused((), NOTHING, tmp_path) == "unknown name 'VECTORD_HOTS' (.env); did you mean VECTORD_HOST?"
+    assert refused(ENV_FILE, NOTHING, tmp_path) == "unknown name 'VECTORD_HOTS' (env file); did you mean VECTORD_HOST?"
 
 
 # --- lenient variables of Smart Embedder ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["environment", ".env"])
+@pytest.mark.parametrize("source", ["environment", "env file"])
 def test_a_bad_value_of_a_lenient_variable_is_logged(tmp_path: Path, source: str) -> None:
     """Smart Embedder logs it and uses its default. The warning does not contain the value."""
     environ = {"MAX_QUEUE_SIZE": "many-5417"}
-    if source == ".env":
+    if source == "env file":
         (tmp_path / ".env").write_text("MAX_QUEUE_SIZE=many-5417")
         environ = {}
     loaded = load(["--profile", "smart-embedder"], environ, tmp_path)
@@ -168,6 +210,6 @@ def test_only_a_plain_variable_of_the_product_is_lenient(
 
 def test_spaces_around_a_prompt_count(tmp_path: Path) -> None:
     """`query: ` without its space is another prompt. A value of only spaces is unset."""
-    assert load((), {"DEFAULT_PROMPT": "query: "}, tmp_path).config.model.default_prompt == "query: "
+    assert load((), {"VECTORD_DEFAULT_PROMPT": "query: "}, tmp_path).config.model.default_prompt == "query: "
     assert load(["--default-prompt", " x "], NOTHING, tmp_path).config.model.default_prompt == " x "
-    assert load((), {"DEFAULT_PROMPT": "  "}, tmp_path).config.model.default_prompt is None
+    assert load((), {"VECTORD_DEFAULT_PROMPT": "  "}, tmp_path).config.model.default_prompt is None

@@ -45,21 +45,23 @@ def test_a_bad_config_file_is_refused(tmp_path: Path, toml: str, line: str) -> N
 
 
 def test_a_named_config_file_replaces_the_default_one(tmp_path: Path) -> None:
-    """By --config or VECTORD_CONFIG, also in .env."""
+    """By --config or VECTORD_CONFIG, also in the env file."""
     (tmp_path / "vectord.toml").write_text("[server]\nport = 1")
     (tmp_path / "other.toml").write_text("[server]\nport = 2")
     (tmp_path / "third.toml").write_text("[server]\nport = 3")
     assert load(["--config", "other.toml"], NOTHING, tmp_path).config.server.port == 2
     (tmp_path / ".env").write_text("VECTORD_CONFIG=third.toml")
-    assert load((), NOTHING, tmp_path).config.server.port == 3
-    assert load((), {"VECTORD_CONFIG": "other.toml"}, tmp_path).config.server.port == 2
+    words = ["--env-file", ".env"]
+    assert load(words, NOTHING, tmp_path).config.server.port == 3
+    assert load(words, {"VECTORD_CONFIG": "other.toml"}, tmp_path).config.server.port == 2
 
 
 @pytest.mark.parametrize("name", ["vectord.toml", ".env"])
 def test_a_binary_file_is_refused(tmp_path: Path, name: str) -> None:
     """In one line, without a traceback."""
     (tmp_path / name).write_bytes(b"\xff\xfe\x00PORT=1")
-    assert "cannot be read" in refused((), NOTHING, tmp_path)
+    words = ["--env-file", name] if name == ".env" else []
+    assert "cannot be read" in refused(words, NOTHING, tmp_path)
 
 
 # --- profiles -------------------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_a_variable_has_its_products_meaning(tmp_path: Path, profile: str) -> No
     """It changes no other setting."""
     for name, text, effect in MEANT[profile]:
         base = [] if "models" in effect else words_of(profile)[2:]
-        words = ["--profile", profile, *base]
+        words = ["--profile", profile, "--env-compat", *base]
         without = load(words_of(profile), NOTHING, tmp_path)
         loaded = load(words, {name: text}, tmp_path)
         assert values(loaded.config) == values(without.config) | effect, name
@@ -280,7 +280,7 @@ def test_its_option_means_the_same(tmp_path: Path, profile: str) -> None:
 @pytest.mark.parametrize("profile", [profile for profile in MEANT if profile != "default"])
 def test_a_products_name_counts_under_its_profile_only(tmp_path: Path, profile: str) -> None:
     """Elsewhere it is another program's: a variable is logged with the profiles, an option is refused with them."""
-    key = {"API_KEY": "hush"}  # without a key of its own, the server refuses that of a product
+    key = {"VECTORD_API_KEY": "hush"}  # without a key of its own, the server refuses that of a product
     for name, text, effect in MEANT[profile]:
         loaded = load((), {name: text, **key}, tmp_path)
         assert loaded.config == load((), key, tmp_path).config, name
@@ -306,8 +306,8 @@ def test_a_prefixed_name_of_a_profile_is_refused_elsewhere(tmp_path: Path) -> No
 )
 def test_a_key_of_another_profile_is_refused(tmp_path: Path, name: str, profile: str) -> None:
     """By a server to which clients need no other key: it would be open to everyone. Commands and clients ignore it."""
-    for environ in ({name: "hush", "ADMIN_KEY": "other"}, NOTHING):
-        loaded = load((), environ, tmp_path)
+    for words, environ in (([], {name: "hush", "VECTORD_ADMIN_KEY": "other"}), (["--env-file", ".env"], NOTHING)):
+        loaded = load(words, environ, tmp_path)
         with pytest.raises(ConfigError) as refusal:
             loaded.check_keys()
         assert refusal.value.message == (
@@ -315,10 +315,10 @@ def test_a_key_of_another_profile_is_refused(tmp_path: Path, name: str, profile:
             f"(or --api-key) or --profile, or unset {name}"
         )
         (tmp_path / ".env").write_text(f"{name}=hush")
-    keyed = load(["--api-keys-file", "keys.toml"], NOTHING, tmp_path)
+    keyed = load(["--api-keys-file", "keys.toml", "--env-file", ".env"], NOTHING, tmp_path)
     keyed.check_keys()
     assert keyed.notes == (f"set, but read under other profiles only: {name} ({profile})",)
-    assert load(["--profile", profile], NOTHING, tmp_path).config.server.demands_key
+    assert load(["--profile", profile, "--env-file", ".env"], NOTHING, tmp_path).config.server.demands_key
 
 
 def test_a_machine_name_is_no_note(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_batching_switched_off_leaves_the_size_of_a_window(tmp_path: Path) -> No
     for environ, joins in (({}, True), ({"ENABLE_BATCHING": "0"}, False), ({"BATCH_WINDOW_MS": "0"}, False)):
         config = load(argv, {**sizes, **environ}, tmp_path).config
         assert (config.device.max_batch_requests, config.engine.joins_requests) == (16, joins)
-    assert load((), {"BATCH_WINDOW_MS": "0"}, tmp_path).config.engine.joins_requests
+    assert load((), {"VECTORD_BATCH_WINDOW_MS": "0"}, tmp_path).config.engine.joins_requests
 
 
 def test_the_warm_up_of_simple_inference_server_counts(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_the_warm_up_of_simple_inference_server_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["1", "true", "T", "yes", "Y", "on"])
 def test_every_form_of_true_is_accepted(tmp_path: Path, text: str) -> None:
     """The forms of all servers, in any case."""
-    assert load((), {"AUTO_TRUNCATE": text}, tmp_path).config.engine.auto_truncate is True
+    assert load((), {"VECTORD_AUTO_TRUNCATE": text}, tmp_path).config.engine.auto_truncate is True
 
 
 def test_both_keys_count(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from vectord.config.sources import Loaded, Origin
 def from_all_sources(cwd: Path, sources: Sequence[str]) -> Loaded:
     """Load a configuration in which each of the sources sets another port."""
     argv = ["--profile=tei"] if "profile" in sources else []
-    environ = {"PORT": "2000"} if "environment" in sources else {}
+    environ = {"VECTORD_PORT": "2000"} if "environment" in sources else {}
     if "command line" in sources:
         argv += ["--port", "1000"]
-    if ".env" in sources:
-        (cwd / ".env").write_text("PORT=2500\n")
+    if "env file" in sources:
+        (cwd / "env").write_text("VECTORD_PORT=2500\n")
+        argv += ["--env-file", "env"]
     if "config file" in sources:
         (cwd / "vectord.toml").write_text("[server]\nport = 2700\n")
     return load(argv, environ, cwd)
@@ -38,9 +39,9 @@ def test_without_sources_the_defaults_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sources", "port", "origin"),
     [
-        (["command line", "environment", ".env", "config file", "profile"], 1000, "--port (command line)"),
-        (["environment", ".env", "config file", "profile"], 2000, "PORT (environment)"),
-        ([".env", "config file", "profile"], 2500, "PORT (.env)"),
+        (["command line", "environment", "env file", "config file", "profile"], 1000, "--port (command line)"),
+        (["environment", "env file", "config file", "profile"], 2000, "VECTORD_PORT (environment)"),
+        (["env file", "config file", "profile"], 2500, "VECTORD_PORT (env file)"),
         (["config file", "profile"], 2700, "[server] port (config file)"),
         (["profile"], 3000, "[server] port (profile)"),
         ([], 8000, "default"),
@@ -48,7 +49,7 @@ def test_without_sources_the_defaults_count(tmp_path: Path) -> None:
     ids=lambda value: value[0] if isinstance(value, list) and value else None,
 )
 def test_the_first_source_wins_and_is_named(tmp_path: Path, sources: list[str], port: int, origin: str) -> None:
-    """Command line, environment, .env, config file, profile, default."""
+    """Command line, environment, env file, config file, profile, default."""
     loaded = from_all_sources(tmp_path, sources)
     assert loaded.config.server.port == port
     assert str(loaded.origins["port"]) == origin
@@ -62,36 +63,27 @@ def test_sources_are_merged_setting_by_setting(tmp_path: Path) -> None:
     assert (loaded.config.device.num_threads, loaded.config.engine.max_client_batch_size) == (3, 32)
 
 
-def test_a_dotenv_of_another_program_is_not_obeyed_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The names are logged without their values; under a profile, whose names are meant for this server, as a fact."""
+def test_names_that_other_programs_use_too_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without their values."""
     (tmp_path / ".env").write_text("API_KEY=sesame\nVECTORD_PORT=2500\nMODELS=a,b")
-    found = load([], {"HOST": "10.0.0.1"}, tmp_path)
+    found = load(["--env-file", ".env", "--env-compat"], {"HOST": "10.0.0.1", "HF_HOME": "/data"}, tmp_path)
     with caplog.at_level("INFO"):
         found.log_notes()
-    assert "other programs use MODELS, API_KEY in .env too, and they apply here" in caplog.text
-    assert "settings from the environment: HOST\n" in caplog.text
-    assert "settings from .env: MODELS, VECTORD_PORT, API_KEY\n" in caplog.text
-    assert "sesame" not in caplog.text
-    assert "10.0.0.1" not in caplog.text
-    caplog.clear()
-    under_profile = load(["--profile", "infinity"], {}, tmp_path)
-    with caplog.at_level("INFO"):
-        under_profile.log_notes()
-    assert [record.message for record in caplog.records] == ["settings from .env: MODELS, VECTORD_PORT, API_KEY"]
+    assert caplog.messages == ["settings from the environment: HOST", "settings from the env file: MODELS, API_KEY"]
 
 
-def test_an_alias_in_the_environment_beats_the_plain_name_in_dotenv(tmp_path: Path) -> None:
+def test_an_alias_in_the_environment_beats_the_plain_name_in_the_env_file(tmp_path: Path) -> None:
     """The source counts before the name."""
     (tmp_path / ".env").write_text("PORT=2500")
-    words = ["--profile", "semantic-explorer"]
+    words = ["--profile", "semantic-explorer", "--env-file", ".env"]
     assert load(words, {"API_PORT": "2000"}, tmp_path).config.server.port == 2000
 
 
 def test_only_the_arguments_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`load` reads its arguments and the files in cwd."""
-    monkeypatch.setenv("PORT", "9")
+    monkeypatch.setenv("VECTORD_PORT", "9")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ".env").write_text("PORT=10")
+    (tmp_path / "vectord.toml").write_text("[server]\nport = 10")
     (tmp_path / "elsewhere").mkdir()
     assert load((), NOTHING, tmp_path / "elsewhere").config.server.port == 8000
 
@@ -129,22 +121,22 @@ def test_a_long_value_is_shown_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "environ"),
     [
-        ([], {"DEFAULT_PROMPT": "query: ", "DEFAULT_PROMPT_NAME": "query"}),
-        (["--default-prompt-name", "query"], {"DEFAULT_PROMPT": "query: "}),
+        ([], {"VECTORD_DEFAULT_PROMPT": "query: ", "VECTORD_DEFAULT_PROMPT_NAME": "query"}),
+        (["--default-prompt-name", "query"], {"VECTORD_DEFAULT_PROMPT": "query: "}),
     ],
     ids=["one source", "two sources"],
 )
 def test_only_one_default_prompt_may_be_set(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
     """As in TEI."""
     line = refused(argv, environ, tmp_path)
-    assert line.startswith("DEFAULT_PROMPT (environment) and ")
+    assert line.startswith("VECTORD_DEFAULT_PROMPT (environment) and ")
     assert line.endswith(": set only one of them")
 
 
 def test_names_without_effect_share_one_note(tmp_path: Path) -> None:
     """From all sources, and without values, which may be secret."""
     (tmp_path / ".env").write_text("INFINITY_ENGINE=torch\nINFINITY_QUEUE_SIZE=9")
-    words = ["--profile", "infinity"]
+    words = ["--profile", "infinity", "--env-file", ".env"]
     environ = {"INFINITY_QUEUE_SIZE": "8", "DO_NOT_TRACK": ""}
     loaded = load([*words, "--engine", "torch", "--no-compile"], environ, tmp_path)
     assert loaded.config == load(words, NOTHING, tmp_path).config

@@ -139,7 +139,7 @@ def test_compose_serves_under_our_own_names() -> None:
     plain, gpu = service("docker-compose.yml", "vectord"), service("docker-compose.yml", "gpu")
     assert compose("docker-compose.yml")["name"] == "vectord"
     assert (plain["image"], gpu["image"]) == ("vectord:cpu", "vectord:gpu")
-    assert plain["ports"] == gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+    assert plain["ports"] == gpu["ports"] == ["127.0.0.1:${VECTORD_PORT:-${PORT:-8000}}:8000"]
     assert plain["healthcheck"]["test"] == ["CMD", "vectord", "health", "--of-process", "1"]
     assert plain["env_file"] == [{"path": ".env", "required": False}]
     assert compose("docker-compose.yml")["services"]["gpu"]["profiles"] == ["gpu"]  # `up` alone does not start it
@@ -156,7 +156,7 @@ def test_compose_keeps_the_names_of_smart_embedder() -> None:
     assert (gpu["container_name"], cpu["container_name"]) == ("smart-embedder-gpu", "smart-embedder-cpu")
     assert whole["volumes"]["model-cache"]["name"] == "${HF_MODEL_CACHE_VOLUME:-smart-embedder-hf-cache}"
     assert gpu["volumes"] == ["model-cache:/app/model_cache"]
-    assert gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+    assert gpu["ports"] == ["127.0.0.1:${VECTORD_PORT:-${PORT:-8000}}:8000"]
     assert gpu["healthcheck"]["start_period"] == "300s"
     assert gpu["environment"]["VECTORD_PROFILE"] == "${VECTORD_PROFILE:-smart-embedder}"
 

@@ -20,7 +20,7 @@ from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 TOLD = ("DENSE_EMBEDDING_MODEL", "RERANKER_MODEL", "QWEN_RERANK_BATCH_SIZE", "QWEN_RERANK_MAX_LENGTH")
 RECORDS = f"""#!/bin/sh
 echo "$(basename "$0") $*" >>"$CALLS"
-for name in {" ".join(TOLD)} CUDA_VISIBLE_DEVICES VECTORD_PROFILE VECTORD_HOST; do
+for name in {" ".join(TOLD)} CUDA_VISIBLE_DEVICES VECTORD_PROFILE VECTORD_HOST VECTORD_ENV_FILE; do
   eval "echo \\"$name=\\$$name\\"" >>"$CALLS"
 done
 """
@@ -237,11 +237,11 @@ def test_local_mode_selects_the_device(launcher: Launcher, word: str, memory_mib
     ids=str,
 )
 def test_local_mode_listens_as_the_original(launcher: Launcher, said: dict[str, str], dotenv: str, host: str) -> None:
-    """On every address, unless the operator sets one."""
+    """On every address, unless the operator sets one, and with the folder's .env."""
     (launcher.folder / ".env").write_text(dotenv)
     launcher.stub("python", RECORDS, under=launcher.folder / ".venv/bin")
     assert launcher.start("local", "cpu", **said).returncode == 0
-    assert launcher.told()["VECTORD_HOST"] == host
+    assert (launcher.told()["VECTORD_HOST"], launcher.told()["VECTORD_ENV_FILE"]) == (host, ".env")
 
 
 def test_local_mode_creates_its_environment_once(launcher: Launcher) -> None:

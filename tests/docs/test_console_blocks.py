@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def bash(command: str, home: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG", "NUM_THREADS") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG", "VECTORD_NUM_THREADS") if name in os.environ}
     whole = kept | {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"} | environ
     return subprocess.run(
         ["bash", "-c", command],

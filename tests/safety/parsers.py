@@ -288,7 +288,7 @@ _ARGUMENTS = ("--port", "--models", "--dtype", "--no-", "--json-output", "=", "1
 def _feed_config(name: str, content: bytes, folder: Path) -> None:
     (folder / name).write_bytes(content)
     try:
-        load([], {}, folder)
+        load(["--env-compat", "--env-file", name] if name == ".env" else [], {}, folder)
     finally:
         (folder / name).unlink()
 
@@ -449,7 +449,7 @@ PARSERS: tuple[Parser, ...] = (
     ),
     Parser("keys file", damaged(_KEYS), partial(_feed_file, read_keys, "keys.toml"), share=4),
     Parser("config file", damaged(_CONFIG), partial(_feed_config, "vectord.toml"), share=4),
-    Parser(".env", damaged(_DOTENV), partial(_feed_config, ".env"), share=4),
+    Parser("env file", damaged(_DOTENV), partial(_feed_config, ".env"), share=4),
     Parser(
         "command line",
         st.lists(texts_of(*_ARGUMENTS), max_size=6),

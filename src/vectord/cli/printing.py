@@ -31,10 +31,11 @@ def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = 
 
     rows = list(rows)
     shown = Table(box=None, pad_edge=False, show_header=headings is not None, title_justify="left", **table)
-    for heading in headings or [""] * max(map(len, rows), default=0):
+    for place, heading in enumerate(headings or [""] * max(map(len, rows), default=0)):
         right = heading.startswith(">")
+        is_name = headings is None and place == 0  # which can be copied if it is not folded
         shown.add_column(
-            heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
+            heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right or is_name
         )
     for row in rows:
         shown.add_row(*row)

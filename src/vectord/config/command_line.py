@@ -249,9 +249,21 @@ def _options(profiles: Profiles) -> Iterator[SettingOption]:
     def read_profile_name(line: CommandLine, texts: Sequence[str]) -> None:
         line.profile = texts[0]
 
+    def read_env_file(line: CommandLine, texts: Sequence[str]) -> None:
+        line.env_file = texts[0]
+
+    def read_env_compat(line: CommandLine, texts: Sequence[str]) -> None:
+        line.env_compat = True
+
     config = ("--config FILE", "Settings as TOML. [VECTORD_CONFIG; default: ./vectord.toml if it exists]")
     names = f"Stand in for another product: {', '.join(profiles)}. [VECTORD_PROFILE; default: default]"
+    env_file = ("--env-file FILE", "Settings as NAME=VALUE, after the environment. [VECTORD_ENV_FILE]")
+    env_compat = ("--env-compat", "Variables also count without VECTORD_ in front, such as PORT.")
     yield SettingOption("--config", read_config, group="Sources", record=config)
+    yield SettingOption("--env-file", read_env_file, group="Sources", record=env_file)
+    yield SettingOption(
+        "--env-compat", read_env_compat, group="Sources", record=env_compat, is_flag=True, flag_value="true", type=str
+    )
     yield SettingOption(
         "--profile", read_profile_name, group="Sources", record=("--profile NAME", names), choices=[*profiles]
     )
@@ -289,8 +301,8 @@ def _with_opposite(flag: str, *, is_switch: bool, group: str, **option: Any) -> 
 
 
 def _help_record(setting: Setting) -> tuple[str, str]:
-    """Its own options and those without a variable; the meaning, the other variables and the default."""
-    others = {option_name(name) for name in setting.env[2:]} - {setting.flags[0]}
+    """Its own options and those without a variable; the meaning, the variables and the default."""
+    others = {option_name(name) for name in setting.env[1:]} - {setting.flags[0]}
     flags = sorted((flag for flag in setting.flags if flag not in others), key=lambda flag: flag.startswith("--"))
     if setting.type is bool:
         flags.append("--no-" + flags[-1].removeprefix("--"))
@@ -300,5 +312,5 @@ def _help_record(setting: Setting) -> tuple[str, str]:
         default = str(default).lower()
     elif isinstance(default, tuple):
         default = ", ".join(default) or None
-    names = ", ".join(setting.env[1:]) + ("" if default is None else f"; default: {default}")
+    names = ", ".join(setting.env) + ("" if default is None else f"; default: {default}")
     return f"{', '.join(flags)} {metavar}".rstrip(), f"{setting.meaning} [{names}]"

@@ -1,9 +1,9 @@
 """Every setting, declared once: its name, default and meaning, its other names, and the values that it accepts.
 
-The command line, the environment, `.env`, the config file, `--print-config`, `.env.example` and docs/configuration.md
-follow from these classes (settings.py derives them, sources.py reads the values). `max_batch_tokens` makes the option
-`--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`. A field's name is unique over
-all sections. A product's names of these settings, and settings of its own, are in its profile (profiles.py).
+The command line, the environment, the env file, the config file, `--print-config`, `.env.example` and
+docs/configuration.md follow from these classes (settings.py derives them, sources.py reads the values).
+`max_batch_tokens` makes the option `--max-batch-tokens` and the variable `VECTORD_MAX_BATCH_TOKENS`. A field's name is
+unique over all sections. A product's names of these settings, and its own settings, are in its profile (profiles.py).
 """
 
 from __future__ import annotations
@@ -119,15 +119,16 @@ class ModelConfig:
         None,
         "Hugging Face's folder; models are cached in its hub/. hub_cache takes precedence, unless hf_home comes from a "
         "source of higher priority.",
+        variables={"HF_HOME": None},
     )
     hub_cache: str | None = setting(
         None, "Folder of the model cache.", variables=dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
     )
-    hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.")
+    hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.", variables={"HF_ENDPOINT": None})
     hf_token: str | None = setting(
         None,
         "Token for gated models; sent only with downloads.",
-        variables={"HUGGING_FACE_HUB_TOKEN": None},
+        variables=dict.fromkeys(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")),
         secret=True,
     )
     offline: bool = setting(

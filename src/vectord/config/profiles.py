@@ -33,6 +33,7 @@ class Profile:
     repeated: Sequence[str] = ()  # variables with a value for each model; their options may be repeated
     as_written: Sequence[str] = ()  # variables whose options have no reader
     lenient: bool = False  # a bad number in a variable is logged and skipped
+    env_file: str | None = None  # that the product reads in the working folder
     without_effect: Mapping[str, str] = field(default_factory=dict)  # variables, with the only permitted value or ""
     instead: Mapping[str, str] = field(default_factory=dict)  # the product's other options, with what replaces them
 
@@ -59,13 +60,13 @@ class Profile:
 
     def _named(self, setting: Setting, names: Names) -> Setting:
         """The setting with the product's names: after its own, before those of libraries."""
-        env = tuple(dict.fromkeys((*setting.env[:2], *names, *setting.env[2:])))
+        env = tuple(dict.fromkeys((*setting.env[:1], *names, *setting.env[1:])))
         options = {} if self.options is None else {option_name(name, self.options): name for name in names}
         readers = {variable: read for variable, read in names.items() if read is not None}
         read = readers.keys() - self.as_written
         of_options = {option: readers[variable] for option, variable in options.items() if variable in read}
         is_lenient = self.lenient and setting.type in (int, float)
-        own = () if names and not setting.of_profiles else env[1:2]  # the product has that name too
+        own = () if names and not setting.of_profiles else (setting.bare,)  # the product has that name too
         return replace(
             setting,
             env=env,

@@ -46,6 +46,11 @@ class Setting(Declaration):
     default: Any
 
     @property
+    def bare(self) -> str:
+        """Its variable without the prefix, which counts under another product's profile or with --env-compat."""
+        return self.name.upper()
+
+    @property
     def expected(self) -> str:
         """The form of a value, for error messages: "a whole number from 0 to 65535"."""
         if self.choices:
@@ -138,8 +143,7 @@ def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
 
 def make_setting(declared: Declaration, **place: Any) -> Setting:
     """place: the section, name, type, optional and default."""
-    name = place["name"].upper()
-    env = (PREFIX + name, name, *declared.variables)
+    env = (PREFIX + place["name"].upper(), *declared.variables)
     readers = {variable: read for variable, read in declared.variables.items() if read is not None}
     derived = {
         "env": env,

@@ -1,6 +1,6 @@
 """Where each setting's value comes from: `load(command_line, environ, cwd) -> Loaded` merges all sources.
 
-    command line > environment > .env > config file > profile > default
+    command line > environment > env file > config file > profile > default
 
 The first source that has a setting wins; within the environment, the first of the setting's variables. Commands and
 asgi.py call `load` once, before anything starts; all other code receives the Config.
@@ -26,7 +26,7 @@ from vectord.errors import ConfigError, plain_reason
 log = logging.getLogger("vectord.config")
 START = logging.getLogger("vectord.start")  # observability/logs.py prints it at every level
 
-SettingSource: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
+SettingSource: TypeAlias = Literal["command line", "environment", "env file", "config file", "profile", "default"]
 
 CONFIG_FILE = "vectord.toml"
 # Variables that Kubernetes sets in every pod for a service called vectord, or vectord-something. The other one is
@@ -57,6 +57,8 @@ class CommandLine(msgspec.Struct):
     model_options: list[str] = []  # those of the options that name models, as --models
     config: str | None = None
     profile: str | None = None
+    env_file: str | None = None
+    env_compat: bool = False
     words: list[str] = []  # the same command line, for another process
 
     @property
@@ -82,11 +84,11 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(self.unused_keys[0])
 
     def log_notes(self) -> None:
-        """Also the names that .env sets, and the variables that other programs use too, without the values."""
-        for source, title, ours in (("environment", "the environment", (PREFIX, "HF_")), (".env", ".env", ())):
-            used = [origin.name for origin in self.origins.values() if origin.source == source]
-            if names := [name for name in dict.fromkeys(used) if not name.startswith(ours)]:
-                START.info("settings from %s: %s", title, ", ".join(names))
+        """Also the names of variables that other programs use too, without the values."""
+        for source in ("environment", "env file"):
+            used = dict.fromkeys(origin.name for origin in self.origins.values() if origin.source == source)
+            if names := [name for name in used if not name.startswith((PREFIX, "HF_"))]:
+                START.info("settings from the %s: %s", source, ", ".join(names))
         for note in self.notes:
             log.warning("%s", note)
 
@@ -104,23 +106,29 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profiles: Profiles | None = None) -> Loaded:
-    """Merge all sources. Reads .env and vectord.toml in `cwd`, and the file of --config.
+    """Merge all sources. Reads vectord.toml in `cwd`, and the files of --config and --env-file.
 
     profiles: from products/. Raises ConfigError, in one line: the name, its source, and the form that was expected.
     """
     notes: list[str] = []
     unused: list[str] = []
     profiles = profiles or {}
-    dotenv = _read_dotenv(cwd / ".env", notes)
-    named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
+    name = command_line.profile or environ.get("VECTORD_PROFILE")
+    env_file = _read_env_file(
+        cwd,
+        command_line.env_file or environ.get("VECTORD_ENV_FILE"),
+        find_profile(name or "default", profiles).env_file,
+        notes,
+    )
+    named_file = command_line.config or environ.get("VECTORD_CONFIG") or env_file.get("VECTORD_CONFIG")
     file_title, tables, file_profile = _read_config_file(cwd, named_file)
-    name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
-    profile = find_profile(name or "default", profiles)
+    profile = find_profile(name or env_file.get("VECTORD_PROFILE") or file_profile or "default", profiles)
     known = profile.settings
+    env_compat = command_line.env_compat or profile.name != "default"
     layers = (
         _read_command_line(command_line, profile, profiles, unused),
-        _read_environment(environ, "environment", known, notes, profiles),
-        _read_environment(dotenv, ".env", known, notes, profiles),
+        _read_environment(environ, "environment", known, env_compat, notes, profiles),
+        _read_environment(env_file, "env file", known, env_compat, notes, profiles),
         _read_tables(tables, known, "config file", file_title),
         layer_of(profile, cwd),
     )
@@ -130,21 +138,15 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     for setting in known:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
             raise ConfigError(
-                f"{setting.env[1]} is not set, and the profile {profile.name} requires it (or {setting.flags[0]})"
+                f"{setting.bare} is not set, and the profile {profile.name} requires it (or {setting.flags[0]})"
             )
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
     unused_keys: list[str] = []
-    notes += _unused(unused, profile, profiles, (environ, dotenv), unused_keys)
-    if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, dotenv)):
+    notes += _unused(unused, profile, env_compat, profiles, (environ, env_file), unused_keys)
+    if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, env_file)):
         notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
-    shared = [one.name for one in origins.values() if one.source == ".env" and not one.name.startswith(PREFIX)]
-    if shared and profile.name == "default":  # a profile's operator has written the file for that product
-        notes.append(
-            f"other programs use {', '.join(shared)} in .env too, and they apply here; put {PREFIX} in front of those "
-            "that are meant for vectord, and set the others elsewhere"
-        )
     return Loaded(
         config=config,
         origins=origins,
@@ -161,6 +163,7 @@ _CLIENT_KEYS = ("api_key", "api_token")  # as in ServerConfig.accepted_keys
 def _unused(
     options: Sequence[str],
     profile: Profile,
+    env_compat: bool,
     profiles: Profiles,
     sources: Sequence[Mapping[str, str]],
     unused_keys: list[str],
@@ -174,22 +177,33 @@ def _unused(
                 unused.append(variable)
     if unused:
         yield f"set, but without effect here: {', '.join(dict.fromkeys(unused))} (see docs/configuration.md)"
-    ours = {*profile.without_effect, *(name for setting in profile.settings for name in setting.env)}
+    counting = {*profile.without_effect, *(name for one in profile.settings for name in _names(one, env_compat))}
+
+    def unread(other: Profile) -> dict[str, Setting]:
+        """The variables that are set and count there, but not here."""
+        found = {name: one for one in other.settings for names in sources for name, _ in _texts(one, names, True)}
+        return {name: one for name, one in found.items() if name not in counting}
+
+    bare = unread(profile)
+    if bare:
+        yield f"set, but ignored: {', '.join(bare)}; put {PREFIX} in front, or start with --env-compat"
+    ignored = {**bare}
     elsewhere: dict[str, list[str]] = {}
     for other in (make_profile(name, profiles) for name in profiles):
-        found = {name: one for one in other.settings for names in sources for name, _ in _texts(one, names)}
-        for name, setting in found.items():
-            if name in ours:
-                continue
-            if setting.name in _CLIENT_KEYS:
-                unused_keys.append(
-                    f"{name} does not protect this server{_elsewhere(name, profiles)}; set VECTORD_API_KEY "
-                    f"(or --api-key) or --profile, or unset {name}"
-                )
-            elsewhere.setdefault(name, []).append(other.name)
+        for name, setting in unread(other).items():
+            if name not in bare:
+                ignored[name] = setting
+                elsewhere.setdefault(name, []).append(other.name)
     if elsewhere:
         listed = ", ".join(f"{name} ({', '.join(names)})" for name, names in elsewhere.items())
         yield f"set, but read under other profiles only: {listed}"
+    for name, setting in ignored.items():
+        if setting.name in _CLIENT_KEYS:
+            where, way = (_only_under(elsewhere[name]), "--profile") if name in elsewhere else ("", "--env-compat")
+            unused_keys.append(
+                f"{name} does not protect this server{where}; set VECTORD_API_KEY (or --api-key) or {way}, or unset "
+                f"{name}"
+            )
 
 
 # A setting -> another that wins over it, unless the first comes from a source of higher priority: --hf-home beats
@@ -279,11 +293,14 @@ def _read_environment(
     environ: Mapping[str, str],
     source: SettingSource,
     settings: Sequence[Setting],
+    env_compat: bool,
     warnings: list[str],
     profiles: Profiles,
 ) -> Layer:
     """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
     names = {"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in settings for name in setting.env)}
+    if source == "environment":
+        names.add("VECTORD_ENV_FILE")
     for name, value in environ.items():
         if name.startswith(PREFIX) and name not in names and not _is_service_link(name, value):
             known = (known for known in names if known.startswith(PREFIX))
@@ -291,7 +308,7 @@ def _read_environment(
             raise ConfigError(f"unknown name {quoted(name)} ({source}){hint}")
     layer: Layer = {}
     for setting in settings:
-        for name, text in _texts(setting, environ):
+        for name, text in _texts(setting, environ, env_compat):
             origin = Origin(source, name)
             if name in setting.lenient:
                 try:
@@ -309,12 +326,18 @@ def _is_service_link(name: str, value: str) -> bool:
     return is_address or _SERVICE_LINK.fullmatch(name) is not None
 
 
-def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _names(setting: Setting, env_compat: bool) -> Iterable[str]:
+    """The setting's variables that count, the one that wins first. env_compat: also without the prefix."""
+    first, *others = setting.env
+    return dict.fromkeys((first, setting.bare, *others) if env_compat else setting.env)
+
+
+def _texts(setting: Setting, environ: Mapping[str, str], env_compat: bool) -> Iterator[tuple[str, str]]:
     """The setting's variables that are set, with their values in our terms, the one that wins first.
 
     An empty variable is unset: containers pass on variables without a value.
     """
-    for name in setting.env:
+    for name in _names(setting, env_compat):
         text: str | None = environ.get(name, "")
         if text is None or not text.strip():
             continue
@@ -327,20 +350,29 @@ def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, 
             yield name, text
 
 
-def _read_dotenv(path: Path, notes: list[str]) -> Mapping[str, str]:
-    """Appends to `notes` a line for each that is no setting. A $ in a value has no meaning."""
+def _read_env_file(cwd: Path, named: str | None, of_profile: str | None, notes: list[str]) -> Mapping[str, str]:
+    """The file that is named, else the profile's, if it exists. A $ in a value has no meaning.
+
+    Appends to `notes` a line for each that is no setting, and for a .env that is not read.
+    """
+    path = cwd / (named or of_profile or ".env")
     if not path.is_file():
+        if named:
+            raise ConfigError(f"env file {quoted(named)}: no such file")
         return {}
-    from dotenv.parser import parse_stream  # noqa: PLC0415 - 20 ms, and most folders have no such file
+    if not (named or of_profile):
+        notes.append(".env in the working folder is not read; to read it, start with --env-file .env")
+        return {}
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - 20 ms
 
     try:
         with path.open(encoding="utf-8") as stream:
             bindings = list(parse_stream(stream))
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f".env cannot be read: {plain_reason(problem)}") from problem
+        raise ConfigError(f"{path.name} cannot be read: {plain_reason(problem)}") from problem
     for text, first_line in (one.original for one in bindings if one.error):
         line = first_line + text[: len(text) - len(text.lstrip())].count("\n")  # empty lines before it belong to it
-        notes.append(f".env: line {line} is not NAME=VALUE, and is ignored")
+        notes.append(f"{path.name}: line {line} is not NAME=VALUE, and is ignored")
     return {one.key: one.value for one in bindings if one.key is not None and one.value is not None}
 
 
@@ -446,9 +478,11 @@ def _elsewhere(name: str, profiles: Profiles) -> str:
         if flag in profile.ignored_options
         or any(name in setting.env or flag in setting.flags for setting in profile.settings)
     ]
-    if not found:
-        return ""
-    return f"; it counts under the profile{'s'[: len(found) - 1]} {', '.join(found)} only"
+    return _only_under(found) if found else ""
+
+
+def _only_under(profiles: Sequence[str]) -> str:
+    return f"; it counts under the profile{'s'[: len(profiles) - 1]} {', '.join(profiles)} only"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

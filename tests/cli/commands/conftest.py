@@ -17,5 +17,5 @@ def vectord_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("API_TOKEN", "VECTORD_API_KEY", "DOCTOR_TOKEN"):
+    for name in ("VECTORD_API_KEY", "DOCTOR_TOKEN"):
         monkeypatch.delenv(name, raising=False)

@@ -474,9 +474,9 @@ def test_a_missing_secret_file_stops_the_start(tmp_path: Path) -> None:
 
 def test_the_secret_is_not_shown(tmp_path: Path) -> None:
     """Neither in the settings nor in the error for a secret that is too short."""
-    config = load(CommandLine(), {"SHARED_CACHE_SECRET": WRITTEN_SECRET}, tmp_path).config
+    config = load(CommandLine(), {"VECTORD_SHARED_CACHE_SECRET": WRITTEN_SECRET}, tmp_path).config
     assert config.engine.shared_cache_secret == WRITTEN_SECRET
     assert WRITTEN_SECRET not in repr(config)
     with pytest.raises(ConfigError) as refused:
-        load(CommandLine(), {"SHARED_CACHE_SECRET": "too short"}, tmp_path)
+        load(CommandLine(), {"VECTORD_SHARED_CACHE_SECRET": "too short"}, tmp_path)
     assert "too short" not in str(refused.value)

@@ -62,7 +62,7 @@ Examples:
     short_help="Measure a running server.",
     params=[
         value("--url", "URL", "The server.", default="http://localhost:8000"),
-        value("--token", "KEY", "Bearer token.", env=["API_TOKEN", "VECTORD_API_KEY"]),
+        value("--token", "KEY", "Bearer token.", env=["VECTORD_API_KEY"]),
         CACERT,
         value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
         value("--timeout", "S", "Seconds for a request; 0: no limit.", kind=click.FloatRange(0, 3600), default=60.0),

@@ -70,7 +70,7 @@ Examples:
         flag("--no-self-test", help="Load no model."),
         flag("--reference", help="Also compare vectors with the package sentence-transformers, in float32."),
         value("--url", "URL", "Test this running server."),
-        value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
+        value("--token", "KEY", "Bearer token of the server at --url.", env=["VECTORD_API_KEY"]),
         value("--against", "URL", "Compare with the server at this URL."),
         value("--against-token", "KEY", "Bearer token of that server.", env=["DOCTOR_TOKEN"]),
         value("--against-model", "NAME", "That server's name of the model.  [default: its first]"),

@@ -42,7 +42,7 @@ Examples:
 STOP_HELP = """\
 Remove each MODEL from the memory of a running server: the one at --url, or the one on this machine with the same
 options, such as --port or --profile. Running requests finish first, and the next request loads the model again. The
-server needs an --admin-key, which this command reads from --token or, without --url, from ADMIN_KEY or .env.
+server needs an --admin-key, which this command reads from --token or, without --url, from VECTORD_ADMIN_KEY.
 Ctrl-C or SIGTERM stops the server itself.
 
 \b

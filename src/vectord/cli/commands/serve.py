@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vectord.cli.commands import command_with_settings, load_settings
-from vectord.cli.printing import print_json, print_table
+from vectord.cli.printing import print_json, print_table, print_text
 from vectord.config import Config
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, Loaded
@@ -32,10 +32,10 @@ TOO_FEW_THREADS = (
 HELP = """\
 Serve each MODEL (a hub id, a folder, a GGUF file, ollama:NAME or a package) over HTTP until SIGINT or SIGTERM.
 
-The command line wins over the environment, then .env, then the config file, then the profile. Brackets after an option
-list its environment variables, the first also with VECTORD_ in front, which then wins. The names of another server's
-settings count under its profile (docs/migrating/). A list is separated by , or ;. A switch may stand alone or take true
-or false; --no-NAME turns it off."""
+The command line wins over the environment, then --env-file, then the config file, then the profile. Brackets after an
+option list its environment variables, of which the first wins. Names without VECTORD_, such as PORT, count with
+--env-compat or another product's profile, and that product's own names under its profile (docs/migrating/). A list is
+separated by , or ;. A switch may stand alone or take true or false; --no-NAME turns it off."""
 
 
 @command_with_settings(
@@ -43,17 +43,18 @@ or false; --no-NAME turns it off."""
     help=HELP,
     short_help="Serve models over HTTP.",
     params=[
-        flag("--print-config", help="Print each setting with its value and its source, then exit."),
-        flag("--json", "as_json", help="With --print-config: print JSON."),
+        flag("--print-config", help="Print the settings that are set, each with its value and source, then exit."),
+        flag("--all", "every", help="With --print-config: also print the defaults."),
+        flag("--json", "as_json", help="With --print-config: print all settings as JSON."),
     ],
 )
 @pass_command_line
-def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
-    if as_json and not print_config:
-        raise ConfigError("--json (command line): requires --print-config")
+def command(line: CommandLine, print_config: bool, every: bool, as_json: bool) -> int:
+    if (every or as_json) and not print_config:
+        raise ConfigError(f"{'--all' if every else '--json'} (command line): requires --print-config")
     loaded = load_settings(line)
     if print_config:
-        return _print_config(loaded, as_json=as_json)
+        return _print_config(loaded, every=every, as_json=as_json)
     from vectord.observability import logs  # noqa: PLC0415
 
     logs.configure(loaded.config.telemetry)
@@ -110,7 +111,7 @@ def check_threads(front_ends: int) -> None:
             thread.join()
 
 
-def _print_config(loaded: Loaded, *, as_json: bool) -> int:
+def _print_config(loaded: Loaded, *, every: bool, as_json: bool) -> int:
     for note in loaded.notes:
         sys.stderr.write(f"vectord: {note}\n")
     if as_json:
@@ -120,10 +121,18 @@ def _print_config(loaded: Loaded, *, as_json: bool) -> int:
             printed.setdefault(setting.section, {})[setting.name] = shown
         return print_json(printed)
     rows = [
-        (f"{setting.section}.{setting.name}", _text(value), str(origin))
+        # In a config file and a profile, the key has the setting's own name.
+        (
+            f"{setting.section}.{setting.name}",
+            _text(value),
+            origin.source if origin.name.startswith("[") else str(origin),
+        )
         for setting, value, origin in loaded.printable()
+        if every or origin.source != "default"
     ]
-    return print_table(rows, ("setting", "value", "from"), title=f"profile {loaded.profile}")
+    which = "all settings" if every else "the settings that are set (--all: also the defaults)"
+    print_text(f"profile {loaded.profile}, {which}:{'' if rows else ' none'}")
+    return print_table(rows) if rows else 0
 
 
 def _text(value: Any) -> str:
