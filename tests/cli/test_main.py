@@ -34,7 +34,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty folder and environment. Restores the log, which `serve` configures."""
     monkeypatch.chdir(tmp_path)
     for profile in (make_profile(name, profiles()) for name in profiles()):
-        for name in (*(name for setting in profile.settings for name in setting.env), *profile.without_effect):
+        for name in (
+            *(name for setting in profile.settings for name in (setting.bare, *setting.env)),
+            *profile.without_effect,
+        ):
             monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     root = logging.getLogger()

@@ -344,7 +344,7 @@ def test_a_products_name_has_one_meaning(profile: str) -> None:
     product = make_profile(profile, profiles())
     flags = [flag for setting in product.settings for flag in setting.flags]
     assert len(flags) == len(set(flags))
-    assert not product.without_effect.keys() & {name for setting in product.settings for name in setting.env}
+    assert not product.without_effect.keys() & {name for one in product.settings for name in (one.bare, *one.env)}
     known = {*product.without_effect, *(name for names in product.names.values() for name in names)}
     assert {*product.switches, *product.repeated, *product.as_written} <= known
 

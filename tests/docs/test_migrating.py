@@ -133,7 +133,7 @@ def test_a_name_in_a_table_has_the_stated_effect() -> None:
     """Under the profile of the page, a name is a setting, has no effect, or is refused with what replaces it."""
     for page, name, ours in ROWS:
         profile = make_profile(page, profiles())
-        settings = [one.name for one in profile.settings if name in (*one.env, *one.flags)]
+        settings = [one.name for one in profile.settings if name in (one.bare, *one.env, *one.flags)]
         ignored = {*profile.without_effect, *profile.ignored_options}
         if ours == "no effect":
             assert name in ignored, (page, name)
