@@ -36,10 +36,11 @@ WORDS = {
     "input_type": (QUERY, DOCUMENT),
     "task": (QUERY, DOCUMENT),
     "task_type": (QUERY, DOCUMENT),
+    "taskType": (["RETRIEVAL_QUERY"], ["RETRIEVAL_DOCUMENT"]),
     "kind": (QUERY[:1], DOCUMENT[:1]),
     "prompt_name": (QUERY[:1], DOCUMENT[:1]),
 }
-NO_KIND = {("vllm", "task")}  # an operation, "embed" or "classify"
+NO_KIND = {("vllm", "task"), ("google", "task_type")}  # an operation, "embed" or "classify"; `taskType`
 APIS = {
     "openai": {"input_type", "prompt_name"},
     "tei": {"input_type", "prompt_name"},
@@ -53,6 +54,7 @@ APIS = {
     "vllm": {"input_type"},
     "llamacpp": {"input_type"},
     "weaviate": {"task_type"},
+    "google": {"taskType"},
 }
 # The APIs that have sparse vectors.
 SPARSE = {("tei", "prompt_name"), ("vectord", "kind"), ("vectord", "prompt_name")}

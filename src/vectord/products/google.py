@@ -16,6 +16,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rend
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import Medium, Switch, agreed, check_count, refuse_none
+from vectord.products.common.models import check_one_model
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     EmbedRequest,
@@ -181,8 +182,7 @@ def _names_within(index: int) -> Names:
 
 def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     model = incoming.path.get("model", "")  # the description of the API parses examples without a path
-    if body.model and body.model.removeprefix("models/") != model:
-        raise InvalidField("{field} must be the model of the path, models/{model}.", field="model", model=model)
+    check_one_model(model, body.model and body.model.removeprefix("models/"), incoming.models)
     options = body.embed_content_config or body
     task = agreed(task=options.task_type, task_type=options.underscored_task_type)
     if task not in _KINDS:
