@@ -78,15 +78,15 @@ class Content(msgspec.Struct):
 class Options(msgspec.Struct, kw_only=True, rename="camel"):
     task_type: Annotated[str | None, about("selects the prompt, as Google's tasks do")] = None
     title: Annotated[str | None, about("of a RETRIEVAL_DOCUMENT: a line before its text")] = None
-    output_dimensionality: Annotated[Count | None, about("leading numbers to keep; 0 and null: all")] = None
-    auto_truncate: Annotated[Switch, about("null: yes")] = None
+    output_dimensionality: Count | None = None
+    auto_truncate: Switch = None
     underscored_task_type: str | None = msgspec.field(name="task_type", default=None)
     underscored_output_dimensionality: Count | None = msgspec.field(name="output_dimensionality", default=None)
 
 
 class EmbedBody(Options, kw_only=True, rename="camel"):
     content: Content
-    model: Annotated[str | None, about("`models/NAME`, the model of the path")] = None
+    model: str | None = None  # models/NAME
     embed_content_config: Annotated[Options | None, about("in place of the options beside `content`")] = None
 
 
