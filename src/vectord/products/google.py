@@ -1,7 +1,7 @@
 """Google's embedding API, as served for Gemini: `embedContent`, `batchEmbedContents` and the list of models.
 
-Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. As in all
-of Google's APIs, a field may be written in camel case or with underscores.
+Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. The task,
+the dimensions and files may be written with underscores, as in Google's own examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +66,13 @@ class Part(msgspec.Struct, rename="camel"):
     text: str | None = None
     inline_data: Medium = None
     file_data: Medium = None
+    underscored_inline_data: Medium = msgspec.field(name="inline_data", default=None)
+    underscored_file_data: Medium = msgspec.field(name="file_data", default=None)
+
+    @property
+    def is_text(self) -> bool:
+        media = (self.inline_data, self.file_data, self.underscored_inline_data, self.underscored_file_data)
+        return self.text is not None and not any(media)
 
 
 class Content(msgspec.Struct):
@@ -76,8 +83,10 @@ class Content(msgspec.Struct):
 
 
 class Options(msgspec.Struct, kw_only=True, rename="camel"):
-    task_type: Annotated[str | None, about("selects the prompt, as Google's tasks do")] = None
-    title: Annotated[str | None, about("of a RETRIEVAL_DOCUMENT: a line before its text")] = None
+    task_type: Annotated[str | None, about("Google's task: selects the prompt")] = None
+    title: Annotated[
+        str | None, about("of a document, put on a line before its text; only with RETRIEVAL_DOCUMENT")
+    ] = None
     output_dimensionality: Count | None = None
     auto_truncate: Switch = None
     underscored_task_type: str | None = msgspec.field(name="task_type", default=None)
@@ -87,7 +96,7 @@ class Options(msgspec.Struct, kw_only=True, rename="camel"):
 class EmbedBody(Options, kw_only=True, rename="camel"):
     content: Content
     model: str | None = None  # models/NAME
-    embed_content_config: Annotated[Options | None, about("in place of the options beside `content`")] = None
+    embed_content_config: Annotated[Options | None, about("replaces the options next to `content`")] = None
 
 
 class BatchBody(msgspec.Struct):
@@ -193,7 +202,7 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     parts = body.content.parts
     if not parts:
         raise EmptyInput("{field} must hold a text.", field="parts")
-    if any(part.text is None or part.inline_data or part.file_data for part in parts):
+    if not all(part.is_text for part in parts):
         raise InvalidField("{field} must hold texts alone: this model embeds texts only.", field="parts")
     return EmbedRequest(
         inputs=["\n".join(filter(None, (options.title, *(part.text for part in parts))))],

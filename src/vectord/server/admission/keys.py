@@ -35,7 +35,7 @@ CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
 
 KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY, x-api-key or api-key."
 KEY_UNKNOWN = "The key is not one of this server's."
-KEYS_DIFFER = "Authorization, x-api-key and api-key have different keys; send one of them."
+KEYS_DIFFER = "The request has different keys in several headers; send one of them."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
 KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
 BARE_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
