@@ -70,7 +70,7 @@ echo Installing torch into .venv (once; some minutes) ...
 rem As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
 call :setting HOST
 if not defined PRESENT call :set_default VECTORD_HOST 0.0.0.0
-if exist .env set "VECTORD_ENV_FILE=.env"
+if exist .env if not defined VECTORD_ENV_FILE set "VECTORD_ENV_FILE=.env"
 "%VENV_PYTHON%" -m vectord serve --device %USE%
 exit /b %ERRORLEVEL%
 

@@ -116,7 +116,7 @@ serve_local() {
     export CUDA_VISIBLE_DEVICES=-1
     use=cpu
   fi
-  [ ! -f .env ] || export VECTORD_ENV_FILE=.env
+  [ ! -f .env ] || export VECTORD_ENV_FILE="${VECTORD_ENV_FILE:-.env}"
   # As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
   [ -n "$(setting HOST)" ] || set_default VECTORD_HOST 0.0.0.0
   exec "$python" -m vectord serve --device "$use"

@@ -57,7 +57,7 @@ def test_an_env_file_is_read_if_it_is_named(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("VECTORD_PORT=9000")
     loaded = load((), NOTHING, tmp_path)
     assert (loaded.config, len(loaded.notes)) == (Config(), 1)
-    assert ".env in the working folder is not read" in loaded.notes[0]
+    assert loaded.notes[0] == ".env is not read, and sets VECTORD_PORT; to read it, start with --env-file .env"
     for words, environ in (
         (ENV_FILE, {}),
         ((), {"VECTORD_ENV_FILE": ".env"}),
@@ -67,6 +67,35 @@ def test_an_env_file_is_read_if_it_is_named(tmp_path: Path) -> None:
         loaded = load(words, environ, tmp_path)
         assert (str(loaded.origins["port"]), loaded.notes) == ("VECTORD_PORT (env file)", ())
     assert refused(("--env-file", "no.env"), NOTHING, tmp_path) == "env file 'no.env': no such file"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [((), "VECTORD_API_KEY=k"), (("--profile", "tei"), "API_KEY=k"), ((), "VECTORD_API_KEYS_FILE=keys.toml")],
+    ids=["default", "a product's", "a file of keys"],
+)
+def test_a_key_in_an_env_file_that_is_not_read_stops_the_start(
+    tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    """Else the server would be open. Another key protects it, too."""
+    (tmp_path / ".env").write_text(text)
+    with pytest.raises(ConfigError, match=r" in \.env does not protect this server"):
+        load(words, NOTHING, tmp_path).check_keys()
+    load((*words, "--api-key", "other"), NOTHING, tmp_path).check_keys()
+
+
+def test_another_programs_env_file_is_ignored(tmp_path: Path) -> None:
+    """Without a note: names without the prefix are its own, and it may have any encoding."""
+    for content in (b"API_KEY=k\nPORT=1", b"\xff\xfe"):
+        (tmp_path / ".env").write_bytes(content)
+        loaded = load((), NOTHING, tmp_path)
+        loaded.check_keys()
+        assert loaded.notes == ()
+
+
+def test_a_file_of_keys_without_the_prefix_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="API_KEYS_FILE does not protect this server; set VECTORD_API_KEYS_FILE"):
+        load((), {"API_KEYS_FILE": "keys.toml"}, tmp_path).check_keys()
 
 
 def test_a_machine_name_in_hostname_is_ignored(tmp_path: Path) -> None:

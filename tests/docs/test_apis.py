@@ -164,6 +164,7 @@ NO_CLIENTS = {
     "tests/clients/test_vllm_suite.py",
     "tests/clients/test_fields.py",  # compares the types of several clients
     "tests/clients/test_own_api.py",  # shared by the other tests
+    "tests/clients/test_bulk_qdrant.py",  # of `vectord bulk`, which is the client there
     "tests/clients/test_node.py",  # runs the tests in node/
 }
 

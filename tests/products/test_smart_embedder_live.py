@@ -6,6 +6,7 @@ rejections of /stats equal those of the metrics. The models are tiny and random,
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -38,8 +39,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / name), "--url", url, "--token", TOKEN, *words]
-    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+    command = [sys.executable, str(ROOT / name), "--url", url, *words]
+    environ = {**os.environ, "API_TOKEN": TOKEN}
+    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=300, env=environ)
 
 
 def rejections(url: str) -> tuple[int, int]:

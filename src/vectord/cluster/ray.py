@@ -53,7 +53,10 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
     models = settings.get("models", "").replace(",", " ").split()
     command = Command("vectord.cluster.ray:app", settings=True, profiles=profiles)
     line = command.make_context(command.name, [*words, *models]).ensure_object(CommandLine)
-    config = load(line, os.environ, Path.cwd(), profiles()).config
+    loaded = load(line, os.environ, Path.cwd(), profiles())
+    loaded.log_notes()
+    loaded.check_keys()
+    config = loaded.config
     if config.server.batch_dir is not None:
         raise ConfigError("batch_dir: files and batches need a single process, and replicas are several")
     from ray import serve  # noqa: PLC0415 - an extra

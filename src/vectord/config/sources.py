@@ -114,12 +114,9 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     unused: list[str] = []
     profiles = profiles or {}
     name = command_line.profile or environ.get("VECTORD_PROFILE")
-    env_file = _read_env_file(
-        cwd,
-        command_line.env_file or environ.get("VECTORD_ENV_FILE"),
-        find_profile(name or "default", profiles).env_file,
-        notes,
-    )
+    named_env_file = command_line.env_file or environ.get("VECTORD_ENV_FILE")
+    of_profile = find_profile(name or "default", profiles).env_file
+    env_file = _read_env_file(cwd, named_env_file or of_profile, named_env_file is not None, notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or env_file.get("VECTORD_CONFIG")
     file_title, tables, file_profile = _read_config_file(cwd, named_file)
     profile = find_profile(name or env_file.get("VECTORD_PROFILE") or file_profile or "default", profiles)
@@ -144,6 +141,8 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
     unused_keys: list[str] = []
+    if not (named_env_file or of_profile):
+        notes += _unread_env_file(cwd, known, env_compat, unused_keys)
     notes += _unused(unused, profile, env_compat, profiles, (environ, env_file), unused_keys)
     if any(exporters(names.get("OTEL_TRACES_EXPORTER", "")) - {"otlp", "none"} for names in (environ, env_file)):
         notes.append("OTEL_TRACES_EXPORTER: otlp is the only exporter of this server; others make no traces")
@@ -157,7 +156,7 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     )
 
 
-_CLIENT_KEYS = ("api_key", "api_token")  # as in ServerConfig.accepted_keys
+_CLIENT_KEYS = ("api_key", "api_token", "api_keys_file")  # as in ServerConfig.accepted_keys, and the file
 
 
 def _unused(
@@ -200,10 +199,8 @@ def _unused(
     for name, setting in ignored.items():
         if setting.name in _CLIENT_KEYS:
             where, way = (_only_under(elsewhere[name]), "--profile") if name in elsewhere else ("", "--env-compat")
-            unused_keys.append(
-                f"{name} does not protect this server{where}; set VECTORD_API_KEY (or --api-key) or {way}, or unset "
-                f"{name}"
-            )
+            own = "VECTORD_API_KEYS_FILE" if setting.name == "api_keys_file" else "VECTORD_API_KEY (or --api-key)"
+            unused_keys.append(f"{name} does not protect this server{where}; set {own} or {way}, or unset {name}")
 
 
 # A setting -> another that wins over it, unless the first comes from a source of higher priority: --hf-home beats
@@ -350,18 +347,28 @@ def _texts(setting: Setting, environ: Mapping[str, str], env_compat: bool) -> It
             yield name, text
 
 
-def _read_env_file(cwd: Path, named: str | None, of_profile: str | None, notes: list[str]) -> Mapping[str, str]:
-    """The file that is named, else the profile's, if it exists. A $ in a value has no meaning.
+def _unread_env_file(cwd: Path, settings: Sequence[Setting], env_compat: bool, unused_keys: list[str]) -> Iterator[str]:
+    """A note if .env, which does not count here, has settings. Appends to `unused_keys` if one of them is a key."""
+    try:
+        found = _read_env_file(cwd, ".env", False, [])
+    except ConfigError:  # another program's
+        return
+    names = {name: setting.name for setting in settings for name, _ in _texts(setting, found, env_compat)}
+    if names:
+        yield f".env is not read, and sets {', '.join(names)}; to read it, start with --env-file .env"
+    unused_keys += (
+        f"{name} in .env does not protect this server; start with --env-file .env, or remove {name}"
+        for name, setting in names.items()
+        if setting in _CLIENT_KEYS
+    )
 
-    Appends to `notes` a line for each that is no setting, and for a .env that is not read.
-    """
-    path = cwd / (named or of_profile or ".env")
+
+def _read_env_file(cwd: Path, name: str | None, required: bool, notes: list[str]) -> Mapping[str, str]:
+    """The file, if there is one. A $ in a value has no meaning. Appends to `notes` each line that is no setting."""
+    path = cwd / (name or "")
     if not path.is_file():
-        if named:
-            raise ConfigError(f"env file {quoted(named)}: no such file")
-        return {}
-    if not (named or of_profile):
-        notes.append(".env in the working folder is not read; to read it, start with --env-file .env")
+        if required:
+            raise ConfigError(f"env file {quoted(name or '')}: no such file")
         return {}
     from dotenv.parser import parse_stream  # noqa: PLC0415 - 20 ms
 
