@@ -53,7 +53,9 @@ def test_other_names_without_the_prefix_are_ignored_and_logged(tmp_path: Path) -
 
 
 def test_an_env_file_is_read_if_it_is_named(tmp_path: Path) -> None:
-    """Another .env may belong to another program: it is logged. A product that reads its own does so here."""
+    """Another .env may belong to another program: it is logged if it has our names. Some profiles read it."""
+    (tmp_path / ".env").write_text("COMPOSE_FILE=a.yml  # not VECTORD_PORT")
+    assert load((), NOTHING, tmp_path).notes == ()
     (tmp_path / ".env").write_text("VECTORD_PORT=9000")
     loaded = load((), NOTHING, tmp_path)
     assert (loaded.config, len(loaded.notes)) == (Config(), 1)

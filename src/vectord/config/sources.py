@@ -507,5 +507,6 @@ def quoted(raw: object) -> str:
 
 
 def without_password(text: str) -> str:
-    """The text with *** in place of the user and the password of each URL."""
-    return re.sub(r"//[^/\s]*@", "//***@", text)
+    """The text with *** in place of the user and the password of each URL: up to its last @, as they may have a /."""
+    text = re.sub(r"//\S*@", "//***@", text)
+    return re.sub(r"([?&]\w*(?:key|password|secret|token)=)[^&\s]*", r"\1***", text, flags=re.IGNORECASE)
