@@ -65,12 +65,15 @@ class Rows:
 
     def slice(self, start: int, stop: int) -> Rows:
         """Some of the rows, with the position and size of all."""
-        return replace(self, texts=self.texts[start:stop], columns=self.columns[start:stop])
+        texts, columns, numbers = (kept[start:stop] for kept in (self.texts, self.columns, self.numbers))
+        return replace(self, texts=texts, columns=columns, numbers=numbers)
 
     def take(self, places: Sequence[int]) -> Rows:
         """The rows at these places, with the position and size of all."""
         if len(places) == len(self):
             return self
+        if not places:  # pyarrow's take would need their type
+            return self.slice(0, 0)
         kept = self.columns
         return replace(
             self,
