@@ -13,12 +13,15 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from tests.bulk.makers import FakeEmbedder, job_of, names_in, read_output, rows_of, run_job, write_input
 from zstandard import ZstdCompressor
 
 from vectord.bulk import inputs
+from vectord.bulk.folder import JobFolder
 from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed
+from vectord.bulk.outputs import file_format_of
 from vectord.bulk.rows import InvalidText, RowLimits
 from vectord.errors import ConfigError
 
@@ -86,16 +89,16 @@ def test_an_option_of_another_format_is_refused(
 @pytest.mark.parametrize("out", ["out.parquet", "out.jsonl", "out.npy"])
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 async def test_empty_texts_are_skipped(tmp_path: Path, name: str, out: str) -> None:
-    """They are counted, the numbers of the other rows stay, and the job resumes as without them."""
-    texts = ["a", "", "b", " \t", "c", "poison"]
+    """They are counted, even a whole part of them; the other rows keep their numbers, and the job resumes."""
+    texts = ["a", "", "", " \t", "c", "poison"]
     source = write_input(tmp_path / name, [{"id": str(i), "text": text} for i, text in enumerate(texts)])
     options: dict[str, Any] = {"part_rows": 2, "on_empty": "skip"}
     with pytest.raises(BulkFailed, match=r"Row 5, counted from 0"):
         await run_job(source, tmp_path / out, **options)
     write_input(source, [{"id": str(i), "text": text} for i, text in enumerate(texts[:5])])
     summary = await run_job(source, tmp_path / out, restart=True, **options)
-    assert (summary.rows, summary.empty, summary.failed) == (5, 2, 0)
-    assert len(read_output(tmp_path / out)) == 3
+    assert (summary.rows, summary.empty, summary.failed) == (5, 3, 0)
+    assert len(read_output(tmp_path / out)) == 2
 
 
 @pytest.mark.parametrize("on_empty", ["embed", "fail"])
@@ -134,6 +137,19 @@ async def test_files_of_a_store_are_read_and_written(tmp_path: Path, store: str,
         await run_job(f"{store}/{name}", **options)
 
 
+def test_a_store_without_credentials_is_an_error(tmp_path: Path, store: str, monkeypatch: Any) -> None:
+    """Many stores connect at the first call. The message does not contain the password."""
+
+    def refuse(self: Any, path: str) -> bool:
+        raise ValueError("no credentials")
+
+    monkeypatch.setattr(MemoryFileSystem, "exists", refuse)
+    job = job_of("in.csv", Path("out.jsonl"), out_url="memory://me:s3cret@bucket/out.jsonl")
+    with pytest.raises(ConfigError) as refused:
+        JobFolder(job, file_format_of(job))
+    assert str(refused.value) == "OUT: memory://***@bucket/out.jsonl cannot be reached: no credentials"
+
+
 async def test_a_folder_of_a_store_is_read_in_order(tmp_path: Path, store: str) -> None:
     """As a folder of this machine: one row per file, sorted, without hidden files. A changed file is another input."""
     files = fsspec.filesystem("memory")
@@ -151,11 +167,13 @@ async def test_a_folder_of_a_store_is_read_in_order(tmp_path: Path, store: str) 
     [
         ("memory://bucket/absent.csv", "does not exist"),
         ("nonsense://bucket/in.csv", "cannot be reached: Protocol not known: nonsense"),
+        ("memory://me:s3/cret@bucket/absent.csv", r"^IN: memory://\*\*\*@bucket/absent.csv does not exist"),
+        ("nonsense://me:s3/cret@bucket/in.csv", r"^IN: nonsense://\*\*\*@bucket/in.csv cannot be reached"),
         ("s3://bucket/in.csv", r"s3:// needs another package; run .*pip install .*\[s3\]"),
     ],
 )
 def test_a_url_that_cannot_be_read_is_an_error(tmp_path: Path, url: str, message: str) -> None:
-    """It names the package that is missing."""
+    """It names the package that is missing, and not the password."""
     with pytest.raises(ConfigError, match=message):
         find_source(job_of(url, tmp_path / "out.npy"))
 
@@ -188,12 +206,13 @@ async def test_an_invalid_row_fails_alone(tmp_path: Path, name: str, data: bytes
     [
         ("in.csv", b"id,text\n1,a\n2\n", r"line 3 has 1 fields; the first line names 2"),
         ("in.csv", b"id,id\n1,a\n", r"names a column twice"),
+        ("in.csv", b"text,pr\xe9\na,b\n", r"the first line is not UTF-8; set --encoding"),
         ("in.csv", b'id,text\n1,"never closed\n2,b\n', r"line 3 is not CSV"),
         ("in.txt.gz", gzip.compress(b"a\n" * 100_000)[:-20], r"cannot be read"),
         ("in.txt.gz", b"no gzip at all", r"cannot be read"),
         ("in.txt.zst", b"no zstandard at all", r"cannot be read"),
     ],
-    ids=["fields", "twice", "quote", "cut gzip", "no gzip", "no zstd"],
+    ids=["fields", "twice", "header", "quote", "cut gzip", "no gzip", "no zstd"],
 )
 def test_a_broken_file_fails_the_job(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     """After the broken place the start of the next row is unknown."""

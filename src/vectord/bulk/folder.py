@@ -21,6 +21,7 @@ from vectord.bulk.inputs import Store, connect_store
 from vectord.bulk.job import BulkFailed, BulkJob, Manifest
 from vectord.bulk.outputs import BulkOutput, FileFormat, VectorWidths
 from vectord.bulk.rows import EmbeddedRows, Rows
+from vectord.config.sources import without_password
 from vectord.errors import ConfigError
 from vectord.parts import PartFolder, move
 
@@ -32,7 +33,7 @@ class JobFolder(BulkOutput):
 
     def __init__(self, job: BulkJob, format: FileFormat) -> None:
         """Raises ConfigError if OUT exists, or cannot be reached."""
-        self.name = str(job.folder) if job.keep_parts else job.out_url or str(job.out)
+        self.name = str(job.folder) if job.keep_parts else without_password(job.out_url or str(job.out))
         self.parts = PartFolder(job.folder, format.suffix)
         self._job = job
         self._format = format
@@ -44,7 +45,10 @@ class JobFolder(BulkOutput):
         self._place = ""  # of OUT in the store
         if job.out_url is not None:
             self._store, self._place = connect_store(job.out_url, "OUT")
-        exists = job.out.exists() if self._store is None else self._store.exists(self._place)
+        try:
+            exists = job.out.exists() if self._store is None else self._store.exists(self._place)
+        except Exception as cause:  # each store has errors of its own
+            raise ConfigError(without_password(f"OUT: {self.name} cannot be reached: {cause}")) from None
         if exists and not (job.keep_parts or job.restart or (self.parts.path / MANIFEST).exists()):
             _delete(self.parts)  # OUT was made of them
             raise ConfigError(f"OUT: {self.name} exists already; --restart replaces it when the new one is complete")
@@ -130,7 +134,7 @@ def _upload(store: Store, whole: Path, place: str) -> None:
     try:
         store.put_file(str(whole), place)
     except Exception as cause:  # each store has errors of its own
-        raise BulkFailed(f"OUT cannot be written: {cause}; the same command tries again") from cause
+        raise BulkFailed(without_password(f"OUT cannot be written: {cause}; the same command tries again")) from cause
 
 
 @contextmanager

@@ -28,6 +28,7 @@ import zstandard
 
 from vectord.bulk.job import STDIN, UTF8, BulkFailed, BulkJob, Compression, InputFormat
 from vectord.bulk.rows import MAX_ROW_BYTES, InvalidText, RowLimits, Rows
+from vectord.config.sources import without_password
 from vectord.errors import ConfigError, installing
 
 SUFFIXES: Mapping[str, InputFormat] = MappingProxyType(
@@ -133,7 +134,7 @@ def connect_store(url: str, what: str) -> tuple[Store, str]:
         way_out = f"run {installing(EXTRAS[scheme])}" if scheme in EXTRAS else str(cause)
         raise ConfigError(f"{what}: {scheme}:// needs another package; {way_out}") from None
     except Exception as cause:  # each store has errors of its own
-        raise ConfigError(f"{what}: {url} cannot be reached: {cause}") from None
+        raise ConfigError(without_password(f"{what}: {url} cannot be reached: {cause}")) from None
     return store, place
 
 
@@ -150,7 +151,7 @@ def open_bytes(file: InputFile | None) -> tuple[BinaryFile, BinaryFile]:
 
 
 def unreadable(file: InputFile | None, cause: Exception) -> BulkFailed:
-    return BulkFailed(f"{file.name if file else 'standard input'} cannot be read: {cause}")
+    return BulkFailed(without_password(f"{file.name if file else 'standard input'} cannot be read: {cause}"))
 
 
 def _files(source: str) -> Iterator[InputFile]:
@@ -181,9 +182,9 @@ def _stored_files(url: str) -> Iterator[InputFile]:
     try:
         found = store.find(root, detail=True)
     except Exception as cause:  # each store has errors of its own
-        raise ConfigError(f"IN: {url} cannot be read: {cause}") from None
+        raise ConfigError(without_password(f"IN: {url} cannot be read: {cause}")) from None
     if not found:
-        raise ConfigError(f"IN: {url} does not exist")
+        raise ConfigError(without_password(f"IN: {url} does not exist"))
     for path, facts in sorted(found.items()):
         name = path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
         if not any(part.startswith(".") for part in PurePosixPath(name).parts):
@@ -199,13 +200,12 @@ def _format_of(source: str) -> InputFormat:
             raise ConfigError(f"IN: {suffix or 'a name without a suffix'} does not determine the format; set --format")
         return SUFFIXES[suffix]
     if not suffixes:
-        raise ConfigError(f"IN: {source} contains no file")
+        raise ConfigError(without_password(f"IN: {source} contains no file"))
     formats = {SUFFIXES.get(suffix, "files") for suffix in suffixes}
     formats = {"files" if one == "lines" else one for one in formats}
     if len(formats) > 1:
-        raise ConfigError(
-            f"IN: the files in {source} have several formats ({', '.join(sorted(formats))}); set --format"
-        )
+        several = f"IN: the files in {source} have several formats ({', '.join(sorted(formats))}); set --format"
+        raise ConfigError(without_password(several))
     return formats.pop()
 
 
@@ -299,6 +299,8 @@ def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
         reader = csv.reader(_bounded(decoded, "characters"), delimiter=delimiter, strict=True)
         try:
             names = next(reader, [])
+            if isinstance(first_line := _checked("".join(names), job.encoding, "the first line"), InvalidText):
+                raise BulkFailed(f"{first_line.reason}; set --encoding")
             if len(set(names)) != len(names):
                 raise BulkFailed("the first line names a column twice")
             column = job.column or text_column(names, names if len(names) == 1 else [])
@@ -362,9 +364,9 @@ def _bounded(file: Any, unit: str) -> Iterator[Any]:
         yield line
 
 
-def _checked(text: str, encoding: str) -> str | InvalidText:
+def _checked(text: str, encoding: str, what: str = "the text") -> str | InvalidText:
     """`text`, unless it was decoded from invalid bytes."""
-    return text if _is_unicode(text) else InvalidText(f"the text is not {encoding.removesuffix('-sig').upper()}")
+    return text if _is_unicode(text) else InvalidText(f"{what} is not {encoding.removesuffix('-sig').upper()}")
 
 
 def _with_marks(text: str) -> str:
