@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -52,7 +52,7 @@ class VectorWidths:
     colbert: int  # of the vector of one token
 
 
-class BulkOutput(Protocol):
+class BulkOutput(ABC):
     """Where the rows of a job go: the folder of their parts, or a database. Called in threads, one call at a time.
 
     A call may raise BulkFailed, or RetryLater if the same call may succeed later.
@@ -68,17 +68,17 @@ class BulkOutput(Protocol):
         """Raises ConfigError if the output cannot hold the vectors of this model. It need not be loaded yet."""
         return
 
+    @abstractmethod
     def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
         """The finished parts. facts: of the model. Raises ConfigError if the output belongs to another job."""
-        ...
 
     def new_rows(self, rows: Rows) -> Rows:
         """Those that the output does not have yet."""
         return rows
 
+    @abstractmethod
     def write(self, part: int, rows: Sequence[EmbeddedRows]) -> None:
         """Some rows of a part, in order; the parts are written one after the other."""
-        ...
 
     def finish(self, part: int) -> None:
         """Called after the last rows of a part."""
