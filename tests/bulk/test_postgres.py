@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
+from urllib.parse import urlsplit
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import FakeEmbedder, job_of, rows_of, run_job, vector_of, write_input
 from tests.ports import free_port
 from tests.real_postgres import postgres_at, programs_in
 
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkFailed
+from vectord.bulk.job import BulkFailed, RetryLater
 from vectord.bulk.pipeline import Pipeline
+from vectord.bulk.postgres import PostgresOutput
 from vectord.errors import ConfigError
 
 PROGRAMS = programs_in(Path(__file__).parents[2] / ".venv-clients")
@@ -47,6 +54,21 @@ def database(server: str) -> Iterator[psycopg.Connection[Any]]:
 
 def options(server: str, table: str = "docs", **more: Any) -> dict[str, Any]:
     return {"out": Path(table), "out_url": f"{server}/{table}", **more}
+
+
+async def test_a_password_may_be_a_word_of_a_message(
+    server: str, tmp_path: Path, database: psycopg.Connection[Any]
+) -> None:
+    """Without a host, libpq takes the default one."""
+    source = write_input(tmp_path / "in.csv", rows_of(2))
+    with pytest.raises(ConfigError, match=r'database "none" does not exist'):
+        await run_job(source, **options(re.sub("//.*@(.*)/.*", r"//postgres:none@\1/none", server)))
+    address = urlsplit(server)
+    with pytest.raises(ConfigError, match=r"OUT: postgresql:///postgres/docs: .*/nowhere"):
+        await run_job(source, **options("postgresql:///postgres", "docs?host=/nowhere"))
+    at = f"host={address.hostname}&port={address.port}&user={address.username}"
+    await run_job(source, **options("postgresql:///postgres", f"docs?{at}"))
+    assert count(database) == 2
 
 
 async def test_a_row_becomes_a_row_of_a_table_that_can_be_searched(
@@ -129,6 +151,43 @@ async def test_a_repeated_job_embeds_only_new_and_changed_rows(
     assert database.execute("SELECT count(*) FROM docs").fetchone() == (301,)
 
 
+@pytest.mark.parametrize("name", ["in.parquet", "in.arrow"])
+async def test_a_repeated_job_from_a_table_embeds_nothing(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any], name: str
+) -> None:
+    source = write_input(tmp_path / name, rows_of(120))
+    for expected in (120, 0):
+        again = FakeEmbedder()
+        await run_job(source, embedder=again, **options(server))
+        assert len(again.seen) == expected
+
+
+async def test_another_column_of_texts_is_embedded_again(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any]
+) -> None:
+    """Vectors of two columns are up to date in one table, by two prefixes."""
+    source = write_input(tmp_path / "in.csv", [{"id": "1", "title": "a", "body": "b"}])
+    for column, expected in (("title", ["a"]), ("body", ["b"]), ("title", ["a"])):
+        again = FakeEmbedder()
+        await run_job(source, embedder=again, **options(server, column=column))
+        assert again.seen == expected
+    database.execute("ALTER TABLE docs ADD body_dense vector(4), ADD body_vectord_fingerprint text")
+    for column, prefix, expected in (("body", "body_", ["b"]), ("title", "", []), ("body", "body_", [])):
+        again = FakeEmbedder()
+        await run_job(source, embedder=again, **options(server, column=column, prefix=prefix))
+        assert again.seen == expected
+
+
+async def test_the_last_row_of_an_id_counts(tmp_path: Path, server: str, database: psycopg.Connection[Any]) -> None:
+    """In each run, also if an earlier one is in another request."""
+    rows = [{"id": 1, "text": "a"}, {"id": 1, "text": "b"}, *({"id": i, "text": "x"} for i in range(2, 400))]
+    for last in ("b", "c"):
+        source = write_input(tmp_path / "in.jsonl", [*rows, {"id": 1, "text": last}])
+        for _ in range(3):
+            await run_job(source, **options(server))
+            assert database.execute("SELECT text FROM docs WHERE id = 1").fetchall() == [(last,)]
+
+
 async def test_rows_without_an_id_are_stored_once(
     tmp_path: Path, server: str, database: psycopg.Connection[Any]
 ) -> None:
@@ -177,13 +236,109 @@ async def test_a_table_that_cannot_hold_the_rows_is_refused_before_the_first_tex
         await run_job(write_input(tmp_path / "in.csv", rows_of(2)), embedder=embedder, **options(server))
 
 
+@pytest.mark.parametrize("name", ["", "xmin", "ü" * 32], ids=["empty", "system", "long"])
+async def test_a_column_name_that_is_not_possible_is_refused_before_the_first_text(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any], name: str
+) -> None:
+    """PostgreSQL would shorten a long name."""
+    embedder = FakeEmbedder(before=lambda texts: pytest.fail("the model was used"))
+    source = write_input(tmp_path / "in.jsonl", [{"text": "a", name: "x"}])
+    with pytest.raises(ConfigError, match=f"the column '{name}' cannot be in a table"):
+        await run_job(source, embedder=embedder, **options(server))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": 1.5, "text": "a"}, "`id` is float, but bigint in the table"),
+        ({"id": 3, "text": "a", "n": 1.5}, "`n` is float, but bigint in the table"),
+        ({"id": 3, "text": "a\0b"}, "`text` contains the character NUL"),
+        ({"id": None, "text": "a"}, "`id` is empty"),
+        ({"id": 3, "text": "a", "more": 1}, "`more` is not in the first rows"),
+        ({"id": 3, "text": "a", "vectord_fingerprint": "x"}, None),
+    ],
+    ids=["id", "number", "NUL", "no id", "column", "fingerprint"],
+)
+async def test_a_row_that_the_table_cannot_hold_ends_the_job_with_its_number(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any], row: dict[str, Any], message: str | None
+) -> None:
+    """Also with --on-error null and --restart. Nothing is rounded or overwritten."""
+    rows = [{"id": i, "text": "x", "n": i} for i in range(5000)]
+    source = write_input(tmp_path / "in.jsonl", [*rows, row])
+    expected = f"^Row 5000, counted from 0: {message}" if message else "already has a column 'vectord_fingerprint'"
+    with pytest.raises(BulkFailed, match=expected):
+        await run_job(source, **options(server, on_error="null", restart=True))
+    assert database.execute("SELECT n FROM docs WHERE id IN (1, 2)").fetchall() in ([(1,), (2,)], [])
+
+
+async def test_columns_of_a_table_have_the_types_of_its_schema(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any]
+) -> None:
+    """Also if the first values are null. No id is too large."""
+    moment = datetime(2026, 1, 2, 3, 4, 5)
+    columns = {
+        "id": pa.array([2**64 - 1, 1], pa.uint64()),
+        "text": ["a", "b"],
+        "late": pa.array([None, None], pa.int32()),
+        "naive": pa.array([moment, None], pa.timestamp("us")),
+        "aware": pa.array([moment.replace(tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        "blob": pa.array([b"x", None], pa.large_binary()),
+        "tags": pa.array([["t"], None], pa.list_(pa.string())),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    for _ in range(2):
+        await run_job(tmp_path / "in.parquet", **options(server))
+    (types,) = database.execute(
+        "SELECT " + ", ".join(f"pg_typeof({name})::text" for name in columns) + " FROM docs WHERE id = 1"
+    ).fetchall()
+    assert types == (
+        *("numeric", "text", "bigint", "timestamp without time zone", "timestamp with time zone", "bytea", "jsonb"),
+    )
+    assert database.execute("SELECT id, naive FROM docs ORDER BY id DESC LIMIT 1").fetchall() == [(2**64 - 1, moment)]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_temporary"),
+    [
+        (psycopg.OperationalError("the server closed the connection"), True),
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.errors.TooManyConnections(), True),
+        (psycopg.errors.DiskFull(), False),
+        (psycopg.errors.ProgramLimitExceeded(), False),
+        (psycopg.errors.CheckViolation(), False),
+        (psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_that_stays_is_not_retried(error: psycopg.Error, is_temporary: bool) -> None:
+    """Such as a full disk."""
+    output = PostgresOutput.__new__(PostgresOutput)
+    vars(output).update(_connection=None, _url="", _password=None, name="", _written=0)
+    raising = MagicMock(side_effect=error)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RetryLater if is_temporary else BulkFailed):
+        patch.setattr(psycopg, "connect", raising)
+        output._execute("SELECT")
+
+
+async def test_a_key_that_is_too_long_for_the_index_ends_the_job(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any]
+) -> None:
+    """At once: --patience-s is for lost connections."""
+    noise = "".join(random.Random(0).choices("0123456789abcdef", k=9000))
+    with pytest.raises(BulkFailed, match=r"^OUT: .*index row"):
+        await run_job(write_input(tmp_path / "in.jsonl", [{"id": noise, "text": "a"}]), **options(server))
+
+
 @pytest.mark.parametrize(
     "url",
     [
         "postgresql://me:s3cret@127.0.0.1:1/db/docs",
         "postgresql://me:s3cret@127.0.0.1:port/db/docs",
-        "postgresql://me:s3cret@127.0.0.1:1/db/docs?sslmode=s3cret",
+        "postgresql://me:s3cret@127.0.0.1:1/db/docs?sslmode=wrong",
         "postgresql://me:s3cret@127.0.0.1/docs",
+        "postgresql://me:pa/s3cret@127.0.0.1/docs",
+        "postgresql://me:s3cret/ss@127.0.0.1/db/docs",
+        "postgresql://me:s3cret%zz@127.0.0.1:1/db/docs",
     ],
 )
 def test_an_error_does_not_contain_the_password(tmp_path: Path, url: str) -> None:

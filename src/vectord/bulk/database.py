@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from vectord.bulk.embedder import ModelFacts
-from vectord.bulk.job import ERROR, BulkFailed, BulkJob, Manifest, RetryLater
+from vectord.bulk.job import ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, RetryLater
 from vectord.bulk.outputs import BulkOutput, VectorWidths
 from vectord.bulk.rows import EmbeddedRows, Rows, each_row, errors_of, first_rows, numbers_of
 from vectord.errors import ConfigError
@@ -26,8 +26,9 @@ from vectord.errors import ConfigError
 T = TypeVar("T")
 
 ID = "id"
-FINGERPRINT = "vectord_fingerprint"  # a column, or a field of the payload
-OPTIONS = ("numbers", "dimensions", "normalize", "truncate", "truncate_side", "kind", "prompt", "prompt_name")
+OPTIONS = ("column", "prefix", "numbers", "dimensions", "normalize", "truncate", "truncate_side")
+OPTIONS += ("kind", "prompt", "prompt_name")
+SEEN_BITS = 2**27  # 16 MiB
 
 
 class StoredRow(NamedTuple):
@@ -40,6 +41,8 @@ class DatabaseOutput(BulkOutput):
     """A table or collection with one entry for each row. The reading and the writing thread call it."""
 
     def __init__(self, job: BulkJob, url: SplitResult) -> None:
+        if "@" in url.path + url.query + url.fragment:
+            raise ConfigError("OUT: write / ? # in a password as %2F %3F %23, and @ after the host as %40")
         self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
         self._job = job
         self._lock = Lock()
@@ -47,24 +50,31 @@ class DatabaseOutput(BulkOutput):
         self._has_id = True  # else it is a hash
         self._written = 0  # rows of this run
         self._salt = b""  # of all fingerprints
+        self._fingerprint_name = job.name_of(FINGERPRINT)  # the column, or the field of the payload
+        # A bit for the hash of each id that this run embeds. Equal hashes of two ids only embed a row again.
+        self._seen = bytearray(SEEN_BITS // 8)
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         first, rows = first_rows(rows)
-        mappings = [row for group in first for row in group.mappings()]
-        names = dict.fromkeys(chain.from_iterable(mappings))
-        columns = {name: [row.get(name) for row in mappings] for name in names}
+        columns: dict[str, Sequence[Any]]
+        if isinstance(table := first[0].columns, list):
+            mappings = [row for group in first for row in group.mappings()]
+            names = dict.fromkeys(chain.from_iterable(mappings))
+            columns = {name: [row.get(name) for row in mappings] for name in names}
+        else:
+            columns = {field.name: str(field.type) for field in table.schema}
         self._job.check_columns(columns)
         self._has_id = self._id in columns
         if not self._has_id and self._job.id_column is not None:
             raise ConfigError(f"--id-column: IN has no column {self._id!r}")
         added = {self._job.name_of(kind): [""] for kind in (*self._job.kinds, *self._error_column)}
-        self._check_columns({self._id: [UUID(int=0)], **columns, **added, FINGERPRINT: [""]})
+        self._add_columns({self._id: [UUID(int=0)], **columns, **added, self._fingerprint_name: [""]})
         return rows
 
     def check(self, facts: ModelFacts) -> None:
         dimensions = self._job.dimensions or facts.dimensions
         if "dense" in self._job.kinds and dimensions:
-            self._check_width("dense", dimensions)
+            self._add_vector("dense", dimensions)
 
     def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
         self._salt = msgspec.json.encode(
@@ -72,18 +82,28 @@ class DatabaseOutput(BulkOutput):
         )
         found = {"dense": widths.dense * (8 if self._job.numbers == "ubinary" else 1), "colbert": widths.colbert}
         for kind in self._job.kinds:
-            self._check_width(kind, found.get(kind, 0))
+            self._add_vector(kind, found.get(kind, 0))
         self._create()
         return frozenset()
 
     def new_rows(self, rows: Rows) -> Rows:
-        if self._job.restart or not len(rows):
-            return rows
+        """Also a stored row after another one with its id that is new: the last one must be written last."""
         mappings = rows.mappings()
         ids = [self._id_of(row, number) for row, number in zip(mappings, rows.numbers, strict=True)]
+        for row, number in zip(mappings, rows.numbers, strict=True):
+            self._check_row(row, number)
+        if self._job.restart or not ids:
+            return rows
         with self._lock:
             stored = set(self._fingerprints(ids))
-        return rows.take([place for place, row in enumerate(mappings) if self._fingerprint(row) not in stored])
+        places = []
+        for place, (id_, row) in enumerate(zip(ids, mappings, strict=True)):
+            hashed = hashlib.blake2b(str(id_).encode(), digest_size=8).digest()
+            byte, bit = divmod(int.from_bytes(hashed) % SEEN_BITS, 8)
+            if self._seen[byte] >> bit & 1 or self._fingerprint(row) not in stored:
+                self._seen[byte] |= 1 << bit
+                places.append(place)
+        return rows.take(places)
 
     def write(self, part: int, rows: Sequence[EmbeddedRows]) -> None:
         mappings = [row for group in rows for row in group.rows.mappings()]
@@ -91,7 +111,7 @@ class DatabaseOutput(BulkOutput):
         entries = []
         for place, (row, number, error) in enumerate(zip(mappings, numbers_of(rows), errors_of(rows), strict=True)):
             id_ = self._id_of(row, number)
-            columns = {**row, self._id: id_, FINGERPRINT: None if error else self._fingerprint(row)}
+            columns = {**row, self._id: id_, self._fingerprint_name: None if error else self._fingerprint(row)}
             columns |= {self._job.name_of(name): error for name in self._error_column}
             entries.append(StoredRow(id_, columns, {name: made[place] for name, made in vectors.items()}))
         if entries:
@@ -103,7 +123,7 @@ class DatabaseOutput(BulkOutput):
     def _error_column(self) -> Sequence[str]:
         return [ERROR] if self._job.on_error == "null" else []
 
-    def _check(self, call: Callable[[], T]) -> T:
+    def _before_start(self, call: Callable[[], T]) -> T:
         """The result of a call before the job begins. Raises ConfigError."""
         try:
             return call()
@@ -125,11 +145,18 @@ class DatabaseOutput(BulkOutput):
     def _fingerprint(self, row: Mapping[str, Any]) -> str:
         return hashlib.blake2b(self._salt + _encoded(row), digest_size=16).hexdigest()
 
-    def _check_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """columns: names -> the values of the first rows. Raises ConfigError if a table exists without them."""
+    def _add_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """columns: names -> the values of the first rows, or the name of the Arrow type.
+
+        Raises ConfigError for a name that is not possible, and if a table exists without these columns.
+        """
+
+    def _check_row(self, row: Mapping[str, Any], number: int) -> None:
+        """Raises BulkFailed if the row cannot be stored."""
+        self._job.check_columns(row)
 
     @abstractmethod
-    def _check_width(self, kind: str, width: int) -> None:
+    def _add_vector(self, kind: str, width: int) -> None:
         """Raises ConfigError if a table exists with other vectors of this kind. width: 0 for sparse ones."""
 
     @abstractmethod

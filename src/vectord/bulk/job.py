@@ -24,6 +24,7 @@ STDIN = "-"
 UTF8 = "utf-8-sig"  # with or without a byte order mark
 KINDS: tuple[VectorKind, ...] = ("dense", "sparse", "colbert")  # in the order of their columns
 ERROR = "error"  # the column of --on-error null
+FINGERPRINT = "vectord_fingerprint"  # a column in databases
 DATABASES: Mapping[str, OutputFormat] = MappingProxyType(  # scheme of a URL -> format
     {"postgresql": "postgres", "postgres": "postgres", "qdrant": "qdrant", "qdrant+https": "qdrant"}
 )
@@ -36,10 +37,10 @@ _IRRELEVANT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkJob:
-    source: str  # a file, a folder, a URL, or STDIN
+    source: str = field(repr=False)  # a file, a folder, STDIN, or a URL, which may contain a password
     out: Path  # if OUT is a URL: its last part
     part_rows: int
-    out_url: str | None = field(default=None, repr=False)  # of OUT in a store or a database; it may contain a password
+    out_url: str | None = field(default=None, repr=False)  # of OUT in a store or a database; also with a password
     input_format: InputFormat | None = None  # None: from the name
     output_format: OutputFormat = "parquet"
     output_compression: Compression | None = None
@@ -97,7 +98,7 @@ class BulkJob:
 
     def check_columns(self, names: Collection[str]) -> None:
         """Raises BulkFailed if IN has a column with the name of an added one."""
-        for name in map(self.name_of, (*self.kinds, ERROR)):
+        for name in map(self.name_of, (*self.kinds, ERROR, *([FINGERPRINT] if self.is_database else []))):
             if name in names:
                 raise BulkFailed(f"IN already has a column {name!r}; set --output-column PREFIX.")
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import msgspec
@@ -20,7 +19,7 @@ import numpy as np
 import orjson
 import psycopg
 
-from vectord.bulk.database import FINGERPRINT, DatabaseOutput, StoredRow
+from vectord.bulk.database import DatabaseOutput, StoredRow
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.errors import ConfigError
 
@@ -30,9 +29,19 @@ T = TypeVar("T")
 SPARSE_DIMENSIONS = 1_000_000  # of sparsevec: more than the vocabulary of any model
 DENSE_TYPES = {"float32": "vector", "float16": "halfvec", "ubinary": "bit"}
 TYPES: Mapping[type, str] = MappingProxyType(
-    {bool: "boolean", int: "bigint", float: "double precision", Decimal: "numeric", str: "text", bytes: "bytea"}
-    | {date: "date", datetime: "timestamptz", UUID: "uuid"}
+    {bool: "boolean", int: "bigint", float: "double precision", str: "text", UUID: "uuid"}
 )
+ARROW_TYPES: Mapping[str, str] = MappingProxyType(  # a pattern of the name -> type; the others are jsonb
+    {r"bool": "boolean", r"u?int(8|16|32)|int64": "bigint", r"uint64|decimal.*": "numeric"}
+    | {r"halffloat|float|double": "double precision", r"null|(large_)?string(_view)?": "text"}
+    | {r"((large|fixed_size)_)?binary(_view)?(\[.*)?": "bytea", r"extension<arrow\.uuid>": "uuid"}
+    | {r"date.*": "date", r"timestamp\[\w+\]": "timestamp", r"timestamp.*": "timestamptz"}
+)
+INTEGERS = frozenset({"smallint", "integer", "bigint"})
+SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+MAX_NAME_BYTES = 63  # PostgreSQL shortens longer names
+TEMPORARY = frozenset({"08", "40", "53", "57"})  # classes of errors: connection, conflict, resources, shutdown
+DISK_FULL = "53100"
 FIND_COLUMNS = """SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 
@@ -43,18 +52,20 @@ class PostgresOutput(DatabaseOutput):
         if job.numbers not in DENSE_TYPES:
             raise ConfigError(f"--numbers: pgvector has {', '.join(DENSE_TYPES)}")
         url = urlsplit(job.out_url or "")
+        super().__init__(job, url)
         database, _, table = url.path[1:].partition("/")
         if not table or "/" in table:
             raise ConfigError("OUT: expected postgresql://USER@HOST/DATABASE/TABLE")
-        super().__init__(job, url)
-        self._password = unquote(url.password or "")
-        self._url = urlunsplit((url.scheme, url.netloc, "/" + database, url.query, ""))
+        # libpq's errors may quote parts of the URL: the password is passed apart.
+        self._password = None if url.password is None else unquote(url.password)
+        host = re.sub(":.*@", "@", url.netloc)
+        self._url = f"{url.scheme}://{host}/{database}?{url.query}"
         self._table = ".".join(map(_quoted, unquote(table).split(".")))
         self._connection: Connection | None = None
-        if not self._check(lambda: self._execute("SELECT FROM pg_available_extensions WHERE name = 'vector'")):
+        if not self._before_start(lambda: self._execute("SELECT FROM pg_available_extensions WHERE name = 'vector'")):
             self.close()
             raise ConfigError(f"OUT: {self.name}: the server has no pgvector")
-        columns = self._check(lambda: self._execute(FIND_COLUMNS, [self._table.replace("%%", "%")]))
+        columns = self._before_start(lambda: self._execute(FIND_COLUMNS, [self._table.replace("%%", "%")]))
         self._existing: dict[str, str] = dict(columns)  # type of each column; none if there is no table
         self._types: dict[str, str] = {}  # of the columns that this job writes
 
@@ -62,16 +73,34 @@ class PostgresOutput(DatabaseOutput):
         if self._connection is not None:
             self._connection.close()
 
-    def _check_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+    def _add_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        for name in columns:
+            if name in SYSTEM_COLUMNS or not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+                why = "it has its own" if name in SYSTEM_COLUMNS else f"names have 1 to {MAX_NAME_BYTES} bytes"
+                raise ConfigError(f"IN: the column {name!r} cannot be in a table of PostgreSQL: {why}")
         self._types = {name: _type_of(values) for name, values in columns.items()}
         if self._existing:
             if missing := next((name for name in columns if name not in self._existing), None):
                 raise ConfigError(f"OUT: {self.name} has no column {missing!r}; add it, or name a new table")
             self._types = {name: self._existing[name] for name in columns}
             # whether the id is unique and the table may be written
-            self._check(lambda: self._execute(f"EXPLAIN {self._insert()}", [None] * len(columns)))
+            self._before_start(lambda: self._execute(f"EXPLAIN {self._insert()}", [None] * len(columns)))
 
-    def _check_width(self, kind: str, width: int) -> None:
+    def _check_row(self, row: Mapping[str, Any], number: int) -> None:
+        super()._check_row(row, number)
+        for name, value in row.items():
+            type_name = self._types.get(name)
+            if type_name is None:
+                problem = "is not in the first rows, which determine the columns of a table"
+            elif type_name in INTEGERS and isinstance(value, float | Decimal):
+                problem = f"is {type(value).__name__}, but {type_name} in the table"  # which would round it
+            elif isinstance(value, str) and "\0" in value:
+                problem = "contains the character NUL, which PostgreSQL cannot store"
+            else:
+                continue
+            raise BulkFailed(f"Row {number}, counted from 0: `{name}` {problem}")
+
+    def _add_vector(self, kind: str, width: int) -> None:
         number_type = (
             self._job.numbers if kind == "dense" else "float16" if self._job.numbers == "float16" else "float32"
         )
@@ -109,14 +138,12 @@ class PostgresOutput(DatabaseOutput):
 
     def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
         wanted = f"{_quoted(self._id)} = ANY(%s::{self._types[self._id]}[])"
-        query = f"SELECT {FINGERPRINT} FROM {self._table} WHERE {wanted}"  # noqa: S608 - quoted
+        query = f"SELECT {_quoted(self._fingerprint_name)} FROM {self._table} WHERE {wanted}"  # noqa: S608 - quoted
         return (fingerprint for (fingerprint,) in self._execute(query, [list(map(str, ids))]))
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
         rows = []
         for entry in entries:
-            if new := next((name for name in entry.columns if name not in self._types), None):
-                raise BulkFailed(f"The column {new!r} is not in the first rows, which determine the columns of a table")
             values = {name: _value(entry.columns.get(name), type_name) for name, type_name in self._types.items()}
             for name, vector in entry.vectors.items():
                 values[name] = None if vector is None else _vector_text(self._types[name], vector)
@@ -135,18 +162,14 @@ class PostgresOutput(DatabaseOutput):
         """The result of `call`, on a new connection if the last one is lost. Raises RetryLater, BulkFailed."""
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._url, autocommit=True)
+                self._connection = psycopg.connect(self._url, autocommit=True, password=self._password)
             return call(self._connection)
-        except (psycopg.OperationalError, psycopg.InterfaceError) as lost:
+        except psycopg.Error as error:
+            message = self._problem(" ".join((error.diag.message_primary or str(error)).split()))
+            if not _is_temporary(error):
+                raise BulkFailed(message) from None
             self.close()
-            raise RetryLater(self._message(lost), None) from None
-        except psycopg.Error as cause:
-            raise BulkFailed(self._message(cause)) from None
-
-    def _message(self, error: psycopg.Error) -> str:
-        """In one line, and without a password: libpq may quote parts of the URL."""
-        reason = " ".join((error.diag.message_primary or str(error)).split())
-        return self._problem(reason.replace(self._password, "***") if self._password else reason)
+            raise RetryLater(message, None) from None
 
 
 def _quoted(name: str) -> str:
@@ -154,10 +177,22 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
+def _is_temporary(error: psycopg.Error) -> bool:
+    """Whether another attempt may succeed."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate[:2] in TEMPORARY and error.sqlstate != DISK_FULL
+
+
 def _type_of(values: Sequence[Any]) -> str:
+    """values: as for `_add_columns`."""
+    if isinstance(values, str):
+        return next((found for pattern, found in ARROW_TYPES.items() if re.fullmatch(pattern, values)), "jsonb")
     types = {type(value) for value in values} - {type(None)}
     if types == {int, float}:
         return TYPES[float]
+    if types == {int} and not all(-(2**63) <= (value or 0) < 2**63 for value in values):
+        return "numeric"
     return TYPES.get(types.pop(), "jsonb") if len(types) == 1 else "jsonb" if types else "text"
 
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from vectord.bulk.database import FINGERPRINT, DatabaseOutput, StoredRow
+from vectord.bulk.database import DatabaseOutput, StoredRow
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.errors import ConfigError
 
@@ -34,20 +34,22 @@ class QdrantOutput(DatabaseOutput):
         if job.numbers not in DATATYPES:
             raise ConfigError(f"--numbers: Qdrant has {', '.join(DATATYPES)}; it makes binary vectors by itself")
         url = urlsplit(job.out_url or "")
+        super().__init__(job, url)
         prefix, _, collection = url.path.rpartition("/")
         secret, _, host = url.netloc.rpartition("@")
         if not host or not collection:
             raise ConfigError("OUT: expected qdrant://HOST:6333/COLLECTION, or qdrant+https://")
-        super().__init__(job, url)
         self._path = f"/collections/{quote(unquote(collection), safe='')}"
         scheme = "https" if url.scheme.endswith("https") else "http"
         port = "" if re.search(r":\d+$", host) else ":6333"
-        key = unquote(secret.rpartition(":")[2]) or os.environ.get("QDRANT_API_KEY")
+        key = (unquote(secret.rpartition(":")[2]) or os.environ.get("QDRANT_API_KEY", "")).strip()
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError("QDRANT_API_KEY, or the key in OUT: expected printable ASCII characters")
         headers = {"content-type": "application/json"} | ({"api-key": key} if key else {})
         self._http = httpx.Client(base_url=f"{scheme}://{host}{port}{prefix}", headers=headers, timeout=TIMEOUT_S)
         self._vectors: dict[str, Any] = {}  # of the collection, by their names
         self._new: dict[str, dict[str, Any]] = {"vectors": {}, "sparse_vectors": {}}  # if there is no collection
-        self._exists = self._check(self._inspect)
+        self._exists = self._before_start(self._inspect)
 
     def close(self) -> None:
         self._http.close()
@@ -60,7 +62,7 @@ class QdrantOutput(DatabaseOutput):
         self._vectors = {**(params.get("vectors") or {}), **(params.get("sparse_vectors") or {})}
         return True
 
-    def _check_width(self, kind: str, width: int) -> None:
+    def _add_vector(self, kind: str, width: int) -> None:
         name = self._job.name_of(kind)
         datatype = self._job.numbers if kind == "dense" or self._job.numbers == "float16" else "float32"
         params: dict[str, Any] = {"size": width, "distance": "Cosine", "datatype": datatype}
@@ -82,9 +84,9 @@ class QdrantOutput(DatabaseOutput):
             self._call("PUT", self._path, orjson.dumps(self._new), accept=409)  # another shard may have made it
 
     def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
-        body = {"ids": list(map(_point_id, ids)), "with_payload": [FINGERPRINT], "with_vector": False}
+        body = {"ids": list(map(_point_id, ids)), "with_payload": [self._fingerprint_name], "with_vector": False}
         found = self._call("POST", f"{self._path}/points", orjson.dumps(body))
-        return ((point.get("payload") or {}).get(FINGERPRINT) for point in found)
+        return ((point.get("payload") or {}).get(self._fingerprint_name) for point in found)
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
         points: list[bytes] = []
@@ -122,6 +124,7 @@ class QdrantOutput(DatabaseOutput):
 
 
 def _point_id(id_: Any) -> int | str:
+    """Ids 1 and "1" are one point: in CSV each id is a string, and the same rows as JSON may have numbers."""
     text = str(id_)
     if text.isdecimal() and str(int(text)) == text and int(text) < 2**64:
         return int(text)
