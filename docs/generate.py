@@ -61,10 +61,10 @@ def configuration() -> str:
         "A setting comes from the first of these sources that contains it:",
         "",
         "1. the command line;",
-        "2. the environment: `VECTORD_PORT`, else the other names below; empty counts as unset. Under a profile other",
-        "   than `default`, `PORT` and the product's names count too; with `--env-compat`, `PORT` does;",
-        "3. a file of `NAME=VALUE` with these names: `--env-file FILE` or `VECTORD_ENV_FILE`; else, with `--profile`",
-        f"   or `VECTORD_PROFILE` {_env_files()}, `.env` in the working folder;",
+        "2. the environment: `VECTORD_PORT`, else the other names below. Empty counts as unset. `--env-compat`",
+        "   adds names such as `PORT`. A profile other than `default` adds these and the product's names;",
+        "3. a file of `NAME=VALUE`: `--env-file FILE` or `VECTORD_ENV_FILE`. Without both, `.env` in the working",
+        f"   folder, if `--profile` or `VECTORD_PROFILE` (not the TOML file) names {_env_files()};",
         f"4. a TOML file: `--config FILE` or `VECTORD_CONFIG`, else `./{CONFIG_FILE}`; keys as below, by section;",
         '5. the profile: `--profile NAME`, `VECTORD_PROFILE`, or `profile = "NAME"` at the top of the TOML file;',
         "6. the default.",
@@ -93,7 +93,7 @@ def configuration() -> str:
 
 
 def _env_files() -> str:
-    return " and ".join(f"`{name}`" for name, fields in profiles().items() if "env_file" in fields)
+    return " or ".join(f"`{name}`" for name, fields in profiles().items() if "env_file" in fields)
 
 
 def _of_profiles() -> list[str]:

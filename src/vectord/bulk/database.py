@@ -26,8 +26,8 @@ from vectord.errors import ConfigError
 T = TypeVar("T")
 
 ID = "id"
-OPTIONS = ("column", "prefix", "numbers", "dimensions", "normalize", "truncate", "truncate_side")
-OPTIONS += ("kind", "prompt", "prompt_name")
+OPTIONS: tuple[str, ...] = ("column", "prefix", "kind", "prompt", "prompt_name", "truncate", "truncate_side")
+OPTIONS += ("numbers", "dimensions", "normalize")
 SEEN_BITS = 2**27  # 16 MiB
 
 

@@ -90,7 +90,7 @@ def parameters() -> list[click.Parameter]:
             default=1024,
         ),
         value("--shard", "I/N", "Make every N-th part from the I-th on, for N machines; files require --parts."),
-        flag("--restart", help="Discard earlier progress, and replace OUT, or the rows of a database."),
+        flag("--restart", help="Discard earlier progress, and replace OUT; in a database, embed all rows again."),
         flag("--json", "as_json", help="Print the summary as JSON, and no progress bar."),
     ]
 

@@ -65,8 +65,8 @@ class Rows:
 
     def slice(self, start: int, stop: int) -> Rows:
         """Some of the rows, with the position and size of all."""
-        texts, columns, numbers = (kept[start:stop] for kept in (self.texts, self.columns, self.numbers))
-        return replace(self, texts=texts, columns=columns, numbers=numbers)
+        kept = slice(start, stop)
+        return replace(self, texts=self.texts[kept], columns=self.columns[kept], numbers=self.numbers[kept])
 
     def take(self, places: Sequence[int]) -> Rows:
         """The rows at these places, with the position and size of all."""
