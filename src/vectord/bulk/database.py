@@ -89,9 +89,10 @@ class DatabaseOutput(BulkOutput):
     def new_rows(self, rows: Rows) -> Rows:
         """Also a stored row after another one with its id that is new: the last one must be written last."""
         mappings = rows.mappings()
-        ids = [self._id_of(row, number) for row, number in zip(mappings, rows.numbers, strict=True)]
+        ids = []
         for row, number in zip(mappings, rows.numbers, strict=True):
             self._check_row(row, number)
+            ids.append(self._id_of(row, number))
         if self._job.restart or not ids:
             return rows
         with self._lock:
