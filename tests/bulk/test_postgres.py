@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tests.real_postgres import postgres_at, programs_in
 
 from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, RetryLater
-from vectord.bulk.pipeline import Pipeline
+from vectord.bulk.pipeline import REQUEST, Pipeline
 from vectord.bulk.postgres import PostgresOutput
 from vectord.errors import ConfigError
 
@@ -423,3 +424,13 @@ def test_a_killed_job_continues(tmp_path: Path, server: str, database: psycopg.C
     assert 0 < json.loads(done.stdout)["resumed_from"] < 20_000
     found = database.execute("SELECT count(*), count(DISTINCT id), count(dense) FROM docs").fetchone()
     assert found == (20_000, 20_000, 20_000)
+
+
+def test_an_output_that_was_closed_keeps_no_connection(tmp_path: Path, server: str) -> None:
+    """The reading thread may ask for stored rows after the job has failed."""
+    job = job_of(write_input(tmp_path / "in.csv", rows_of(2)), **options(server))
+    output = PostgresOutput(job)
+    rows = next(output.begin(find_source(job).read(REQUEST)))
+    output.close()
+    with pytest.raises(RetryLater, match="connection is closed"):
+        output.new_rows(replace(rows, numbers=range(len(rows))))

@@ -62,6 +62,7 @@ class PostgresOutput(DatabaseOutput):
         self._url = f"{url.scheme}://{host}/{database}?{url.query}"
         self._table = ".".join(map(_quoted, unquote(table).split(".")))
         self._connection: Connection | None = None
+        self._ended = False
         if not self._before_start(lambda: self._execute("SELECT FROM pg_available_extensions WHERE name = 'vector'")):
             self.close()
             raise ConfigError(f"OUT: {self.name}: the server has no pgvector")
@@ -70,6 +71,10 @@ class PostgresOutput(DatabaseOutput):
         self._types: dict[str, str] = {}  # of the columns that this job writes
 
     def close(self) -> None:
+        self._ended = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
@@ -163,12 +168,14 @@ class PostgresOutput(DatabaseOutput):
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(self._url, autocommit=True, password=self._password)
+                if self._ended:  # the job ended while the reading thread was between two calls
+                    self._disconnect()
             return call(self._connection)
         except psycopg.Error as error:
             message = self._problem(" ".join((error.diag.message_primary or str(error)).split()))
             if not _is_temporary(error):
                 raise BulkFailed(message) from None
-            self.close()
+            self._disconnect()
             raise RetryLater(message, None) from None
 
 
