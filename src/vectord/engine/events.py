@@ -15,9 +15,6 @@ from vectord.schema import Caller, TextLength, Timings
 
 NO_TIMINGS = Timings()
 
-# Structs of msgspec: frozen like a dataclass, made in 0.1 us where a frozen dataclass takes 1.4 us, and the codec
-# between processes distinguishes the members of a union.
-
 
 class RequestEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A request was answered, refused or cancelled. Each part of a MultiRequest is one request."""

@@ -45,7 +45,7 @@ TEXT_COST_CHARACTERS = 100
 _data_uri = re.compile(r"data:(image|audio|video|application)/[^,\s]{1,200};base64,[\w+/=%\r\n-]*", re.IGNORECASE)
 
 
-class Source(msgspec.Struct):  # not frozen: one is made for each text
+class Source(msgspec.Struct, frozen=True):
     """A text to tokenize."""
 
     index: int | None  # of its input in the request; None: the query
