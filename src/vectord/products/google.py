@@ -162,12 +162,11 @@ def render_embed(result: EmbedResult) -> Rendered:
     answer=BatchAnswer,
     summary="Embed contents",
     example={"requests": [{"content": _CONTENT, "taskType": "RETRIEVAL_DOCUMENT", "title": "Mood"}]},
-    names={"inputs": "requests", "dimensions": "requests[0].outputDimensionality"},
 )
 def parse_batch(body: BatchBody, incoming: Incoming) -> Call:
     """One request to the engine if all contents have the same options, else one for each."""
-    refuse_none(body.requests, "inputs")
-    check_count(len(body.requests), incoming.guards.max_inputs)
+    refuse_none(body.requests, "requests")
+    check_count(len(body.requests), incoming.guards.max_inputs, "requests")
     parts = []
     for index, one in enumerate(body.requests):
         try:
@@ -176,7 +175,8 @@ def parse_batch(body: BatchBody, incoming: Incoming) -> Call:
             raise error.named(_names_within(index)) from None
     if len({replace(part, inputs=()) for part in parts}) == 1:
         whole = replace(parts[0], inputs=[text for part in parts for text in part.inputs])
-        return Call(whole, lambda result: render_batch(result, [result]))
+        names = {**_names_within(0), "inputs": "requests"}  # errors about an input have its index
+        return Call(whole, lambda result: render_batch(result, [result]), names)
     return Call(MultiRequest(requests=parts), lambda result: render_batch(result, result.results), {}, _names_within)
 
 
