@@ -19,7 +19,7 @@ from bench.large import corpus_lengths
 from vectord.checkpoints.hub import resolve
 from vectord.config import DEFAULT_MODEL
 
-MODELS = ("minilm", "mpnet", "bge-m3-shape", "reranker")
+MODELS = ("minilm", "mpnet", "bge-m3-shape", "mixed", "long", "reranker")  # mixed, long: in BGE-M3's shape
 FILES = REPOSITORY / "models/peers"  # converted models, kept between runs
 LARGE = REPOSITORY / "models/bench"  # of bench.large too
 QUERY = "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10"  # 12 tokens with the special ones
@@ -35,6 +35,7 @@ class PeerModel:
     limit_s: float  # of one load in a round, after its first responses
     server_loads: Sequence[Load]
     query: str | None = None  # of a reranker
+    beside: Corpus | None = None  # single texts, which a server also answers while others send those of `corpus`
 
     @property
     def pooling(self) -> str:
@@ -60,7 +61,7 @@ class PeerModel:
         """
         if not form:
             return self.folder
-        target = FILES / self.name / form.replace(" ", "-")
+        target = FILES / self.folder.name / form.replace(" ", "-")
         done = target.with_name(f"{target.name}.written")
         if not done.exists():
             print(f"writing {target} (once)", file=sys.stderr)
@@ -90,29 +91,32 @@ def peer_model(name: str) -> PeerModel:
         )
     from bench import random_models  # noqa: PLC0415 - imports torch
 
-    write, file = {
-        "bge-m3-shape": (random_models.bge_m3, "bge-m3"),
-        "reranker": (random_models.bge_reranker, "bge-reranker-v2-m3"),
-    }[name]
-    folder = write(LARGE / file)
     is_reranker = name == "reranker"
+    folder = (
+        random_models.bge_reranker(LARGE / "bge-reranker-v2-m3")
+        if is_reranker
+        else random_models.bge_m3(LARGE / "bge-m3")
+    )
+    lengths = {"mixed": [10 + 490 * i // 31 for i in range(32)], "long": [8192]}.get(name) or corpus_lengths(1024)
+    random.Random(0).shuffle(lengths)
     return PeerModel(
         name=name,
         folder=folder,
-        corpus=invented_corpus(folder / "tokenizer.json", 1024),
-        texts=100 if is_reranker else 32,
-        limit_s=60.0,
-        server_loads=[(1, 100)] if is_reranker else [(8, 1), (1, 1)],
+        corpus=invented_corpus(folder / "tokenizer.json", lengths),
+        texts={"reranker": 100, "long": 1}.get(name, 32),
+        limit_s=300.0 if name == "long" else 60.0,
+        server_loads={"reranker": [(1, 100)], "long": []}.get(name, [(8, 1), (1, 1)]),
         query=QUERY if is_reranker else None,
+        beside=invented_corpus(folder / "tokenizer.json", [12] * 32) if name == "mixed" else None,
     )
 
 
-def invented_corpus(tokenizer_file: Path, size: int) -> Corpus:
-    """Texts of the words of bench.random_models, with the lengths of bench.corpus."""
+def invented_corpus(tokenizer_file: Path, lengths: Sequence[int]) -> Corpus:
+    """Texts of the words of bench.random_models, one of each length in tokens."""
     chosen = random.Random(0)
     texts = [
         " ".join(f"w{chosen.randrange(100_000)}" for _ in range(length - 2))  # two special tokens
-        for length in corpus_lengths(size)
+        for length in lengths
     ]
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     return Corpus(texts, [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)])

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.child import Child
+from bench.corpus import Corpus
 from bench.http_load import HOST, BadAnswer, Request, Round, embedding_request, embedding_requests, request, run_load
 from bench.peer_environments import peer_environment, pins
 from bench.peer_models import Load, PeerModel
@@ -32,8 +34,10 @@ from bench.subject import Subject
 from vectord.config import DEFAULT_MODEL
 
 COMPARED_TEXTS = 8
+BESIDE_CONNECTIONS = 4
 LEAST_AGREEMENT = 0.999  # below it, a peer with the same numbers does different work
-EMBEDDERS = ("minilm", "mpnet", "bge-m3-shape")
+M3_SHAPE = ("bge-m3-shape", "mixed", "long")
+EMBEDDERS = ("minilm", "mpnet", *M3_SHAPE)
 ALL = (*EMBEDDERS, "reranker")
 OPENAI = ("--host", HOST, "--port", "{port}", "--url-prefix", "/v1")
 INFINITY = ("{bin}/infinity_emb", "v2", "--served-model-name", DEFAULT_MODEL, *OPENAI, "--device", "cpu")
@@ -115,7 +119,7 @@ PEERS = (
             environment="llama-cpp",
             form=f"gguf {numbers}",
             library="llama_cpp",
-            models=("minilm", "bge-m3-shape"),  # llama.cpp has no MPNet
+            models=("minilm", *M3_SHAPE),  # llama.cpp has no MPNet
             is_quantized=numbers == "Q8_0",
         )
         for numbers in ("F16", "Q8_0")
@@ -138,6 +142,7 @@ class Found:
     reason: str = ""
     agreement: float = 0.0
     rounds: dict[Load, list[tuple[Round, Round]]] = field(default_factory=lambda: defaultdict(list))  # ours, theirs
+    beside: list[tuple[Round, Round]] = field(default_factory=list)  # of single texts beside those of the corpus
 
 
 def measure(
@@ -202,6 +207,8 @@ def _compare(
         for _ in range(rounds):
             for load in loads:
                 found.rounds[load].append((ours.run(load, texts), theirs.run(load, texts)))
+            if isinstance(ours, ServerSide) and isinstance(theirs, ServerSide) and model.beside is not None:
+                found.beside.append((ours.run_beside(model.beside), theirs.run_beside(model.beside)))
 
 
 def find_tei(named: str) -> Path:
@@ -273,6 +280,15 @@ class ServerSide:
             requests = [Request(self._rerank(part.texts[:per_request]), per_request, part.first(per_request).tokens)]
         return run_load(self.server.port, requests, connections, self.model.limit_s)
 
+    def run_beside(self, short: Corpus) -> Round:
+        """Single short texts, one after the other, while four connections send texts of the corpus."""
+        others = (self.server.port, embedding_requests(self.model.corpus, 1), BESIDE_CONNECTIONS, self.model.limit_s)
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(run_load, *others)
+            found = run_load(self.server.port, embedding_requests(short, 1), 1, self.model.limit_s / 2)
+            running.result()
+        return found
+
     def _rerank(self, passages: Sequence[str]) -> bytes:
         body = {"query": self.model.query, self.rerank_key: passages}
         return request(self.rerank_path, body if self.rerank_key == "texts" else {"model": DEFAULT_MODEL, **body})
@@ -313,6 +329,14 @@ def rows(found: Sequence[Found]) -> list[Row]:
             ours, theirs = (best_load([pair[side] for pair in rounds]) for side in (0, 1))
             what = f"{one.peer.name}, {load_name(*load) if one.peer.command else _call_name(load[1])}"
             table.append(load_row(what, theirs, value=f"{ours.tokens_per_s / theirs.tokens_per_s:.2f} x"))
+        if one.beside:
+            ours, theirs = (
+                min((pair[side] for pair in one.beside), key=lambda measured: measured.percentile_ms(99))
+                for side in (0, 1)
+            )
+            ratio = f"{theirs.percentile_ms(99) / ours.percentile_ms(99):.2f} x at p99"
+            what = f"{one.peer.name}, 1 connection x 1 short text beside {BESIDE_CONNECTIONS} of the others"
+            table.append(load_row(what, theirs, value=ratio))
         if one.rounds:
             table.append(Row(what=f"{one.peer.name}, agreement with vectord", value=f"{one.agreement:.5f}"))
     return table
