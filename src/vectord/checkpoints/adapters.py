@@ -159,12 +159,15 @@ def is_made_for(adapter: Adapter, spec: ModelSpec) -> bool:
 def find_adapters(folder: ModelFolder) -> tuple[Adapter, ...]:
     """Return the adapters in folders of the model's folder, as peft saves several, or below adapters/, as
     jina-embeddings-v5 does, by name of the folder."""
+    tasks: list[str] = folder.config.value("task_names", _Names, [])
     if ADAPTER in folder.allowed:
         return ()
     places = (f"*/{ADAPTER}", f"adapters/*/{ADAPTER}")
     found = sorted(path.parent for place in places for path in folder.transformer.glob(place))
     if len(found) > ADAPTERS_LIMIT:
         raise ModelUnavailable(f"{folder.transformer}: {len(found)} folders of adapters; at most {ADAPTERS_LIMIT}")
+    if missing := sorted({*tasks} - {path.name for path in found}):
+        raise ModelUnavailable(f"{folder.config.path}: task_names has {missing[0]!r}, of which no adapter is found")
     return tuple(read_adapter(path.name, path, folder.allowed) for path in found)
 
 

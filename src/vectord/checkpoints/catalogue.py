@@ -27,7 +27,7 @@ ModelTask = Literal["embed", "rerank", "classify"]
 
 class Entry(msgspec.Struct, frozen=True):
     hub_id: str
-    model_type: str  # config.json's
+    model_type: str  # config.json's, or that of its network
     aliases: tuple[str, ...] = ()  # of Ollama, FastEmbed and packages, besides the last part of the id
     package: str | None = None  # import name of a Python package with the model's files in model/
     task: ModelTask = "embed"
@@ -291,6 +291,15 @@ CATALOGUE: tuple[Entry, ...] = (
     # Jina
     _reranker("jinaai/jina-reranker-v2-base-multilingual", model_type="xlm-roberta"),
     Entry("jinaai/jina-embeddings-v3", model_type="xlm-roberta", dimensions=1024, pooling="mean"),
+    Entry(
+        "jinaai/jina-embeddings-v5-text-nano",
+        model_type="eurobert",
+        dimensions=768,
+        max_tokens=8192,
+        pooling="last",
+        matryoshka=(32, 64, 128, 256, 512, 768),
+    ),
+    _qwen3("jinaai/jina-embeddings-v5-text-small", dimensions=1024, matryoshka=(32, 64, 128, 256, 512, 768, 1024)),
     _colbert("jinaai/jina-colbert-v2", model_type="xlm-roberta", dimensions=128),
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
     _jina("jinaai/jina-embeddings-v2-base-en", dimensions=768),

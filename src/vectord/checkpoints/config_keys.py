@@ -134,6 +134,7 @@ CONFIG: Mapping[str, Harmless] = {
         "bos_token bos_token_id cls_token cls_token_id eos_token eos_token_id mask_token mask_token_id pad_token "
         "pad_token_id sep_token sep_token_id unk_token unk_token_id",
     ),
+    **harmless("names of adapters, which their reader uses", "task_names"),
     **harmless("only heads over the vocabulary read it", "tie_encoder_decoder tie_word_embeddings tie_weights_"),
     **harmless("only decoders of text that is translated", "add_cross_attention is_decoder is_encoder_decoder", False),
     **harmless("heads that were removed: none", "pruned_heads", {}),

@@ -30,6 +30,8 @@ MODULES_LIMIT = 32
 RouteName: TypeAlias = Literal["document", "query"]
 
 STATIC = "static"  # the model_type and architecture of static models
+# The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
+TASKS_CLASS = "JinaEmbeddingsV5Model"
 WIDTH_LIMIT = 2**20
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -90,9 +92,13 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     transformer_module: Settings  # sentence_bert_config.json
     tokenizer_config: Settings
     allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
-    pooling: Pooling | None = None  # of a GGUF file, which has no modules
+    pooling: Pooling | None = None  # of a model without modules: a GGUF file, or a TASKS_CLASS
     unsaid_end: str | None = None  # the same: the end token, if the file does not say whether texts have it
     dense: tuple[DenseModule, ...] = ()  # the same
+
+    @property
+    def has_tasks(self) -> bool:
+        return self.architectures[:1] == (TASKS_CLASS,)
 
     def is_saved_as(self, suffix: str) -> bool:
         """Return whether the model was saved by a transformers class with this suffix, such as ForMaskedLM."""
@@ -113,7 +119,11 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         return _open_adapter(located, located.base, modules, transformer, allowed)
     is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
-    model_type, architectures = config.get("model_type"), config.value("architectures", tuple[str, ...], ())
+    architectures = config.value("architectures", tuple[str, ...], ())
+    has_tasks = architectures[:1] == (TASKS_CLASS,)
+    if has_tasks:
+        config, modules = _network_of_tasks(config), modules if modules[1:] else ()
+    model_type = config.get("model_type")
     if is_module or has_table(transformer, model_type):
         model_type = STATIC
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
@@ -138,7 +148,15 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         transformer_module=read_settings(_transformer_module(transformer), optional=True, allowed=allowed),
         tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True, allowed=allowed),
         allowed=allowed,
+        pooling="last" if has_tasks and not modules else None,
     )
+
+
+def _network_of_tasks(config: Settings) -> Settings:
+    """config.json of a TASKS_CLASS with the model_type of its network: it has one of its own, for both networks."""
+    fields = {key: value for key, value in config.fields.items() if key != "is_decoder"}
+    model_type = "eurobert" if config.get("is_decoder") is False else "qwen3"
+    return Settings(config.path, {**fields, "model_type": model_type}, config.allowed)
 
 
 def _transformer_module(folder: Path) -> Path:

@@ -266,6 +266,9 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         # sentence-transformers writes empty prompts for queries and documents where a model has none.
         prompts = {**prompts, **folder.entry.prompts}
     prompts = {**{task.name: task.prompt for task in tasks}, **prompts}
+    if folder.has_tasks:  # its own code puts the default prompt before texts of every task
+        uses = {"classification", "clustering"} & {adapter.name for adapter in adapters}
+        prompts = {**dict.fromkeys(sorted(uses), prompts.get("document", "")), **prompts}
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
@@ -341,7 +344,8 @@ def _tokenizer(folder: ModelFolder) -> Path:
 
 
 def _default_task(folder: ModelFolder, adapters: Sequence[Adapter]) -> str | None:
-    """The adapter of texts without one: `default_task` of xlm-roberta-flash's module for sentence-transformers."""
+    """The adapter of texts without one: `default_task` of the module for sentence-transformers, else the adapter with
+    which the class of a model with tasks begins."""
     for key in ("model_args", "model_kwargs"):
         arguments = folder.transformer_module.fields.get(key)  # not counted as read: refuse_unread checks the rest
         default = arguments.get("default_task") if isinstance(arguments, dict) else None
@@ -351,7 +355,7 @@ def _default_task(folder: ModelFolder, adapters: Sequence[Adapter]) -> str | Non
                     f"{folder.transformer_module.path}: default_task {str(default)[:80]!r} is not one of the adapters"
                 )
             return str(default)
-    return None
+    return "retrieval" if folder.has_tasks and "retrieval" in [adapter.name for adapter in adapters] else None
 
 
 # --- lengths: as sentence-transformers decides ----------------------------------------------------------------

@@ -49,16 +49,20 @@ def find_prompt(prompts: Mapping[str, str], options: TextOptions, default_name: 
 
 
 def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name: str | None = None) -> int:
-    """The adapter for the inputs, from 1 in their order; 0: none. The request's `task` comes first, then an adapter
-    named as its `prompt_name`, then one for its `kind`, then the default."""
+    """The adapter for the inputs, from 1 in their order; 0: none.
+
+    The request's `task` comes first, which may end with the use of the texts (retrieval.query), then an adapter named
+    as its `prompt_name`, then one for its `kind`, then the default.
+    """
     if not adapters:
         return 0
     names = [adapter.name for adapter in adapters]
     if options.task is not None:
-        if options.task not in names:
+        task = options.task if options.task in names else options.task.rpartition(".")[0]
+        if task not in names:
             template = "{field} must be one of this model's: {tasks}"
             raise InvalidField(template, field="task", tasks=", ".join(names))
-        return names.index(options.task) + 1
+        return names.index(task) + 1
     requested = (options.prompt_name, *(KIND_NAMES[options.kind] if options.kind is not None else ()))
     chosen = next((name for name in requested if name in names), default_name)
     return 0 if chosen is None else names.index(chosen) + 1

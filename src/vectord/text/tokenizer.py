@@ -219,6 +219,8 @@ class TextEncoder:
         if options.prompt is None and options.prompt_name is None and options.task is None and options.kind is None:
             return self._default_prompt
         prompts = self._spec.prompts
+        if options.prompt_name in {adapter.name for adapter in self._spec.adapters} - prompts.keys():
+            options = replace(options, prompt_name=None)
         if self._spec.names_kinds and options.prompt_name in {"query", "document"} - prompts.keys():
             kind: InputKind = "query" if options.is_query else "document"
             options = replace(options, prompt_name=None, kind=kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.compute.networks.case import numpy_answer, texts_of
+from tests.compute.networks.case import Texts, numpy_answer, texts_of
 from tests.compute.networks.jina_tasks import TASKS, task_states, write_jina_tasks
 from tests.compute.networks.tiny_encoders import CASES
 from tests.models import pack_texts
@@ -103,7 +103,13 @@ def write_peft(folder: Path, base: Path, layers: Sequence[str], *, seed: int, **
     return folder
 
 
-def merged_states(base: Path, adapter: Path, scratch: Path, text: Sequence[int]) -> np.ndarray:
+def merged_states(
+    base: Path,
+    adapter: Path,
+    scratch: Path,
+    text: Sequence[int],
+    reference: Callable[[Path, Texts], np.ndarray] = CASES["bert"].reference,
+) -> np.ndarray:
     """The states of one text by transformers, with the adapter in the weights: W + B A * scale."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
@@ -116,7 +122,7 @@ def merged_states(base: Path, adapter: Path, scratch: Path, text: Sequence[int])
         if side == "embedding_A":
             weights[f"{layer}.weight"] += (changes[name.replace("_A", "_B")] @ a).T * scale
     save_file(weights, scratch / "model.safetensors", {"format": "pt"})
-    return CASES["bert"].reference(scratch, [text])
+    return reference(scratch, [text])
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
+from vectord.checkpoints.folder import TASKS_CLASS
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters
@@ -69,7 +70,8 @@ _CLASS_SUFFIXES = (
     "Model|EncoderModel|ForMaskedLM|ForSequenceClassification|ForCausalLM|ForConditionalGeneration|ForPreTraining"
     "|ForTokenClassification|ForQuestionAnswering"
 )
-_CUSTOM_CLASSES = frozenset({"HF_ColBERT", "VoyageQwen3BidirectionalEmbedModel"})  # custom classes that we support
+# Custom classes that we support.
+_CUSTOM_CLASSES = frozenset({"HF_ColBERT", TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"})
 
 
 class Network(Generic[T]):
