@@ -244,6 +244,8 @@ COMPARED = {
 
 
 def _gives(entry: Entry) -> str:
+    if entry.listwise is not None:
+        return "scores of lists"
     return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.kinds)
 
 

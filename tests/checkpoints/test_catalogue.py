@@ -109,7 +109,7 @@ def test_matryoshka_dimensions_end_at_the_full_length() -> None:
 
 
 def test_an_entrys_texts_are_complete() -> None:
-    """Only embedding models have prompts, and a yes-or-no template has each placeholder once."""
+    """Only embedding models have prompts, and the template of a reranker has each placeholder once."""
     for entry in CATALOGUE:
         assert not entry.prompts or entry.task == "embed", entry.hub_id
         assert all(re.fullmatch("[a-z]+", kind) and text for kind, text in entry.prompts.items()), entry.hub_id
@@ -121,6 +121,12 @@ def test_an_entrys_texts_are_complete() -> None:
             assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction), (
                 entry.hub_id
             )
+        if entry.listwise is not None:
+            assert entry.task == "rerank", entry.hub_id
+            words = entry.listwise
+            places = re.findall(r"{(\w+)}", words.opening + words.passage + words.closing)
+            assert places == ["count", "query", "instruction", "number", "document", "query"], entry.hub_id
+            assert not re.findall("[{}]", words.prefix + words.between), entry.hub_id
 
 
 def test_the_catalogue_imports_no_library() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from vectord.checkpoints.spec import Pooling, YesNo
+from vectord.checkpoints.spec import Listwise, Pooling, YesNo
 
 if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
@@ -39,6 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
     matryoshka: Sequence[int] | None = ()  # dimensions to which vectors may be cut, ascending; (): none; None: unknown
     prompts: Mapping[str, str] = {}  # only those that its repository lacks
     yes_no: YesNo | None = None
+    listwise: Listwise | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their cosine with the published weights
 
     @property
@@ -110,6 +111,29 @@ _BGE_JUDGE = YesNo(
 _BGE_LAYERWISE = replace(_BGE_JUDGE, prefix="<s>")
 _NEMOTRON_TEMPLATE = YesNo(
     prefix="<|begin_of_text|>", body="question:{query} \n \n passage:{document}", suffix="", shares_prefix=False
+)
+
+# As the models' own code joins them.
+_JINA_LIST = Listwise(
+    prefix=(
+        "<|im_start|>system\nYou are a search relevance expert who can determine a ranking of the passages based on "
+        "how relevant they are to the query. If the query is a question, how relevant a passage is depends on how well "
+        "it answers the question. If not, try to analyze the intent of the query and assess how well each passage "
+        "satisfies the intent. If an instruction is provided, you should follow the instruction when determining the "
+        "ranking."
+        "<|im_end|>\n<|im_start|>"
+    ),
+    opening=(
+        "user\nI will provide you with {count} passages, each indicated by a numerical identifier. Rank the passages "
+        "based on their relevance to query: {query}\n{instruction}"
+    ),
+    instruction_form="<instruct>\n{instruction}\n</instruct>\n",
+    passage='<passage id="{number}">\n{document}',
+    between="\n</passage>\n",
+    closing="<query>\n{query}",
+    markers=("<|embed_token|>", "<|rerank_token|>"),
+    max_query_tokens=512,
+    max_passage_tokens=2048,
 )
 
 _reranker = partial(Entry, task="rerank", kinds=("scores",))
@@ -290,6 +314,12 @@ CATALOGUE: tuple[Entry, ...] = (
     _colbert("LiquidAI/LFM2-ColBERT-350M", model_type="lfm2", dimensions=128),
     # Jina
     _reranker("jinaai/jina-reranker-v2-base-multilingual", model_type="xlm-roberta"),
+    _judge("jinaai/jina-reranker-v3", max_tokens=131_072, listwise=_JINA_LIST),
+    _judge(
+        "jinaai/jina-reranker-v3.5",
+        max_tokens=131_072,
+        listwise=replace(_JINA_LIST, max_query_tokens=1024, max_passage_tokens=8192),
+    ),
     Entry("jinaai/jina-embeddings-v3", model_type="xlm-roberta", dimensions=1024, pooling="mean"),
     Entry(
         "jinaai/jina-embeddings-v5-text-nano",

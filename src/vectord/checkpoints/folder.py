@@ -32,6 +32,7 @@ RouteName: TypeAlias = Literal["document", "query"]
 STATIC = "static"  # the model_type and architecture of static models
 # The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
 TASKS_CLASS = "JinaEmbeddingsV5Model"
+LIST_CLASS = "JinaForRanking"  # of the listwise rerankers jina-reranker-v3 and v3.5
 WIDTH_LIMIT = 2**20
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -25,11 +25,20 @@ from vectord.checkpoints.config_keys import SENTENCE, TRANSFORMER_MODULE, refuse
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import OPTION
 from vectord.checkpoints.fingerprint import files_of, fingerprint
-from vectord.checkpoints.folder import ADAPTER, STATIC, ModelFolder, open_folder, read_chat_template, wrong_order
+from vectord.checkpoints.folder import (
+    ADAPTER,
+    LIST_CLASS,
+    STATIC,
+    ModelFolder,
+    open_folder,
+    read_chat_template,
+    wrong_order,
+)
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
 from vectord.checkpoints.kinds.scores import (
     add_classifier,
+    add_listwise,
     add_token_classifier,
     add_yes_no,
     has_layer_heads,
@@ -42,12 +51,12 @@ from vectord.errors import ConfigError, ModelUnavailable
 log = logging.getLogger("vectord.checkpoints")
 
 TaskChoice: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
-ModelKind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no"]
+ModelKind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no", "listwise"]
 
 _KINDS: Mapping[TaskChoice, tuple[ModelKind, ...]] = {
-    "auto": ("embed", "static", "colbert", "splade", "classify", "yes-no"),
+    "auto": ("embed", "static", "colbert", "splade", "classify", "yes-no", "listwise"),
     "embed": ("embed", "static", "colbert", "splade"),
-    "rerank": ("classify", "yes-no", "colbert"),
+    "rerank": ("classify", "yes-no", "listwise", "colbert"),
     "classify": ("classify",),
 }
 
@@ -120,6 +129,8 @@ def _read_route(
             spec = add_classifier(folder, spec)
         case "yes-no":
             spec = add_yes_no(folder, spec)
+        case "listwise":
+            spec = add_listwise(folder, spec)
     if task == "rerank" and kind == "classify" and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
     _check_class(folder, kind)
@@ -176,6 +187,7 @@ _CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
     "splade": (("SparseEncoder",), "fill-mask", _TOKENS),
     "classify": (("CrossEncoder",), "sequence-classification", "scores"),
     "yes-no": (("CrossEncoder",), "text-generation", "causal_logits"),
+    "listwise": (("CrossEncoder",), "text-generation", "causal_logits"),
 }
 
 
@@ -211,6 +223,7 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
         splade    one weight per token of the vocabulary
         classify  one number per label, from a classifier's head; with one label, a cross-encoder
         yes-no    a language model that answers "no" or "yes" about a pair
+        listwise  a language model that reads a list of passages, with a marker after each one
 
     `task` decides for a plain language model, and a static table is always static. Otherwise modules.json decides, else
     the transformers class that the model was saved as, then the model's name.
@@ -238,6 +251,8 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
         if folder.is_saved_as("ForSequenceClassification"):
             return "classify"
         raise wrong_order(folder.root, folder.modules, supported="Transformer, Pooling, Dense ..., Normalize")
+    if folder.is_saved_as(LIST_CLASS):
+        return "listwise"
     if folder.modules or folder.is_saved_as("HF_ColBERT"):
         return "colbert"
     if folder.is_saved_as("ForSequenceClassification") or has_layer_heads(folder):

@@ -55,8 +55,9 @@ PromptText = Annotated[str, Meta(max_length=PROMPT_LIMIT_CHARACTERS)]
 #   lexical  (T, 1)  the weight of each token, at least 0 (BGE-M3)
 #   splade   (M, V)  the largest logit of each word of the vocabulary
 #   scores   (M, L)  logits: one per label; for a yes-or-no model, one per answer
+#   markers  (M, D)  a listwise reranker's states at its markers
 #   token_scores  (T, L)  logits of each token: one per label
-Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores", "token_scores"]
+Output = Literal["dense", "tokens", "colbert", "lexical", "splade", "scores", "markers", "token_scores"]
 _KINDS: Mapping[Output, AnswerKind] = {
     "dense": "dense",
     "tokens": "tokens",
@@ -64,6 +65,7 @@ _KINDS: Mapping[Output, AnswerKind] = {
     "lexical": "sparse",
     "splade": "sparse",
     "scores": "scores",
+    "markers": "scores",
     "token_scores": "token_scores",
 }
 
@@ -142,6 +144,25 @@ class YesNo(msgspec.Struct, frozen=True, kw_only=True):
         return any("{instruction}" in part for part in (self.body if isinstance(self.body, tuple) else (self.body,)))
 
 
+class Listwise(msgspec.Struct, frozen=True, kw_only=True):
+    """A language model that reads a query and a list of passages as one text, with a marker after each of them.
+
+    The text: prefix, opening, the passages with `between` after each one, closing. A passage's score is the cosine of
+    its marker's state with the query's, both after `ModelSpec.dense_modules`.
+    """
+
+    prefix: str
+    opening: str  # with the places {count}, {query} and {instruction}
+    instruction_form: str = "{instruction}"  # what replaces the place of an instruction that is not empty
+    passage: str  # with the places {number}, from 0, and {document}
+    between: str
+    closing: str  # with the place {query}
+    markers: tuple[str, str]  # the tokens after a passage and after the query
+    max_query_tokens: int
+    max_passage_tokens: int
+    max_passages: int = 125  # of a text; a longer list has several, and the mean of their queries' states
+
+
 class ChatTemplate(msgspec.Struct, frozen=True):
     """A Jinja template that turns messages into one text. Only text/chat_template.py runs it."""
 
@@ -196,7 +217,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     # dense
     pooling: Pooling | None = None  # None: the model does not embed
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
-    dense_modules: tuple[DenseModule, ...] = ()
+    dense_modules: tuple[DenseModule, ...] = ()  # also of a listwise reranker
     dimensions: int = 0  # of the dense vector, after dense_modules
     truncate_dim: int | None = None  # the dimensions of requests that name none; None: all
     whole_numbers: bool | None = None  # whether the dense vector is 127 times its tanh, rounded (pplx-embed)
@@ -214,6 +235,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     token_labels: tuple[str, ...] = ()  # one a score of a token, in order
     score_activation: ScoreActivation = "identity"  # that the model itself applies to its logits
     yes_no: YesNo | None = None
+    listwise: Listwise | None = None
     caps_query: bool | None = None  # of a pair that does not fit, the query gets at most three quarters (FlagEmbedding)
     # prompts
     prompts: Mapping[str, str] = {}
@@ -263,6 +285,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
             "colbert": self.colbert.dimensions if self.colbert is not None else 0,
             "lexical": 1,
             "scores": self.scores_width,
+            "markers": self.dense_modules[-1].out_features if self.dense_modules else self.hidden_size,
             "token_scores": len(self.token_labels),
         }
 
@@ -301,5 +324,5 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reranks(self) -> bool:
-        """Whether the scores rate a pair: one label, or yes and no."""
-        return self.yes_no is not None or len(self.labels) == 1
+        """Whether the scores rate a passage for a query: one label, yes and no, or markers."""
+        return self.yes_no is not None or self.listwise is not None or len(self.labels) == 1

@@ -182,7 +182,7 @@ class ModelConfig:
         verbatim=True,
     )
     max_length: int | None = setting(
-        None, "Most tokens in a text, or in a pair of a reranker, if the model reads more.", limits=(1, 1_048_576)
+        None, "Most tokens in a text, or in a reranker's pair or list, if the model reads more.", limits=(1, 1_048_576)
     )
     bge_embed_max_length: int | None = profile_setting(
         None, "Most tokens in a text for embedding models of the BERT family.", limits=(1, 8192)

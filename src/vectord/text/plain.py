@@ -22,7 +22,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, InvalidField, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32, TextLength
 from vectord.text import cl100k
-from vectord.text.sequence import TokenSequence
+from vectord.text.sequence import CutText, TokenSequence
 from vectord.text.tokenizer_file import (
     check_rows,
     count_ids,
@@ -128,6 +128,22 @@ class PlainTokenizer:
         """The tokens (n,) without specials of one text that is our own or has been checked."""
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, np.int32)
+
+    def cut(self, source: Source, encoding: Encoding, max_tokens: int) -> CutText:
+        """The source's text, cut at its end to `max_tokens` of its own tokens. encoding: with offsets."""
+        if len(encoding.ids) <= max_tokens:
+            return CutText(source.text, 0, source.characters_cut)
+        # A cut through a character's tokens, or one that changes the tokens before it, may leave too many tokens: then
+        # cut one character earlier.
+        stops = [stop for _, stop in encoding.offsets[:max_tokens]]
+        while stops:
+            text = source.text[: stops[-1]]
+            found = len(self.content(text))
+            if found <= max_tokens:
+                return CutText(text, len(encoding.ids) - found, source.characters_cut)
+            while stops and stops[-1] >= len(text):
+                stops.pop()
+        return CutText("", len(encoding.ids), source.characters_cut)
 
     def check_known(self, ids: Int32, index: int | None) -> None:
         """Raises Untokenizable for ids (n,) that the model has no rows for, or that its positions skip: those count

@@ -1,8 +1,8 @@
 """The tokenizer of one model: the Encoder that the engine's tokenizing threads call.
 
 `read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
-call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, colbert.py and windows.py read
-all inputs that are not a single text.
+call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, listwise.py, colbert.py and
+windows.py read all inputs that are not a single text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
+from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
@@ -52,6 +53,7 @@ class TextEncoder:
         self._drops_first = spec.colbert is not None and spec.colbert.drops_first
         self._colbert: ColbertEncoder | None = None
         self._yes_no: YesNoEncoder | None = None
+        self._listwise: ListwiseEncoder | None = None
         with library_failures_as_unavailable(path):
             self._plain = PlainTokenizer(spec)
             self._frame = self._plain.frame
@@ -76,7 +78,10 @@ class TextEncoder:
             self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
-            if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
+            # Last: from here on special tokens inside texts are ordinary text.
+            if spec.listwise is not None:
+                self._listwise = ListwiseEncoder(self._plain, spec.listwise, self.max_tokens, path)
+            if spec.yes_no is not None:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
                 )
@@ -85,7 +90,7 @@ class TextEncoder:
         """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
 
         Token ids that are the model's own stay unchanged. Under a prompt, or for a ColBERT model, they are decoded and
-        encoded again. An empty text has its special tokens only.
+        encoded again. An empty text has its special tokens only. A listwise reranker reads all inputs as one list.
         """
         adapter = 0
         if self._spec.adapters:
@@ -98,6 +103,8 @@ class TextEncoder:
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
         indexes = range(len(request.inputs)) if part is None else part
         if request.query is not None:
+            if self._listwise is not None:
+                return Texts.of([*self._listwise.read(request, request.query)])
             if self._yes_no is not None:
                 return Texts.of([*self._yes_no.read(request, request.query, indexes)])
             return Texts.of([*self._pairs.read_passages(request, request.query, indexes)])
@@ -240,22 +247,9 @@ class TextEncoder:
         limit = Limit(max_tokens, truncate=True)
         sources = [cut_source(texts[i], limit, i) for i in indexes]
         encodings = self._plain.encodings(sources, specials=False, offsets=True)
-        return [self._cut(source, encoding, max_tokens) for source, encoding in zip(sources, encodings, strict=True)]
-
-    def _cut(self, source: Source, encoding: Encoding, max_tokens: int) -> CutText:
-        if len(encoding.ids) <= max_tokens:
-            return CutText(source.text, 0, source.characters_cut)
-        # A cut through a character's tokens, or one that changes the tokens before it, may leave too many tokens: then
-        # cut one character earlier.
-        stops = [stop for _, stop in encoding.offsets[:max_tokens]]
-        while stops:
-            text = source.text[: stops[-1]]
-            found = len(self._plain.content(text))
-            if found <= max_tokens:
-                return CutText(text, len(encoding.ids) - found, source.characters_cut)
-            while stops and stops[-1] >= len(text):
-                stops.pop()
-        return CutText("", len(encoding.ids), source.characters_cut)
+        return [
+            self._plain.cut(source, encoding, max_tokens) for source, encoding in zip(sources, encodings, strict=True)
+        ]
 
     def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> list[Chunk]:
         refuse_data_uri(text, None)

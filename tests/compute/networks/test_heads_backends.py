@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import texts_of
 from tests.compute.networks.tiny_encoders import CASES, write_tiny
 from tests.models import batch_of, pack_texts, read_tiny_spec, write_sentence_bert
+from tests.products.test_lists import write_reranker
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output, YesNo
@@ -32,6 +34,14 @@ def scores(folder: Path) -> ModelSpec:
 
 def dense(folder: Path) -> ModelSpec:
     return read_tiny_spec(write_sentence_bert(folder, pooling="max", dense=(12,)), pooling="max", max_tokens=64)
+
+
+def markers(folder: Path) -> ModelSpec:
+    return spec_of(write_reranker(folder / "lists", slides=True))
+
+
+def markers_head(spec: ModelSpec) -> Head[np.ndarray]:
+    return heads_of(spec, NumpyOps())["markers"]
 
 
 def dense_head(spec: ModelSpec) -> Head[np.ndarray]:
@@ -58,8 +68,13 @@ def words_head(spec: ModelSpec) -> Head[np.ndarray]:
 @pytest.mark.parametrize("name", ["openvino", "torch"])
 @pytest.mark.parametrize(
     ("make", "output", "head"),
-    [(dense, "dense", dense_head), (scores, "scores", classifier_head), (yes_no, "scores", words_head)],
-    ids=["dense", "classifier", "yes and no"],
+    [
+        (dense, "dense", dense_head),
+        (scores, "scores", classifier_head),
+        (yes_no, "scores", words_head),
+        (markers, "markers", markers_head),
+    ],
+    ids=["dense", "classifier", "yes and no", "markers"],
 )
 def test_heads_compute_in_float32(tmp_path: Path, make: Any, output: Output, head: Any, name: str) -> None:
     """In bfloat16 too: its logits of "yes" and "no" would have steps of 0.1, and rank many passages alike."""

@@ -1,4 +1,4 @@
-"""Models with scores: classifiers, cross-encoders (one label, pairs), and rerankers that answer "no" or "yes".
+"""Models with scores: classifiers, cross-encoders (one label, pairs), and language models that rerank.
 
 reader.py calls this at start. A yes-or-no reranker is a language model such as Qwen3-Reranker; its score comes from the
 logits of the two words. Its chat template is not run: the words around query and document come from the catalogue, and
@@ -18,8 +18,8 @@ from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activat
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import ModelFolder, read_chat_template, wrong_order
-from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
+from vectord.checkpoints.folder import ModelFolder, chain_width, read_chat_template, wrong_order
+from vectord.checkpoints.spec import DenseActivation, DenseModule, ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -160,6 +160,38 @@ def add_token_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         token_labels=labels,
         score_activation=_score_activation(folder, labels=len(labels)),
     )
+
+
+# --- lists ----------------------------------------------------------------------------------------------------
+
+_PROJECTIONS: tuple[tuple[str, DenseActivation], ...] = (("projector.0", "relu"), ("projector.2", "identity"))
+
+
+def add_listwise(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Add the words around the passages of a listwise reranker, and the layers after its markers."""
+    entry = folder.entry
+    if entry is None or entry.listwise is None:  # v3.5's layers slide, and its own code reads longer texts
+        slides = folder.config.get("use_sliding_window") is True
+        entry = catalogue.find("jinaai/jina-reranker-v3.5" if slides else "jinaai/jina-reranker-v3")
+    assert entry is not None
+    modules = []
+    for layer, activation in _PROJECTIONS:
+        shapes = {path: tensor_shape(path, f"{layer}.weight") for path in spec.weights if path.suffix != ".onnx"}
+        path, shape = next(((path, shape) for path, shape in shapes.items() if shape), (folder.transformer, ()))
+        if len(shape) != 2 or not min(shape):
+            raise ModelUnavailable(f"{path}: a listwise reranker without a matrix {layer}.weight")
+        modules.append(
+            DenseModule(
+                folder=folder.transformer,
+                weights=path,
+                in_features=shape[1],
+                out_features=shape[0],
+                activation=activation,
+                layer=layer,
+            )
+        )
+    chain_width(spec.hidden_size, modules)
+    return replace(spec, outputs=frozenset({"markers"}), dense_modules=tuple(modules), listwise=entry.listwise)
 
 
 # --- yes or no ------------------------------------------------------------------------------------------------

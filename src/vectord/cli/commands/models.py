@@ -164,7 +164,7 @@ def _row(name: str, model: RequestedModel, config: ModelConfig, *, is_served: bo
 
 
 def _facts(spec: ModelSpec) -> dict[str, Any]:
-    scores = (["rerank"] if spec.reranks else ["classify"]) if "scores" in spec.outputs else []
+    scores = (["rerank"] if spec.reranks else ["classify"]) if "scores" in spec.kinds else []
     vectors = sorted(spec.kinds.keys() - {"scores", "tokens", "token_scores"})
     return {
         "gives": [*vectors, *scores],

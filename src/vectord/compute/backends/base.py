@@ -21,7 +21,7 @@ __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend"
 
 ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where each text's output is as wide as the vocabulary
 # One row per span; the other outputs have one row per token.
-POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})
+POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores", "markers"})
 
 
 class TextLimit(msgspec.Struct, frozen=True):

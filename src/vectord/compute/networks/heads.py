@@ -64,6 +64,8 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
         if (width := chain_width(spec.hidden_size, spec.dense_modules)) != spec.dimensions:
             raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
         heads["dense"] = pooled_head(spec.pooling, projections, ops)
+    if "markers" in spec.outputs:
+        heads["markers"] = pooled_head("last", _dense_projections(spec.dense_modules, spec, ops), ops)
     if "colbert" in spec.outputs and spec.colbert is not None:
         layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
         if spec.colbert.linear:

@@ -17,7 +17,7 @@ from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import TASKS_CLASS
+from vectord.checkpoints.folder import LIST_CLASS, TASKS_CLASS
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters
@@ -71,7 +71,7 @@ _CLASS_SUFFIXES = (
     "|ForTokenClassification|ForQuestionAnswering"
 )
 # Custom classes that we support.
-_CUSTOM_CLASSES = frozenset({"HF_ColBERT", TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"})
+_CUSTOM_CLASSES = frozenset({"HF_ColBERT", LIST_CLASS, TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"})
 
 
 class Network(Generic[T]):
@@ -142,11 +142,13 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
         raise ModelUnavailable(
             f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
         )
-    # The engine computes the prefix that several pairs share only once, which causal attention allows.
-    if spec.yes_no is not None and spec.yes_no.shares_prefix and not body.shares_prefix:
+    # The engine computes the prefix that several pairs share only once, and leaves out what follows a list's markers,
+    # which causal attention allows.
+    needs_causal = spec.listwise is not None or (spec.yes_no is not None and spec.yes_no.shares_prefix)
+    if needs_causal and not body.shares_prefix:
         raise ModelUnavailable(
-            "a yes-or-no reranker must have causal attention; by config.json, this model's is bidirectional, or it has "
-            "convolutions"
+            "a reranker of this kind must have causal attention; by config.json, this model's is bidirectional, or it "
+            "has convolutions"
         )
 
 

@@ -144,7 +144,9 @@ class ModelCache:
         self._observer = observer
         self._shared_between_keys = shared_between_keys
         self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
-        keeps = (memory.enabled or shared is not None) and spec.static is None  # a sum of rows is faster than a look-up
+        # A sum of rows is faster than a look-up. Lists are rarely sent twice, and one would displace 60 vectors.
+        is_kept = spec.static is None and spec.listwise is None
+        keeps = (memory.enabled or shared is not None) and is_kept
         self.kinds = KEPT_KINDS if keeps else frozenset()  # whose answers are kept
         # Queued or running texts that other requests may wait for: the job, and the text's place in it.
         self.running: dict[CacheKey, tuple[Job, int]] = {}

@@ -153,7 +153,7 @@ def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> t
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it does not delay the start
 
     encoder = TextEncoder(spec)
-    if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
+    if spec.reranks and spec.yes_no is None and spec.listwise is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
     load: LoadBackend = import_module(f"{backends.__name__}.{backend}").load
     loaded: list[Backend] = []
@@ -331,7 +331,7 @@ def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
     """The model with the operator's prompt as the default of every text. Pairs have no prompts."""
     if len(prompt) > PROMPT_LIMIT_CHARACTERS:
         raise ConfigError(f"default_prompt: expected at most {PROMPT_LIMIT_CHARACTERS:,} characters")
-    if spec.outputs == {"scores"}:
+    if spec.kinds.keys() == {"scores"}:
         return spec
     return replace(spec, prompts={**spec.prompts, OPERATORS_PROMPT: prompt}, default_prompt_name=OPERATORS_PROMPT)
 
@@ -356,7 +356,9 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
 
 def _max_tokens(spec: ModelSpec, config: ModelConfig) -> int:
     """The operator's limit for a text or pair of this kind of model; by default the model's own."""
-    if spec.yes_no is not None:
+    if spec.listwise is not None:
+        limit = None  # the others are for a pair
+    elif spec.yes_no is not None:
         limit = config.qwen_rerank_max_length
     elif "scores" in spec.outputs:
         limit = config.bge_rerank_max_length

@@ -105,6 +105,23 @@ def max_sims(query: Float32, passages: Sequence[Float32]) -> Float32:
     return np.array(scores, np.float32)
 
 
+def list_scores(parts: Sequence[Float32]) -> Float32:
+    """The cosine of each passage's state with the query's: (N,).
+
+    parts: the states of some passages and, last, of the query, (n + 1, D) each. The query of several parts is their
+    mean, weighted by each part's best score as (1 + cosine) / 2. Source: `rerank` of jina-reranker-v3's own code.
+    """
+    best = [(1 + float(_cosines_with(part[-1], part[:-1]).max())) / 2 for part in parts]
+    query = np.average([part[-1] for part in parts], axis=0, weights=best) if len(parts) > 1 else parts[0][-1]
+    return np.concatenate([_cosines_with(query, part[:-1]) for part in parts]).astype(np.float32)
+
+
+def _cosines_with(query: Float32, rows: Float32) -> Float32:
+    lengths = np.linalg.norm(query) * np.linalg.norm(rows, axis=1)
+    cosines: Float32 = (rows @ query) / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return cosines
+
+
 def sparse_dots(query: Sparse, passages: Sequence[Sparse]) -> Float32:
     """The dot product of the query's sparse vector with each passage's. Returns (N,)."""
     if not len(query.indices):

@@ -1,6 +1,7 @@
 """Scores of passages for a query, by whichever method the model supports.
 
-    scores    a cross-encoder's logit, or a language model's probability of "yes", for each pair
+    scores    a cross-encoder's logit, or a language model's probability of "yes", for each pair; the cosines of a
+              listwise reranker, which reads all passages together
     dense     cosine of the query's vector with each passage's
     colbert   for each token of the query its best match among the passage's, summed (BGE-M3: averaged)
     sparse    dot product of the sparse vectors
@@ -99,7 +100,7 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         pieces = await _pieces(runner, request, [passage.text for passage in cut], task)
         read_request = replace(request, query=query.text)
         if method == "scores":
-            scored = await _by_pairs(runner, read_request, pieces, task)
+            scored = await _by_scores(runner, read_request, pieces, task)
         else:
             scored = await _by_vectors(served, runner, method, read_request, pieces, task)
     best = pieces.best(scored.scores, scored.logits)
@@ -129,7 +130,8 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot("The model {model} cannot rerank{by}.", field="model", model=name, by=by)
     template = served.spec.yes_no
-    if request.instruction and (method != "scores" or template is None or not template.reads_instruction):
+    reads_instruction = served.spec.listwise is not None or (template is not None and template.reads_instruction)
+    if request.instruction and not (method == "scores" and reads_instruction):
         raise InvalidField(
             "{field} is for language models; this model does not read it. Leave it out.", field="instruction"
         )
@@ -167,10 +169,10 @@ async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequenc
     return Pieces(texts, [span for own in spans for span in own], owners)
 
 
-# --- pairs ----------------------------------------------------------------------------------------------------
+# --- pairs and lists ------------------------------------------------------------------------------------------
 
 
-async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
+async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
     read = ReadRequest(
         inputs=pieces.texts,
         options=request.text,
@@ -179,19 +181,24 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
         instruction=request.instruction,
     )
     with placing_errors(owners=pieces.owners):
-        pairs = await task.read(runner, read)
-        prefix = _shared_prefix(runner, pairs)
-        ran = await task.run(runner, replace(pairs, prefix=prefix) if prefix else pairs, SCORES)
-        lengths = [passage for _, passage in pairs.parts]
+        texts = await task.read(runner, read)
+        prefix = _shared_prefix(runner, texts)
+        ran = await task.run(runner, replace(texts, prefix=prefix) if prefix else texts, SCORES)
+        lengths = [passage for parts in texts.parts for passage in parts[1:]]
         if request.text.count_all:
             lengths = await task.whole_lengths(runner, pieces.texts, lengths)
-    (query, _) = pairs.parts[0]
+    query = texts.parts[0][0]
     if request.text.count_all:
         with placing_errors("query"):
             (query,) = await task.whole_lengths(runner, [request.query], [query])
+    if runner.spec.listwise is not None:
+        states = np.split(ran.rows("scores"), np.cumsum(texts.all_pooled)[:-1])
+        scores = await compute(sum(part.size for part in states), partial(postprocess.list_scores, states))
+        around = len(texts.ids) - sum(passage.kept for passage in lengths)
+        return Scored(scores, None, "cosine", ran, query, lengths, lengths, further_tokens=around)
     logits = _logits(runner.spec, ran.rows("scores"))
     scores, kind = _activated(runner.spec, logits, request.raw)
-    return Scored(scores, None if scores is logits else logits, kind, ran, query, lengths, pairs.lengths)
+    return Scored(scores, None if scores is logits else logits, kind, ran, query, lengths, texts.lengths)
 
 
 def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:

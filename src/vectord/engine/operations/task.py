@@ -67,6 +67,11 @@ class Task(msgspec.Struct):
         if self.tokenized is not None and self.tokenized.fingerprint == runner.spec.fingerprint:
             self.tokenized_s += self.tokenized.seconds
             return self.tokenized.texts
+        if request.query is not None and runner.spec.listwise is not None:  # all inputs together
+            began_s = time.perf_counter()
+            texts = await self.pool.run(characters(request.inputs), partial(runner.encoder.read, request))
+            self.tokenized_s += time.perf_counter() - began_s
+            return texts
         once, each = 0, len(request.options.prompt or "")
         if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
             each = len(request.query) + len(request.instruction or "")
