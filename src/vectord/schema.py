@@ -104,7 +104,8 @@ class ChunkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a long text is cut into chunks."""
 
     max_tokens: int  # of a chunk, specials not counted
-    by: Literal["tokens", "sentences"] = "tokens"
+    # rows: exactly so many tokens of the sequence that the model reads, specials counted; for late chunking only
+    by: Literal["tokens", "sentences", "rows"] = "tokens"
     overlap_tokens: int = 0  # shared with the chunk before; whole sentences if cut by sentences
 
 

@@ -272,8 +272,11 @@ def _timings(texts: int) -> Timings:
 
 
 def _chunked(request: DocumentsRequest) -> DocumentsResult:
-    """A chunk for each word, unless the request has the chunks."""
-    spans = request.spans or [[Span(start, stop) for _, start, stop in _words(one)] for one in request.documents]
+    """A chunk for each word, or of rows for so many words, unless the request has the chunks."""
+    size = request.chunks.max_tokens if request.chunks is not None and request.chunks.by == "rows" else 1
+    words = [_words(one) for one in request.documents]
+    parts = [[own[place : place + size] for place in range(0, len(own), size)] for own in words]
+    spans = request.spans or [[Span(part[0][1], part[-1][2]) for part in own] for own in parts]
     documents = []
     for own in spans:
         vectors = {name: DENSE[name][_turns(range(2), len(own))] for name in request.precisions}

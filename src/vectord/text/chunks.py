@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -117,6 +117,8 @@ def chunk_document(
             tokens = document.tokens(start, stop) if start < stop else range(0)
             chunks.append(Chunk(span.start, span.stop, tokens.start, len(tokens)))
         return chunks
+    if how.by == "rows":
+        return list(_rows(plain, text, how.max_tokens, max_chunks))
     least, most = min(MIN_CHUNK_TOKENS, room), how.max_tokens // 2
     if not least <= how.max_tokens <= room:
         raise InvalidField(
@@ -136,6 +138,19 @@ def chunk_document(
         )
     document = read_document(plain, text, max_tokens=None if max_chunks is None else max_chunks * how.max_tokens)
     return _cut(document, sentence_starts(text[: document.characters]) if how.by == "sentences" else (), how)
+
+
+def _rows(plain: PlainTokenizer, text: str, size: int, max_chunks: int | None) -> Iterator[Chunk]:
+    """Chunks of `size` rows of the text with its special tokens. One of special tokens alone has no characters."""
+    document = read_document(plain, text, max_tokens=None if max_chunks is None else max_chunks * size)
+    before, tokens = len(plain.frame.prefix), len(document.ids)
+    total = before + tokens + len(plain.frame.suffix)
+    for start in range(0, total, size):
+        stop = min(start + size, total)
+        own = slice(*np.clip((start - before, stop - before), 0, tokens))
+        read = np.flatnonzero(document.starts[own] < document.stops[own]) + own.start  # some tokens have no characters
+        first, last = (int(document.starts[read[0]]), int(document.stops[read[-1]])) if len(read) else (0, 0)
+        yield Chunk(first, last, int(own.start), int(own.stop - own.start), (start, stop))
 
 
 def _cut(document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:

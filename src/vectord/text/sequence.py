@@ -229,6 +229,7 @@ class Chunk(msgspec.Struct, frozen=True):
     stop: int
     first: int  # the first of its tokens, counted in the document
     tokens: int  # without special tokens
+    rows: tuple[int, int] | None = None  # first and last + 1 of the whole sequence; None: those of its tokens
 
 
 class CutText(msgspec.Struct, frozen=True):

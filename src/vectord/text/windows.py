@@ -58,13 +58,19 @@ class WindowEncoder:
         before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
         frame = len(before) + len(suffix)
         room = limit_of(request, self._max_tokens, frame + 1, "right").max_tokens - frame
-        whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
-        _check_fit(whole, len(document.ids), room, request.truncate, index)
 
         def window(content: Int32, spans: Int32, length: TextLength) -> TokenSequence:
             ids = np.concatenate((before, content, suffix))
             return self._plain.sequence(ids, length, index, spans=spans)
 
+        if chunks[0].rows is not None:  # all read at once
+            if len(document.ids) > room:
+                template = "{field} has {given} tokens; late chunking reads {limit} at once"
+                raise InputTooLong(template, index=index, limit=room + frame, given=len(document.ids) + frame)
+            spans, total = np.array([chunk.rows for chunk in chunks], np.int32), frame + len(document.ids)
+            return [window(document.ids, spans, TextLength(total, total))]
+        whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
+        _check_fit(whole, len(document.ids), room, request.truncate, index)
         if not len(document.ids):  # each chunk is read as an empty text, by the specials and the prompt
             if not frame:
                 raise Untokenizable("{field} has no tokens", index=index)

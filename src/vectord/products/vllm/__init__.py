@@ -11,19 +11,29 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate, chain
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from vectord import __version__
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType
-from vectord.products.common.body import Count, TokenId
+from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect, refused
-from vectord.products.common.inputs import TextsOrIds, Truncate, Use, User, check_count, read_inputs, with_nvidia_keys
+from vectord.products.common.inputs import (
+    TextsOrIds,
+    Truncate,
+    Use,
+    User,
+    check_count,
+    read_inputs,
+    read_truncate,
+    with_nvidia_keys,
+)
 from vectord.products.common.models import ModelItem, model_item, named_models, served_names
 from vectord.products.common.ranking import (
     Documents,
@@ -38,23 +48,30 @@ from vectord.products.common.ranking import (
     read_documents,
     with_fields,
 )
-from vectord.products.common.vectors import EmbeddingItem, TokenUsage, json_answer, token_usage
+from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
 from vectord.products.vllm.chat import (
     Continue,
+    Conversations,
     GenerationPrompt,
     Messages,
     RequestTemplate,
     TemplateVariables,
+    TextsIdsOrMessages,
+    conversations_of,
     read_conversation,
     refuse_chat_fields,
 )
 from vectord.products.vllm.numbers import Numbers, read_numbers
 from vectord.schema import (
+    ChunkOptions,
     ClassifyRequest,
     ClassifyResult,
     Conversation,
     DecodeRequest,
     DecodeResult,
+    DocumentChunk,
+    DocumentsRequest,
+    DocumentsResult,
     EmbedRequest,
     EmbedResult,
     Float32,
@@ -82,7 +99,6 @@ NAMES: Mapping[str, str] = {
     "conversation": "messages",
 }
 SCORING_NAMES: Mapping[str, str] = {**NAMES, "max_passage_tokens": "max_tokens_per_doc"}
-OF_MESSAGES: Mapping[str, str] = {"inputs": "messages"}  # the text of the messages is the only input
 
 OTHER_TASKS = ("plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_DESCRIBED = 480  # inputs in the header `metadata`, of up to 120 bytes each: clients accept lines of 64 KiB
@@ -125,10 +141,10 @@ class CommonFields(msgspec.Struct, kw_only=True):
 
 
 class InputBody(CommonFields, kw_only=True):
-    """`input`, or else `messages`."""
+    """`input`, or else `messages`. Messages in `input` are read as those in `messages`."""
 
-    input: TextsOrIds | None = None
-    messages: Messages | None = None
+    input: TextsIdsOrMessages | None = None
+    messages: Conversations | None = None
     add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continue = False
     chat_template: RequestTemplate = None
@@ -140,30 +156,60 @@ class InputBody(CommonFields, kw_only=True):
 _post_input = partial(ROUTES.post, one_of=["input", "messages"], names=NAMES)
 
 
-def _inputs(body: InputBody) -> Sequence[Input]:
-    if body.input is not None:
-        refuse_chat_fields(body)
-        return read_inputs(body.input)
-    if body.messages is None:
+class _Given(msgspec.Struct, frozen=True):
+    """The inputs of a body: texts and ids, or else conversations."""
+
+    field: str  # the body's
+    inputs: Sequence[Input] = ()
+    conversations: Sequence[Conversation] = ()
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return {"inputs": self.field, "conversation": self.field}
+
+    def part_names(self, index: int) -> Mapping[str, str]:
+        return {**NAMES, **dict.fromkeys(self.names, f"{self.field}[{index}]")}
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """Raises InvalidField if there are several."""
+        if len(self.conversations) > 1:
+            template = "{field} may hold one conversation here; /v1/embeddings takes several."
+            raise InvalidField(template, field=self.field)
+        return next(iter(self.conversations), None)
+
+
+def _given(body: InputBody) -> _Given:
+    if body.input is None and body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
-    return ()
+    if body.input is None:
+        given = _Given("messages")
+        found = conversations_of(body.messages or (), given.field) or [[]]
+    else:
+        given = _Given("input")
+        found = conversations_of(body.input, given.field)
+        if body.messages or not found:
+            refuse_chat_fields(body)
+            return replace(given, inputs=read_inputs(cast("TextsOrIds", body.input)))
+    conversations = []
+    for index, messages in enumerate(found):
+        try:
+            conversations.append(read_conversation(body, messages))
+        except InvalidField as error:
+            if error.field != "conversation":
+                raise
+            raise error.at(field=f"{given.field}[{index}]" if len(found) > 1 else given.field) from None
+    return replace(given, conversations=conversations)
 
 
-def _conversation(body: InputBody) -> Conversation | None:
-    return read_conversation(body) if body.input is None and body.messages is not None else None
-
-
-def _names(body: InputBody) -> Mapping[str, str]:
-    return {} if body.input is not None else OF_MESSAGES
-
-
-def _input_options(body: InputBody, incoming: Incoming) -> TextOptions:
-    of_messages = body.input is None and body.messages is not None
-    special = body.add_special_tokens is True if of_messages else body.add_special_tokens is not False
-    options = _text_options(body, incoming, add_special_tokens=special)
+def _input_options(body: InputBody, incoming: Incoming, given: _Given) -> TextOptions:
+    if given.conversations:  # the template has all words around the messages
+        options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is True)
+    else:
+        options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False)
     if isinstance(body, EmbeddingBody):
         options = with_nvidia_keys(options, body.truncate, body.input_type, body.truncation_side)
-    return replace(options, prompt="") if of_messages else options  # the template has all words around the messages
+    return replace(options, prompt="") if given.conversations else options
 
 
 def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
@@ -221,6 +267,10 @@ def _id(prefix: str, body: CommonFields) -> str:
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
+class LateChunking(msgspec.Struct, forbid_unknown_fields=True):
+    chunk_size: PositiveCount
+
+
 class EmbeddingBody(InputBody, kw_only=True):
     dimensions: Annotated[Count | None, about("leading numbers to keep")] = None
     encoding_format: Annotated[
@@ -236,11 +286,34 @@ class EmbeddingBody(InputBody, kw_only=True):
     endianness: Annotated[str | None, about('of base64 and bytes: "native", "little" or "big"')] = None
     truncate: Truncate = None
     input_type: Use = None
-    late_chunking_params: Annotated[Any, refused("/vectord/documents has the vectors of chunks")] = None
+    late_chunking_params: Annotated[
+        LateChunking | None, about("each text gets a vector for each chunk of so many tokens, made in its context")
+    ] = None
+
+
+class ChunkRange(msgspec.Struct):
+    token_range: tuple[int, int]
+    char_range: tuple[int, int] | None  # null: special tokens only
+
+
+class ChunkRanges(msgspec.Struct):
+    chunk_size: int
+    input_tokens: int
+    chunks: list[ChunkRange]
+    strategy: Literal["fixed_tokens"]
+
+
+class Embedded(msgspec.Struct):
+    """With `late_chunking_params`, `embedding` has a vector for each chunk."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float | list[float]] | str
+    late_chunking: ChunkRanges | UnsetType = UNSET
 
 
 class Embeddings(BaseAnswer):
-    data: list[EmbeddingItem]
+    data: list[Embedded]
 
 
 @_post_input(
@@ -251,15 +324,81 @@ class Embeddings(BaseAnswer):
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
 )
 def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
-    numbers = _numbers(body)
-    request = _embed_request(body, incoming, "dense")
+    given = _given(body)
+    numbers = _numbers(body, given)
+    if body.late_chunking_params is not None:
+        return _late_chunks(body, incoming, given, body.late_chunking_params.chunk_size)
     # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
-    request = replace(request, text=replace(request.text, own_ids=incoming.guards.own_ids))
+    text = replace(_input_options(body, incoming, given), own_ids=incoming.guards.own_ids)
+    binary = not numbers.as_bytes
+    if len(given.conversations) > 1:
+        each = [replace(given, conversations=[one]) for one in given.conversations]
+        requests = [_embed_request(body, text, one, "dense") for one in each]
+
+        def render_each(result: MultiResult) -> Rendered:
+            results = cast("Sequence[EmbedResult]", result.results)
+            rows = [*chain.from_iterable(map(_rows, results))]
+            return _shown("embd", "embedding", "embedding", body, numbers, results[0].model, result.usage, rows)
+
+        return Call(MultiRequest(requests=requests), render_each, {"requests": given.field}, given.part_names, binary)
 
     def render(result: EmbedResult) -> Rendered:
-        return _shown("embd", "embedding", "embedding", body, numbers, result, _rows(result))
+        return _shown("embd", "embedding", "embedding", body, numbers, result.model, result.usage, _rows(result))
 
-    return Call(request, render, _names(body), binary=not numbers.as_bytes)
+    return Call(_embed_request(body, text, given, "dense"), render, given.names, binary=binary)
+
+
+def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: int) -> Call:
+    """The chunks of each text: `size` tokens of the sequence that the model reads, special tokens included."""
+    others = {
+        "encoding_format": body.encoding_format not in (None, "float"),
+        "dimensions": body.dimensions is not None,
+        "max_tokens": body.truncate_prompt_tokens is not None,
+        "truncate": read_truncate(body.truncate)[0] is True,
+        "input_type": bool(body.input_type),
+        "add_special_tokens": body.add_special_tokens is False,
+    }
+    for field in (name for name, refused_here in others.items() if refused_here):
+        raise InvalidField("{field} is not supported next to `late_chunking_params`; leave it out.", field=field)
+    texts = [text for text in given.inputs if isinstance(text, str) and text]
+    if not texts or len(texts) < len(given.inputs):
+        raise InvalidField("{field} must be texts, and none empty, for `late_chunking_params`.", field=given.field)
+    request = DocumentsRequest(
+        documents=texts,
+        chunks=ChunkOptions(max_tokens=size, by="rows"),
+        model=body.model or None,
+        text=replace(_text_options(body, incoming), truncate=False, prompt=""),
+        late=True,
+        normalize=body.use_activation is not False,
+    )
+
+    def render(result: DocumentsResult) -> Rendered:
+        data = [
+            {"index": index, "object": "embedding", "embedding": document.vectors["float"]}
+            | {"late_chunking": _ranges(document.chunks, size, length.kept)}
+            for index, (document, length) in enumerate(zip(result.documents, result.usage.lengths, strict=True))
+        ]
+        return _listed("embd", body, result.model, data, result.usage)
+
+    names = {
+        "documents": "input",
+        "late": "late_chunking_params",
+        "chunk.max_tokens": "late_chunking_params.chunk_size",
+    }
+    return Call(request, render, names, binary=False)
+
+
+def _ranges(chunks: Sequence[DocumentChunk], size: int, tokens: int) -> dict[str, Any]:
+    """`late_chunking` of a text of so many tokens."""
+    shown = [
+        {
+            "token_range": [place * size, min((place + 1) * size, tokens)],
+            # Special tokens alone are no part of the text.
+            "char_range": [chunk.span.start, chunk.span.stop] if chunk.span.stop else None,
+        }
+        for place, chunk in enumerate(chunks)
+    ]
+    return {"chunk_size": size, "input_tokens": tokens, "chunks": shown, "strategy": "fixed_tokens"}
 
 
 class PoolingBody(EmbeddingBody, kw_only=True):
@@ -267,6 +406,7 @@ class PoolingBody(EmbeddingBody, kw_only=True):
         str | None, about('"embed", "classify", "token_embed" or "token_classify"; null: the model\'s purpose')
     ] = None
     data: Annotated[Any, refused("it is the input of plugins; use `input`")] = None
+    late_chunking_params: Annotated[Any, refused("/v1/embeddings has the vectors of chunks")] = None
 
 
 class Pooled(msgspec.Struct):
@@ -281,9 +421,6 @@ class Pooling(BaseAnswer):
     data: list[Pooled]
 
 
-PooledResult: TypeAlias = EmbedResult | ClassifyResult
-
-
 @_post_input(
     "/pooling",
     answer=Pooling,
@@ -292,7 +429,9 @@ PooledResult: TypeAlias = EmbedResult | ClassifyResult
 )
 def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     """Without `task`, the purpose of the named model, or of the first served model, decides."""
-    numbers = _numbers(body)
+    given = _given(body)
+    numbers = _numbers(body, given)
+    text = _input_options(body, incoming, given)
     model = _model_of(body, incoming)
     task = body.task or _usual_task(model)
     if body.model and model is not None and task in NEEDED:
@@ -302,29 +441,31 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
             raise InvalidField(template, field="task", task=task)
 
     def render(arrays_of: Callable[[Any], Sequence[Float32]]) -> Render:
-        return lambda result: _shown("pool", "pooling", "data", body, numbers, result, arrays_of(result))
+        return lambda result: _shown(
+            "pool", "pooling", "data", body, numbers, result.model, result.usage, arrays_of(result)
+        )
 
     match task:
         case "embed":
-            request = _embed_request(body, incoming, "dense")
-            return Call(request, render(_rows), _names(body), binary=not numbers.as_bytes)
+            request = _embed_request(body, text, given, "dense")
+            return Call(request, render(_rows), given.names, binary=not numbers.as_bytes)
         case "token_embed":
             # ColBERT vectors of a model that makes them, else the last layer's vector of each token.
             colbert = model is not None and "colbert" in model.outputs
             if colbert and body.use_activation is False:
                 template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
                 raise InvalidField(template, field="use_activation")
-            request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
+            request = _embed_request(body, text, given, "colbert" if colbert else "tokens")
             unit = not colbert and body.use_activation is not False  # vLLM's activation scales them to a length of 1
             binary = not (unit or numbers.as_bytes)
-            return Call(request, render(partial(_token_vectors, unit)), _names(body), binary=binary)
+            return Call(request, render(partial(_token_vectors, unit)), given.names, binary=binary)
         case "classify":
-            return Call(_classify_request(body, incoming), render(lambda result: list(result.scores)), _names(body))
+            return Call(_classify_request(body, text, given), render(lambda result: list(result.scores)), given.names)
         case "token_classify":
-            classify = replace(_classify_request(body, incoming), each_token=True)
+            classify = replace(_classify_request(body, text, given), each_token=True)
             # (n_i, L) for each input, special tokens included
             arrays = render(lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1]))
-            return Call(classify, arrays, _names(body))
+            return Call(classify, arrays, given.names)
     known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
     template = "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
     raise InvalidField(template, field="task", known=known)
@@ -334,24 +475,22 @@ def _model_of(body: CommonFields, incoming: Incoming) -> ModelInfo | None:
     return next(iter(named_models(body.model, incoming.models)), None)
 
 
-def _numbers(body: EmbeddingBody) -> Numbers:
+def _numbers(body: EmbeddingBody, given: _Given) -> Numbers:
     """Raises InvalidField for more inputs than the header `metadata` describes, before anything is computed."""
     numbers = read_numbers(body.encoding_format, body.embed_dtype, body.endianness)
-    count = 1  # a list of ids is one input
-    if isinstance(body.input, list) and not (body.input and isinstance(body.input[0], int)):
-        count = len(body.input)
+    count = len(given.inputs) + len(given.conversations)
     if numbers.encoding == "bytes" and count > MAX_DESCRIBED:
         template = "{field}: `bytes` describes at most {limit} inputs in a header; got {given}. Use `bytes_only`."
         raise InvalidField(template, field="encoding_format", limit=MAX_DESCRIBED, given=count)
     return numbers
 
 
-def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) -> EmbedRequest:
+def _embed_request(body: EmbeddingBody, text: TextOptions, given: _Given, output: VectorKind) -> EmbedRequest:
     return EmbedRequest(
-        inputs=_inputs(body),
+        inputs=given.inputs,
         model=body.model or None,
-        text=_input_options(body, incoming),
-        conversation=_conversation(body),
+        text=text,
+        conversation=given.conversation,
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
         dimensions=body.dimensions,
@@ -395,7 +534,8 @@ def _shown(
     key: str,
     body: EmbeddingBody,
     numbers: Numbers,
-    result: PooledResult,
+    model: str,
+    usage: UsedTokens,
     arrays: Sequence[Float32],
 ) -> Rendered:
     """Each array under `key` of an `item`, or the bytes of all, which the header `metadata` describes."""
@@ -403,7 +543,7 @@ def _shown(
         data: list[dict[str, Any]] = [
             {"index": index, "object": item, key: numbers.shown(array)} for index, array in enumerate(arrays)
         ]
-        return _listed(prefix, body, result.model, data, result.usage)
+        return _listed(prefix, body, model, data, usage)
     packed = [numbers.packed(array) for array in arrays]
     content = Rendered(body=b"".join(packed), content_type="application/octet-stream")
     if numbers.encoding == "bytes_only":
@@ -420,7 +560,7 @@ def _shown(
         }
         for index, end in enumerate(ends)
     ]
-    metadata = _listed(prefix, body, result.model, parts, result.usage).body
+    metadata = _listed(prefix, body, model, parts, usage).body
     # Header values are ASCII; a request id or a model's name may not be.
     return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
 
@@ -451,7 +591,9 @@ class Classification(BaseAnswer):
     example={"input": ["I love it.", "I do not."], "use_activation": True},
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
-    return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
+    given = _given(body)
+    request = _classify_request(body, _input_options(body, incoming, given), given)
+    return Call(request, partial(render_classes, body), given.names)
 
 
 @_post_input(
@@ -469,26 +611,27 @@ def parse_invocation(body: PoolingBody, incoming: Incoming) -> Call:
         case "embed":
             return parse_embeddings(body, incoming)
         case "classify":
-            if _numbers(body).encoding != "float":
+            given = _given(body)
+            if _numbers(body, given).encoding != "float":
                 raise InvalidField("{field} applies to vectors alone here; use /pooling.", field="encoding_format")
-            return Call(_classify_request(body, incoming), partial(render_classes, body), _names(body))
+            request = _classify_request(body, _input_options(body, incoming, given), given)
+            return Call(request, partial(render_classes, body), given.names)
     return parse_pooling(body, incoming)
 
 
-def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
+def _classify_request(body: InputBody, text: TextOptions, given: _Given) -> ClassifyRequest:
     if isinstance(body, EmbeddingBody) and body.dimensions is not None:
         raise InvalidField("{field} applies to vectors alone.", field="dimensions")
-    inputs = _inputs(body)
-    texts = [text for text in inputs if isinstance(text, str)]
-    ids = tuple([token for token in one if isinstance(token, int)] for one in inputs if not isinstance(one, str))
+    texts = [text for text in given.inputs if isinstance(text, str)]
+    ids = tuple([token for token in one if isinstance(token, int)] for one in given.inputs if not isinstance(one, str))
     if texts and ids:
         raise InvalidField("{field} must be texts or lists of token ids, not both.", field="inputs")
     return ClassifyRequest(
         inputs=texts,
         ids=ids,
         model=body.model or None,
-        text=_input_options(body, incoming),
-        conversation=_conversation(body),
+        text=text,
+        conversation=given.conversation,
         raw=body.use_activation is False,
     )
 
@@ -706,9 +849,9 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
         return Call(request, render)
     if body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
-    conversation = read_conversation(body, prompts=True)
+    conversation = read_conversation(body, body.messages, prompts=True)
     request = replace(request, conversation=conversation, add_special_tokens=body.add_special_tokens is True)
-    return Call(request, render, OF_MESSAGES)
+    return Call(request, render, {"inputs": "messages"})
 
 
 class DetokenizeBody(msgspec.Struct):

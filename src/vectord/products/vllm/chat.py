@@ -1,12 +1,13 @@
-"""The body's `messages`: a conversation that the model's chat template turns into one text. Only text is read."""
+"""Conversations of a body: messages that the model's chat template turns into one text. Only text is read."""
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Protocol, TypeAlias, cast
 
 import msgspec
 
 from vectord.errors import InvalidField, MissingField
+from vectord.products.common.body import TokenId
 from vectord.products.common.fields import about
 from vectord.schema import Conversation
 
@@ -37,6 +38,15 @@ Messages = Annotated[
     list[Message],
     msgspec.Meta(max_length=1024, description="formatted by the chat template; not next to a text"),
 ]
+Conversations = Annotated[
+    list[Message | list[Message]],
+    msgspec.Meta(
+        max_length=1024,
+        description="formatted by the chat template; not next to `input`. A list of messages is one conversation; "
+        "of several lists, which only /v1/embeddings takes, each gets a vector",
+    ),
+]
+TextsIdsOrMessages: TypeAlias = str | list[str | TokenId | Message | list[TokenId | Message]]
 GenerationPrompt = Annotated[bool, about("of `messages`: end with the beginning of an assistant's message")]
 Continue = Annotated[bool, about("of `messages`: leave the last one open, without its end")]
 RequestTemplate = Annotated[Any, about("refused: only the server's templates are run")]
@@ -46,15 +56,29 @@ TemplateVariables = Annotated[dict[str, Any], about("of `messages`: further vari
 class ChatBody(Protocol):
     """A body with messages."""
 
-    messages: Messages | None
+    messages: Messages | Conversations | None
     add_generation_prompt: GenerationPrompt | None
     continue_final_message: Continue
     chat_template: RequestTemplate
     chat_template_kwargs: TemplateVariables | None
 
 
-def read_conversation(body: ChatBody, *, prompts: bool = False) -> Conversation:
-    """The conversation of a body with messages. prompts: the default of `add_generation_prompt`.
+def conversations_of(given: str | Sequence[Any], field: str) -> Sequence[Sequence[Message]]:
+    """The conversations in the value of a field: messages are one, lists of messages one each; none if it has texts or
+    ids. Raises InvalidField for messages among other items."""
+    if isinstance(given, str):
+        return ()
+    items = [one for item in given for one in (item if isinstance(item, list) else [item])]
+    if not any(isinstance(one, Message) for one in items):
+        return ()
+    nested = {isinstance(item, list) for item in given}
+    if len(nested) > 1 or not all(isinstance(one, Message) for one in items) or [] in given:
+        raise InvalidField("{field} must be messages, or lists of messages, and nothing else.", field=field)
+    return cast("Sequence[Sequence[Message]]", given if nested == {True} else [given])
+
+
+def read_conversation(body: ChatBody, messages: Sequence[Message], *, prompts: bool = False) -> Conversation:
+    """A conversation of the body. prompts: the default of `add_generation_prompt`.
 
     Raises InvalidField: options that exclude each other, another template, or a part that is not text.
     """
@@ -72,9 +96,8 @@ def read_conversation(body: ChatBody, *, prompts: bool = False) -> Conversation:
     if generates and body.continue_final_message:
         template = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
         raise InvalidField(template, field="continue_final_message")
-    messages = [_shown(message, index) for index, message in enumerate(body.messages or ())]
     return Conversation(
-        messages=json.dumps(messages),
+        messages=json.dumps([_shown(message, index) for index, message in enumerate(messages)]),
         variables=json.dumps(kwargs),
         add_generation_prompt=generates,
         continue_final_message=body.continue_final_message,
