@@ -305,3 +305,47 @@ async def test_ids_of_another_vocabulary_are_reported(
     (line,) = [record.getMessage() for record in caplog.records if "token ids" in record.getMessage()]
     assert folder.name in line
     assert path.split("/", 3)[3] in line
+
+
+# --- vLLM's forms ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+async def test_late_chunks_are_means_of_the_last_layers_tokens(tmp_path: Path, size: int) -> None:
+    """Special tokens count, as in vLLM; characters are those of the tokenizer's offsets."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = write_sentence_bert(tmp_path / "dense")
+    text = "a lazy dog, birds sing in green trees"
+    inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt", return_offsets_mapping=True)
+    offsets = inputs.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder)(**inputs).last_hidden_state[0].numpy()
+    async with served(folder, dialects=("vllm",)) as ask:
+        (item,) = (await ask("/v1/embeddings", input=text, late_chunking_params={"chunk_size": size})).json["data"]
+        too_long = await ask("/v1/embeddings", input="birds " * 600, late_chunking_params={"chunk_size": size})
+    starts = range(0, len(offsets), size)
+    means = np.array([states[start : start + size].mean(axis=0) for start in starts])
+    np.testing.assert_allclose(item["embedding"], means / np.linalg.norm(means, axis=1, keepdims=True), atol=2e-6)
+    ranges = item["late_chunking"]["chunks"]
+    assert [one["token_range"] for one in ranges] == [[start, min(start + size, len(offsets))] for start in starts]
+    for one in ranges:
+        own = [place for place in offsets[slice(*one["token_range"])] if place[0] < place[1]]
+        assert one["char_range"] == ([own[0][0], own[-1][1]] if own else None)
+    assert (too_long.status, too_long.json["error"]["param"]) == (400, "input")
+
+
+async def test_each_conversation_has_the_vector_of_its_text(tmp_path: Path) -> None:
+    """Written by the chat template. An error names the conversation."""
+    folder = write_sentence_bert(tmp_path / "dense")
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }} {% endfor %}")
+    texts = ["a lazy dog", "birds sing", "birds " * 600]
+    conversations = [[{"role": "user", "content": text}] for text in texts]
+    async with served(folder, dialects=("vllm",)) as ask:
+        expected = (await ask("/v1/embeddings", input=texts[:2], add_special_tokens=False)).json["data"]
+        for field in ("messages", "input"):
+            answer = (await ask("/v1/embeddings", **{field: conversations[:2]})).json
+            assert [item["embedding"] for item in answer["data"]] == [item["embedding"] for item in expected]
+            refused = await ask("/v1/embeddings", **{field: conversations})
+            assert (refused.status, refused.json["error"]["param"]) == (400, f"{field}[2]")

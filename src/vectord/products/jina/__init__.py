@@ -46,6 +46,7 @@ from vectord.products.common.ranking import (
     with_fields,
 )
 from vectord.products.common.vectors import (
+    EmbeddingType,
     ListAnswer,
     json_answer,
     list_answer,
@@ -70,13 +71,13 @@ ERRORS = FASTAPI  # with a string for `detail`
 
 # --- wire types -----------------------------------------------------------------------------------------------
 
-EmbeddingType: TypeAlias = Literal["float", "base64", "binary", "ubinary"]
 EmbeddingTypes: TypeAlias = EmbeddingType | list[EmbeddingType]
 
 Types = Annotated[
     EmbeddingTypes | None,
     about(
-        "base64 is of float32, little-endian; binary and ubinary are bytes of eight signs each. "
+        "base64 is of float32, little-endian; int8 and uint8, of NVIDIA NIM, have a fixed scale; binary and ubinary "
+        "are bytes of eight signs each. "
         "Of a list, each vector is an object that holds it under each type"
     ),
 ]
@@ -121,6 +122,8 @@ class VectorByType(msgspec.Struct):
 
     floats: list[float] | UnsetType = msgspec.field(name="float", default=UNSET)
     base64: str | UnsetType = UNSET
+    int8: list[int] | UnsetType = UNSET
+    uint8: list[int] | UnsetType = UNSET
     binary: list[int] | UnsetType = UNSET
     ubinary: list[int] | UnsetType = UNSET
 

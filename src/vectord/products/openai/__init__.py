@@ -14,7 +14,7 @@ from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
-from vectord.products.common.fields import about, no_effect
+from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
     Normalize,
     Prompt,
@@ -64,6 +64,8 @@ class EmbeddingsBody(msgspec.Struct):
     output_dtype: Annotated[Precision | None, about("of Mistral: the type of the numbers")] = None
     force_dimensions: Switch = None
     user: User = None
+    lora_path: Annotated[Any, refused("an adapter is part of the model's name, MODEL:ADAPTER")] = None
+    embed_overrides: Annotated[Any, refused("models read tokens, not vectors")] = None
     metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
     truncate: Truncate = None
     normalized: Annotated[Switch, about("of Mixedbread")] = None
