@@ -10,11 +10,12 @@ a frozen one ten times as long to make.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.errors import VectordError
@@ -109,6 +110,37 @@ class ChunkOptions(msgspec.Struct, frozen=True, kw_only=True):
     overlap_tokens: int = 0  # shared with the chunk before; whole sentences if cut by sentences
 
 
+class Muvera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One vector of a text in place of one per token: MUVERA's fixed dimensional encoding, for inner products.
+
+    Vectors with other values, or of a model of another width, cannot be compared.
+    """
+
+    k_sim: Annotated[int, Meta(ge=1, le=10)] = 5  # hyperplanes of a repetition: they make 2**k_sim clusters
+    dim_proj: Annotated[int, Meta(ge=1, le=128)] = 16  # numbers of a cluster
+    r_reps: Annotated[int, Meta(ge=1, le=64)] = 20  # repetitions
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 42
+
+    @property
+    def width(self) -> int:
+        return self.r_reps * self.dim_proj << self.k_sim
+
+
+class MultiVectorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The form of ColBERT vectors. They are cut, pooled and encoded in this order. Clients send these fields."""
+
+    dimensions: Annotated[int, Meta(ge=1, lt=2**31)] | None = None  # leading numbers to keep; the length is 1 again
+    # Of documents: keep 1 / pool_factor of the vectors, the means of similar ones.
+    pool_factor: Annotated[float, Meta(ge=1, le=1000)] = 1.0
+    protected_tokens: Annotated[int, Meta(ge=0, lt=2**31)] = 1  # leading vectors that are not pooled
+    precision: Precision = "float"
+    muvera: Muvera | None = None  # also encode each text as one float vector
+    rows: bool = True  # False: the encoding alone
+
+
+COLBERT_ROWS = MultiVectorOptions()
+
+
 class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Vectors of texts, all kinds from one forward pass; without `outputs`, none."""
 
@@ -120,6 +152,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: int | None = None  # dense only: keep this many leading numbers
     force_dimensions: bool = False  # also to a width that the model was not trained for
     precisions: tuple[Precision, ...] = ("float",)  # dense only: one result for each
+    colbert: MultiVectorOptions = COLBERT_ROWS
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
     conversation: Conversation | None = None  # the only input, in place of `inputs`
@@ -308,7 +341,8 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     dense: Mapping[Precision, npt.NDArray[np.generic]] = {}  # (N, D); binary: (N, D / 8)
     sparse: Sequence[Sparse] | None = None
-    colbert: Sequence[Float32] | None = None  # (n_i, C) each, rows of length 1
+    colbert: Sequence[npt.NDArray[np.generic]] | None = None  # (n_i, C) each, rows of length 1; binary: (n_i, C / 8)
+    muvera: Float32 | None = None  # (N, Muvera.width)
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
     sources: Mapping[VectorKind, str] = {}  # the model that made each kind
     lengths: Mapping[str, Sequence[TextLength]] = {}  # by model: each has its own tokenizer

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tests.products.results import VECTORS, model_info, model_list
 
 from vectord import errors
+from vectord.engine.operations.multivectors import converted
 from vectord.errors import ModelNotFound, VectordError
 from vectord.schema import (
     ANYONE,
@@ -211,11 +212,13 @@ class GoldenEngine:
         dense = {name: rows[name][_turns(range(len(rows[name])), count)] for name in request.precisions}
         lengths = [_length(one) for one in inputs]
         sources = self._sources(request)
+        multi = converted(_turns(COLBERT, count), request.colbert, query=request.text.is_query)
         return EmbedResult(
             **SERVED,
             dense=dense if "dense" in request.outputs else {},  # type: ignore[arg-type]
             sparse=_turns(SPARSE, count) if "sparse" in request.outputs else None,
-            colbert=_turns(COLBERT, count) if "colbert" in request.outputs else None,
+            colbert=multi.rows if "colbert" in request.outputs and request.colbert.rows else None,
+            muvera=multi.encodings,
             tokens=_turns(TOKENS, count) if "tokens" in request.outputs else None,
             sources=sources,
             lengths=dict.fromkeys(sources.values(), lengths),

@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -37,6 +38,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     InputKind,
+    MultiVectorOptions,
     Precision,
     RerankMethod,
     RerankRequest,
@@ -76,7 +78,8 @@ class Embeddings:
     fingerprint: str  # of the vector space
     dense: Array | None = None  # (N, D)
     sparse: Sequence[Sparse] | None = field(default=None, repr=False)  # token ids and weights
-    colbert: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, C) each, one vector per token
+    colbert: Sequence[Array] | None = field(default=None, repr=False)  # (n_i, C) each, one vector per token
+    muvera: Float32 | None = field(default=None, repr=False)  # (N, F), if the option `colbert` requests it
     tokens: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, H) each, the last hidden states
     truncated: Sequence[int] = ()  # indices of the texts that were not read to the end
 
@@ -216,6 +219,7 @@ class Embedder:
         dimensions: int | None = None,
         force_dimensions: bool = False,
         precision: Precision = "float",
+        colbert: Mapping[str, Any] | None = None,
         show_progress: bool | None = None,
     ) -> Any:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single string; else Embeddings.
@@ -228,11 +232,23 @@ class Embedder:
         normalize: scale dense vectors to length 1.
         dimensions: keep this many leading numbers; force_dimensions: even if the model was not trained for it.
         precision: of dense vectors: float, int8, uint8, binary, ubinary.
+        colbert: the form of ColBERT vectors, fields of `vectord.schema.MultiVectorOptions`:
+            {"precision": "int8", "pool_factor": 2, "muvera": {}}.
         show_progress: None: for long lists on a terminal or in a notebook.
         """
         several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
         request = _request(
-            outputs, model, kind, prompt_name, prompt, truncate, normalize, dimensions, force_dimensions, precision
+            outputs,
+            model,
+            kind,
+            prompt_name,
+            prompt,
+            truncate,
+            normalize,
+            dimensions,
+            force_dimensions,
+            precision,
+            colbert,
         )
         with _progress(len(several), show_progress) as advance:
             found = self._run(self._embed(several, request, advance))
@@ -252,11 +268,22 @@ class Embedder:
         dimensions: int | None = None,
         force_dimensions: bool = False,
         precision: Precision = "float",
+        colbert: Mapping[str, Any] | None = None,
     ) -> Any:
         """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
         several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
         request = _request(
-            outputs, model, kind, prompt_name, prompt, truncate, normalize, dimensions, force_dimensions, precision
+            outputs,
+            model,
+            kind,
+            prompt_name,
+            prompt,
+            truncate,
+            normalize,
+            dimensions,
+            force_dimensions,
+            precision,
+            colbert,
         )
         found = await self._arun(self._embed(several, request, _nothing))
         return _without_wrapping(found, request, is_single=isinstance(texts, str))
@@ -579,6 +606,7 @@ def _request(
     dimensions: int | None,
     force_dimensions: bool,
     precision: Precision,
+    colbert: Mapping[str, Any] | None,
 ) -> EmbedRequest:
     if isinstance(outputs, str):
         outputs = (outputs,)
@@ -589,6 +617,10 @@ def _request(
     ):
         if not set(given) <= set(get_args(choices)):
             raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(get_args(choices)))
+    try:
+        rows = msgspec.convert(colbert or {}, MultiVectorOptions)
+    except msgspec.ValidationError as error:
+        raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
     return EmbedRequest(
         inputs=(),
         model=model,
@@ -598,6 +630,7 @@ def _request(
         dimensions=dimensions,
         force_dimensions=force_dimensions,
         precisions=(precision,),
+        colbert=rows,
         waits=True,
     )
 
@@ -619,6 +652,7 @@ def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
         dense=np.concatenate([part.dense[precision] for part in parts]) if "dense" in request.outputs else None,
         sparse=chained("sparse"),
         colbert=chained("colbert"),
+        muvera=None if parts[0].muvera is None else np.concatenate([part.muvera for part in parts]),  # type: ignore[misc]
         tokens=chained("tokens"),
         truncated=truncated,
     )

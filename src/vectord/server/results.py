@@ -119,7 +119,8 @@ def count_numbers(result: Result | BatchResult) -> int:
     and sparse vectors are always small and count as 0."""
     if isinstance(result, EmbedResult):
         matrices = [*result.dense.values(), *(result.tokens or ()), *(result.colbert or ())]
-        return sum(matrix.size for matrix in matrices)
+        encodings = 0 if result.muvera is None else result.muvera.size
+        return encodings + sum(matrix.size for matrix in matrices)
     if isinstance(result, DocumentsResult):
         return sum(rows.size for document in result.documents for rows in document.vectors.values())
     if isinstance(result, MultiResult):

@@ -5,7 +5,9 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -18,10 +20,12 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
+from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
 from vectord.schema import (
+    COLBERT_ROWS,
     AnswerKind,
     EmbedRequest,
     EmbedResult,
@@ -38,6 +42,8 @@ from vectord.schema import (
 from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+# One text is pooled at a time, because of the memory that this takes.
+_multivectors = ThreadPoolExecutor(1, thread_name_prefix="vectord-multivectors")
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
 
 
@@ -54,12 +60,14 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
+    multi = await _finish_rows(made[sources["colbert"]], request) if "colbert" in sources else None
     return EmbedResult(
         model=target.name,
         fingerprint=space,
         dense=await _finish(made[sources["dense"]], target.lead.spec, request) if "dense" in sources else {},
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
-        colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
+        colbert=multi.rows if multi is not None and request.colbert.rows else None,
+        muvera=None if multi is None else multi.encodings,
         tokens=made[sources["tokens"]].ran.each("tokens") if "tokens" in sources else None,
         usage=usage_of(
             task,
@@ -148,7 +156,16 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
         raise InvalidField("{field} applies to dense vectors only.", field="precisions")
     check_precisions(request.precisions, normalize=request.normalize)
     check_specials(request.outputs, request.text)
+    if request.colbert != COLBERT_ROWS and "colbert" not in request.outputs:
+        raise InvalidField("{field} applies to ColBERT vectors only.", field="colbert")
+    muvera = request.colbert.muvera
+    if muvera is not None and len(request.inputs) * muvera.width > MAX_SHOWN_NUMBERS:
+        template = "{field} may hold at most {limit} inputs with encodings of {width} numbers; got {given}."
+        most = MAX_SHOWN_NUMBERS // muvera.width
+        raise TooManyInputs(template, field="inputs", limit=most, given=len(request.inputs), width=muvera.width)
     for served, kinds in parts:
+        if "colbert" in kinds and request.colbert != COLBERT_ROWS:
+            check_multivectors(served.spec, request)
         if "dense" in kinds:
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
 
@@ -170,6 +187,14 @@ async def _finish(
     cut = spec.truncate_dim if request.dimensions is None else request.dimensions
     finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
     return await compute(rows.size, finish)
+
+
+async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> MultiVectors:
+    assert made.colbert is not None
+    if request.colbert == COLBERT_ROWS:
+        return MultiVectors(made.colbert, None)
+    call = partial(converted, made.colbert, request.colbert, query=request.text.is_query)
+    return await asyncio.get_running_loop().run_in_executor(_multivectors, call)
 
 
 MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in a response: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3

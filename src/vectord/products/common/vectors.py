@@ -23,7 +23,6 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
-    Float32,
     Precision,
     RerankResult,
     Usage,
@@ -211,9 +210,11 @@ def check_octets(request: EmbedRequest | DocumentsRequest, dtype: Dtype) -> None
         return
     if len(request.outputs) != 1 or "sparse" in request.outputs:
         raise NotAcceptable(f"{OCTETS} has one kind of dense, colbert or token vectors; ask for JSON or Arrow.")
+    if request.colbert.muvera is not None:
+        raise NotAcceptable(f"{OCTETS} has the vectors of tokens, without `muvera`; ask for JSON or Arrow.")
     if "dense" not in request.outputs:
-        if PRECISIONS[dtype] != "float":
-            raise NotAcceptable("Vectors of tokens are available as float32 or float16.")
+        if PRECISIONS[dtype] != "float" and "colbert" not in request.outputs:
+            raise NotAcceptable("Vectors of the last layer's tokens are available as float32 or float16.")
         if len(request.inputs) > MAX_ROWS_SHOWN:
             raise NotAcceptable(f"{OCTETS} has the vectors of tokens of at most {MAX_ROWS_SHOWN} inputs; use Arrow.")
     if request.partial:
@@ -254,7 +255,8 @@ def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Render
 #     dense        fixed_size_list<float>[D], or of the one requested precision; of several precisions each has a
 #                  column: dense (float), dense_int8, dense_ubinary ...
 #     sparse       struct<indices: list<int32>, values: list<float>>
-#     colbert      list<fixed_size_list<float>[C]>, one vector for each token; also tokens
+#     colbert      list<fixed_size_list<float>[C]>, or of its precision, one vector for each token; also tokens
+#     muvera       fixed_size_list<float>[F]
 #     tokens_seen, tokens_kept   int32: the text's tokens, and those that the model read
 #     error        string: why this input has no vectors (partial_results); null if there is no error
 #
@@ -286,6 +288,8 @@ def render_arrow(result: EmbedResult) -> Rendered:
         columns["sparse"] = pa.StructArray.from_arrays(lists, ["indices", "values"])
     if result.colbert is not None:
         columns["colbert"] = _token_lists(result.colbert)
+    if result.muvera is not None:
+        columns["muvera"] = _fixed_lists(result.muvera)
     if result.tokens is not None:
         columns["tokens"] = _token_lists(result.tokens)
     columns["tokens_seen"] = pa.array([length.seen for length in lengths], pa.int32())
@@ -306,7 +310,7 @@ def _fixed_lists(rows: Vector) -> pyarrow.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
 
 
-def _token_lists(texts: Sequence[Float32]) -> pyarrow.ListArray:
+def _token_lists(texts: Sequence[Vector]) -> pyarrow.ListArray:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.ListArray.from_arrays(_offsets([len(rows) for rows in texts]), _fixed_lists(np.concatenate(texts)))

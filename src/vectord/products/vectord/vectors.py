@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from vectord.errors import InvalidField
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.inputs import TextsOrIds, read_chunks, read_fingerprint, read_inputs
-from vectord.products.common.vectors import Encoding, encoded_rows
+from vectord.products.common.vectors import Encoding, Vector, encoded_rows
 from vectord.products.vectord.fields import (
     ChunkFields,
     EncodedVector,
@@ -24,12 +24,13 @@ from vectord.products.vectord.fields import (
     truncated,
 )
 from vectord.schema import (
+    COLBERT_ROWS,
     ChunkedDocument,
     DocumentsRequest,
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
-    Float32,
+    MultiVectorOptions,
     Precision,
     VectorKind,
 )
@@ -43,6 +44,7 @@ class EmbedBody(VectorFields, kw_only=True):
     inputs: TextsOrIds
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
+    colbert: MultiVectorOptions | None = None
     partial_results: bool | None = False  # an input that cannot be embedded gets an error of its own
 
 
@@ -69,6 +71,7 @@ class EmbeddedInput(msgspec.Struct):
     dense: EncodedVector | dict[Precision, EncodedVector] | UnsetType = UNSET
     sparse: SparseAnswer | UnsetType = UNSET
     colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
+    muvera: EncodedVector | UnsetType = UNSET  # with `colbert.muvera`
     tokens: list[EncodedVector] | UnsetType = UNSET  # one vector per token
     truncated: list[TruncationAnswer] | UnsetType = UNSET  # only if the text was truncated
     error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
@@ -99,6 +102,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,
         precisions=precisions,
+        colbert=body.colbert or COLBERT_ROWS,
         expect_fingerprint=read_fingerprint(body.expect_fingerprint),
         partial=body.partial_results is True,
     )
@@ -107,6 +111,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: EmbedResult) -> Rendered:
     dense = {precision: encoded_rows(rows, encoding) for precision, rows in result.dense.items()}
+    muvera = None if result.muvera is None else encoded_rows(result.muvera, encoding)
     data = []
     for index in range(len(result.usage.lengths)):
         if index in result.failures:
@@ -121,13 +126,15 @@ def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: Em
             item["sparse"] = {"indices": sparse.indices, "values": sparse.values}
         if result.colbert is not None:
             item["colbert"] = _token_vectors(result.colbert[index], encoding)
+        if muvera is not None:
+            item["muvera"] = muvera[index]
         if result.tokens is not None:
             item["tokens"] = _token_vectors(result.tokens[index], encoding)
         data.append(item | truncated(result.lengths, result.limits, index))
     return result_answer(result, data=data, sources=dict(result.sources))
 
 
-def _token_vectors(rows: Float32, encoding: Encoding) -> Any:
+def _token_vectors(rows: Vector, encoding: Encoding) -> Any:
     """One vector for each token, rows (n, C). Each is base64 of its own, so that the answer shows their number."""
     return encoded_rows(rows, encoding) if encoding == "base64" else np.ascontiguousarray(rows)
 

@@ -514,8 +514,8 @@ def _usual_task(model: ModelInfo | None) -> str:
 
 
 def _token_vectors(unit: bool, result: EmbedResult) -> Sequence[Float32]:
-    each = result.tokens if result.colbert is None else result.colbert
-    assert each is not None
+    # In float: no other precision was requested.
+    each = cast("Sequence[Float32]", result.tokens if result.colbert is None else result.colbert)
     if not unit:
         return each
     lengths = [np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True) for rows in each]  # (n, 1) each

@@ -56,7 +56,9 @@ TemplateVariables = Annotated[dict[str, Any], about("of `messages`: further vari
 class ChatBody(Protocol):
     """A body with messages."""
 
-    messages: Messages | Conversations | None
+    @property
+    def messages(self) -> object: ...
+
     add_generation_prompt: GenerationPrompt | None
     continue_final_message: Continue
     chat_template: RequestTemplate

@@ -65,18 +65,24 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
             raise NotAcceptable(NOT_AS_ARROW, field="accept")
         check_arrow()
         return replace(call, render=render_arrow)
+    request = call.request
+    colbert = request.colbert if isinstance(request, EmbedRequest) and "colbert" in request.outputs else None
     dtype = form.parameters.get("dtype")
     if not dtype:  # that of the precision in the body
-        precisions = call.request.precisions
+        precisions = request.precisions if colbert is None else (colbert.precision,)
         dtype = next((name for name, precision in PRECISIONS.items() if (precision,) == precisions), None)
         if dtype is None:
             raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
     if dtype not in PRECISIONS:
         raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
-    precision = cast("Dtype", dtype)
-    check_octets(call.request, precision)
-    request = replace(call.request, precisions=(PRECISIONS[precision],))
-    return replace(call, request=request, render=partial(render_octets, precision))
+    shown = cast("Dtype", dtype)
+    check_octets(request, shown)
+    precision = PRECISIONS[shown]
+    if colbert is None:
+        request = replace(request, precisions=(precision,))
+    else:
+        request = replace(request, colbert=replace(colbert, precision=precision))
+    return replace(call, request=request, render=partial(render_octets, shown))
 
 
 class Accepted(NamedTuple):
