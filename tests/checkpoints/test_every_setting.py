@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tests.checkpoints.kinds.test_colbert import save_multi_vector_encoder
@@ -50,6 +50,7 @@ from vectord.compute.backends import static
 from vectord.compute.backends.base import Answers, Backend, BackendOptions, TokenBatch
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.engine.operations.multivectors import pool
 from vectord.engine.operations.postprocess import activate
 from vectord.engine.queue.batch import IN_ROWS, Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
@@ -242,6 +243,23 @@ def write_multi_vector(folder: Path) -> Path:
     return save_multi_vector_encoder(folder, query_expansion=expansion, document_length=60)
 
 
+def write_pooled(folder: Path) -> Path:
+    return save_multi_vector_encoder(folder, pooling={"pool_factor": 2.0, "tasks": ["query", "document"]})
+
+
+def pooled_answer(folder: Path) -> Arrays:
+    """As the engine pools the rows."""
+    pooling = spec_of(folder).colbert.token_pooling
+    kinds = [kind for kind in ("query", "document") for _ in TEXTS]
+    rows = zip(kinds, tokens_answer(folder), strict=True)
+    return comparable([pool(one, pooling) if pooling and kind in pooling.tasks else one for kind, one in rows])
+
+
+def comparable(each: Arrays) -> Arrays:
+    """In one order, and without the last text: it repeats words, so rounding decides which of its rows are merged."""
+    return [rows[np.argsort(rows @ np.cos(np.arange(rows.shape[1])))] for rows in (*each[:2], *each[3:5])]
+
+
 def multi_vector_reference(folder: Path) -> Arrays:
     model = MultiVectorEncoder(str(folder), device="cpu")
     return [*map(np.asarray, model.encode_query(TEXTS)), *map(np.asarray, model.encode_document(TEXTS))]
@@ -367,7 +385,10 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "pooling_strategy": ("sum",),
     "default_prompt_name": ("query",),
     "default_route": ("query", "document"),
+    "strategy": ("min",),
+    "token": ("fox", "[PAD]", "no token of the vocabulary"),
     "skiplist_tasks": (["query"], "document", ["document", "query"]),
+    "keep_only_token_ids": ([5, 6, 7, 8, 9, 10], [1]),
     "skiplist_words": (["fox"], ["fox", "no token of the vocabulary"], ["##s"], [""]),
     "query_prefix": ("[CLS]", "fox", "[Q] ", "two words"),
     "document_prefix": ("[SEP]", "fox", "[D] ", "two words"),
@@ -436,6 +457,12 @@ CASES = {
             "2_MultiVectorMask/config.json": MultiVectorMask.config_keys,
             "3_Normalize/config.json": Normalize.config_keys,
         },
+    ),
+    "pooled multi-vector": Case(
+        write_pooled,
+        pooled_answer,
+        lambda folder: comparable(multi_vector_reference(folder)),
+        {"4_HierarchicalTokenPooling/config.json": HierarchicalTokenPooling.config_keys},
     ),
     "pylate": Case(
         write_pylate,

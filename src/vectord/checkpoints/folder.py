@@ -50,6 +50,7 @@ _KINDS = (
     "Normalize",
     "FlexibleQuantizer",  # pplx-embed's own
     "SpladePooling",
+    "HierarchicalTokenPooling",
     "MultiVectorMask",
     "LogitScore",
     "StaticEmbedding",

@@ -105,6 +105,15 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
 
 
+class TokenPooling(msgspec.Struct, frozen=True, kw_only=True):
+    """sentence-transformers' HierarchicalTokenPooling, after all other modules."""
+
+    factor: float
+    protected_tokens: int
+    normalizes: bool
+    tasks: tuple[str, ...]
+
+
 class Colbert(msgspec.Struct, frozen=True, kw_only=True):
     """How a ColBERT model makes its vectors, and how queries and documents are presented to it."""
 
@@ -117,8 +126,13 @@ class Colbert(msgspec.Struct, frozen=True, kw_only=True):
     query_length: int | None = None  # maximum tokens of a query, specials included; None: max_tokens
     document_length: int | None = None
     expand_queries: bool = False  # fill a query with mask tokens up to query_length
-    attend_to_expansion: bool = False  # whether those mask tokens are attended to
+    expansion_length: int | None = None  # or up to this, with room for longer queries
+    expansion_token: str | None = None  # in place of the mask token
+    attend_to_expansion: bool = False  # whether those tokens are attended to
     skiplist_words: tuple[str, ...] = ()  # tokens of documents whose vectors are left out
+    skiplist_tasks: tuple[str, ...] = ()  # the texts from which they are left out, where not only documents
+    kept_tokens: tuple[int, ...] = ()  # of documents, only the vectors of these tokens count
+    token_pooling: TokenPooling | None = None
     library: Literal["pylate", "colbert-ai"] | None = None  # that saved it, where its rules for texts differ
 
 

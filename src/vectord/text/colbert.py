@@ -27,7 +27,7 @@ class _TextFormat(msgspec.Struct, frozen=True):
     prefix: str  # the marker's name
     marker: int | None  # a token inserted after the first
     max_tokens: int
-    expands: bool  # filled up with mask tokens to max_tokens
+    fills: int  # filled up with mask tokens to this length
 
 
 class ColbertEncoder:
@@ -37,19 +37,21 @@ class ColbertEncoder:
         """path: the tokenizer's, for messages. Raises ModelUnavailable: no such tokens, or no room for a text."""
         self._plain = plain
         self._attends = colbert.attend_to_expansion
-        settings: dict[str, tuple[str, int | None, bool]] = {
-            "query": (colbert.query_prefix, colbert.query_length, colbert.expand_queries),
-            "document": (colbert.document_prefix, colbert.document_length, False),
+        expansion = (colbert.expansion_length or colbert.query_length or max_tokens) if colbert.expand_queries else 0
+        settings: dict[str, tuple[str, int | None, int]] = {
+            "query": (colbert.query_prefix, colbert.query_length, expansion),
+            "document": (colbert.document_prefix, colbert.document_length, 0),
         }
         self._forms: dict[str, _TextFormat] = {}
-        for kind, (prefix, length, expands) in settings.items():
-            form = _TextFormat(
-                prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands
-            )
+        for kind, (prefix, length, fills) in settings.items():
+            most = min(length or max_tokens, max_tokens)
+            form = _TextFormat(prefix, _marker(plain.tokenizer, prefix, path), most, min(fills, most))
             if form.max_tokens < self._least(form):
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
             self._forms[kind] = form
-        self._mask = _mask(plain.tokenizer, path) if colbert.expand_queries else 0
+        self._mask = _mask(plain.tokenizer, colbert.expansion_token, path) if colbert.expand_queries else 0
+        self._skips = colbert.skiplist_tasks or ("document",)
+        self._kept = np.array(colbert.kept_tokens, np.int32)
         self._strips = colbert.library == "pylate"
         self._skipped = _skiplist(plain, colbert, path)
 
@@ -81,9 +83,11 @@ class ColbertEncoder:
             ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
             self._plain.check_known(ids, source.index)
             length = TextLength(seen, len(ids), source.characters_cut, source.foreign)
-            if form.expands:
-                ids, type_ids = _fill(ids, form.max_tokens, self._mask), _fill(type_ids, form.max_tokens, 0)
-            counts = ~np.isin(ids, self._skipped) if kind == "document" else np.ones(len(ids), np.bool_)
+            if len(ids) < form.fills:
+                ids, type_ids = _fill(ids, form.fills, self._mask), _fill(type_ids, form.fills, 0)
+            counts = ~np.isin(ids, self._skipped) if kind in self._skips else np.ones(len(ids), np.bool_)
+            if kind == "document" and len(self._kept):
+                counts &= np.isin(ids, self._kept)
             yield TokenSequence(
                 ids=ids,
                 type_ids=type_ids,
@@ -138,8 +142,12 @@ def _marker(tokenizer: Tokenizer, prefix: str, path: Path) -> int | None:
     return marker
 
 
-def _mask(tokenizer: Tokenizer, path: Path) -> int:
-    """The token that fills up queries: pylate's choice is the mask token, else the end token."""
+def _mask(tokenizer: Tokenizer, own: str | None, path: Path) -> int:
+    """The token that fills up queries: the model's own, or pylate's choice: the mask token, else the end token."""
+    if own is not None:
+        if (mask := tokenizer.token_to_id(own)) is None:
+            raise ModelUnavailable(f"{path}: has no token {own[:40]!r}, with which this model's queries are filled up")
+        return mask
     settings = read_token_settings(path)
     mask_token, eos_token = (token_text(settings.get(key)) or "" for key in ("mask_token", "eos_token"))
     names = (mask_token, *MASKS, eos_token)

@@ -139,18 +139,21 @@ def test_settings_beyond_their_limits_are_refused(settings: dict[str, Any], fold
 # --- sentence-transformers ------------------------------------------------------------------------------------
 
 
-def save_multi_vector_encoder(folder: Path, **transformer: Any) -> Path:
-    """Save the tiny BERT as a MultiVectorEncoder of the installed version. transformer: its module's settings."""
+def save_multi_vector_encoder(folder: Path, pooling: dict[str, Any] | None = None, **transformer: Any) -> Path:
+    """Save the tiny BERT as a MultiVectorEncoder of the installed version. transformer: its module's settings; pooling:
+    those of a last module."""
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 
-    modules = [
+    modules: list[Any] = [
         Transformer(str(write_bert(folder / "source")), **transformer),
         Dense(WIDTH, 16, bias=False, activation_function=None, module_input_name="token_embeddings"),
         MultiVectorMask(skiplist_words=[".", ","]),
         Normalize(module_input_name="token_embeddings"),
     ]
+    if pooling is not None:
+        modules.append(HierarchicalTokenPooling(**pooling))
     encoder = MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "dog", "document": "[SEP]"})
     encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
     return folder / "saved"

@@ -1,7 +1,8 @@
 """ColBERT models, which have one vector per token. reader.py calls `add_colbert` at start. Three ways to save one:
 
     pylate                 Transformer, Dense ...; settings in config_sentence_transformers.json
-    MultiVectorEncoder     Transformer, Dense ..., MultiVectorMask, Normalize (sentence-transformers 6)
+    MultiVectorEncoder     Transformer, Dense ..., MultiVectorMask, Normalize, HierarchicalTokenPooling
+                           (sentence-transformers 6; mask and pooling are optional)
     Stanford               no modules.json; linear.weight among the weights, settings in artifact.metadata
 
 pylate and Stanford insert a token after the first one. MultiVectorEncoder puts a prompt before the text, which is the
@@ -21,26 +22,29 @@ from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
-from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, PromptText
-from vectord.checkpoints.vocabulary import read_vocabulary, token_text
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, PromptText, TokenPooling
+from vectord.checkpoints.vocabulary import read_vocabulary
 from vectord.errors import ModelUnavailable
 
 SKIPLIST_LIMIT = 10_000
 LENGTH_LIMIT = 2**20
 _Words = Annotated[tuple[str, ...], Meta(max_length=SKIPLIST_LIMIT)]
+_Ids = Annotated[tuple[int, ...], Meta(max_length=SKIPLIST_LIMIT)]
 
 # pylate's defaults, for folders written before it saved these settings.
 _QUERY_LENGTH = 32
 _DOCUMENT_LENGTH = 180
 _PUNCTUATION = tuple(string.punctuation)
-_ORDER = "Transformer, Dense ... (pylate) or Transformer, Dense ..., MultiVectorMask, Normalize"
+_ORDER = (
+    "Transformer, Dense ... (pylate) or Transformer, Dense ..., MultiVectorMask, Normalize, HierarchicalTokenPooling"
+)
 
 
 def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Add the token vectors, and how queries and documents become tokens."""
     if not folder.modules:
         colbert = _stanford(folder, spec)
-    elif folder.modules[-1].kind == "Normalize":
+    elif folder.modules[-1].kind in ("Normalize", "HierarchicalTokenPooling"):
         colbert, spec = _prompts_to_tokens(spec, _multi_vector_encoder(folder))
     else:
         colbert = _pylate(folder)
@@ -80,41 +84,82 @@ def _dense(folder: ModelFolder, modules: Sequence[Module]) -> tuple[DenseModule,
 
 
 def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
-    middle = folder.modules[1:-1]
-    mask = middle[-1] if middle and middle[-1].kind == "MultiVectorMask" else None
+    modules = list(folder.modules[1:])
+    pooling = _token_pooling(modules.pop()) if modules[-1].kind == "HierarchicalTokenPooling" else None
+    if modules[-1:] and modules[-1].kind == "Normalize":
+        check_normalize(modules.pop(), over="token_embeddings")
+    else:
+        raise wrong_order(folder.root, folder.modules, supported=_ORDER)
+    mask = modules.pop() if modules and modules[-1].kind == "MultiVectorMask" else None
     config = folder.transformer_module
-    mask_token, attends = token_text(folder.tokenizer_config.get("mask_token")), False
-    match expansion := config.get("query_expansion"):
-        case None:
-            query_length = _length(config, "query_length", None)
-        case {"strategy": "fixed", "length": int()} if expansion.get("token") in (None, mask_token):
-            settings = Settings(config.path, expansion, folder.allowed)
-            query_length, attends = _length(settings, "length", None), settings.flag("attend", False)
-            refuse_null(settings, "attend")
-            refuse_unread(settings, harmless("compared here", "strategy token"))
-        case _:
-            raise ModelUnavailable(
-                f"{config.path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's "
-                "mask token"
-            )
-    words: tuple[str, ...] = ()
-    if mask is not None:
-        mask_config = mask.read_config()
-        mask_config.one_of("skiplist_tasks", (["document"],), ["document"])
-        mask_config.one_of("keep_only_token_ids", (None, []))
-        words = mask_config.value("skiplist_words", _Words, ())
-        refuse_unread(mask_config, {})
-    check_normalize(folder.modules[-1], over="token_embeddings")
     if config.get("max_seq_length") is not None and "max_seq_length" not in config.allowed:
         raise ModelUnavailable(f"{config.path}: max_seq_length is not supported next to query and document lengths")
-    return Colbert(
-        dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
-        query_length=query_length,
+    colbert = Colbert(
+        dense_modules=_dense(folder, modules),
+        query_length=_length(config, "query_length", None),
         document_length=_length(config, "document_length", None),
-        expand_queries=expansion is not None,
-        attend_to_expansion=attends,
-        skiplist_words=words,
+        token_pooling=pooling,
     )
+    return _with_mask(_with_expansion(colbert, config), mask)
+
+
+def _with_expansion(colbert: Colbert, config: Settings) -> Colbert:
+    """With the tokens after a query: "fixed" up to a length that is also the longest, "min" up to the least length."""
+    if (expansion := config.get("query_expansion")) is None:
+        return colbert
+    if not isinstance(expansion, dict) or not {"strategy", "length"} <= expansion.keys():
+        raise ModelUnavailable(f"{config.path}: query_expansion must be an object with a strategy and a length")
+    settings = Settings(config.path, expansion, config.allowed)
+    fixed = settings.one_of("strategy", ("fixed", "min"), "fixed") == "fixed"
+    length = settings.whole("length", least=3, most=LENGTH_LIMIT)
+    if colbert.query_length is not None and colbert.query_length < length:
+        raise ModelUnavailable(f"{config.path}: query_length must be at least the length of query_expansion, {length}")
+    colbert = replace(
+        colbert,
+        query_length=length if fixed else colbert.query_length,
+        expand_queries=True,
+        expansion_length=None if fixed else length,
+        expansion_token=settings.value("token", Annotated[str, Meta(max_length=1000)]),
+        attend_to_expansion=settings.flag("attend", False),
+    )
+    refuse_null(settings, "attend strategy")
+    refuse_unread(settings, {})
+    return colbert
+
+
+def _with_mask(colbert: Colbert, mask: Module | None) -> Colbert:
+    """With the tokens whose vectors count."""
+    if mask is None:
+        return colbert
+    config = mask.read_config()
+    tasks, words = _tasks(config, "skiplist_tasks"), config.value("skiplist_words", _Words, ())
+    colbert = replace(
+        colbert,
+        skiplist_words=words if tasks else (),
+        skiplist_tasks=() if tasks == ("document",) else tasks,
+        kept_tokens=config.value("keep_only_token_ids", _Ids, ()),
+    )
+    refuse_unread(config, {})
+    return colbert
+
+
+def _token_pooling(module: Module) -> TokenPooling:
+    config = module.read_config()
+    pooling = TokenPooling(
+        factor=config.value("pool_factor", Annotated[float, Meta(ge=1)], 1.0),
+        protected_tokens=config.value("num_protected_tokens", Annotated[int, Meta(ge=0)], 1),
+        normalizes=config.flag("normalize_embeddings", False),
+        tasks=_tasks(config, "tasks"),
+    )
+    refuse_null(config, "pool_factor num_protected_tokens normalize_embeddings")
+    refuse_unread(config, {})
+    return pooling
+
+
+def _tasks(config: Settings, key: str) -> tuple[str, ...]:
+    """The kinds of texts to which a module applies; others than queries and documents are never encoded."""
+    tasks = config.value(key, str | _Words, ("document",))
+    return tuple(sorted({"query", "document"} & {*((tasks,) if isinstance(tasks, str) else tasks)}))
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:

@@ -6,11 +6,11 @@ rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted
+from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted, pool
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
@@ -41,6 +41,7 @@ from vectord.schema import (
 )
 from vectord.text.sequence import Encoder, ReadRequest, Texts
 
+T = TypeVar("T")
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
 # One text is pooled at a time, because of the memory that this takes.
 _multivectors = ThreadPoolExecutor(1, thread_name_prefix="vectord-multivectors")
@@ -193,7 +194,10 @@ async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> MultiVector
     assert made.colbert is not None
     if request.colbert == COLBERT_ROWS:
         return MultiVectors(made.colbert, None)
-    call = partial(converted, made.colbert, request.colbert, query=request.text.is_query)
+    return await _on_thread(partial(converted, made.colbert, request.colbert, query=request.text.is_query))
+
+
+async def _on_thread(call: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_multivectors, call)
 
 
@@ -233,7 +237,7 @@ async def vectors_of(
         ran = _from_table(runner, texts)
     else:
         ran = await task.run(runner, texts, kinds)
-    colbert = _colbert(ran.each("colbert"), texts) if "colbert" in kinds else None
+    colbert = await _colbert(runner.spec, ran.each("colbert"), texts, options) if "colbert" in kinds else None
     return ModelVectors(runner.spec, ran, lengths, colbert)
 
 
@@ -268,7 +272,9 @@ async def _partial_vectors(
         lengths[index] = length
     answers: dict[AnswerKind, Float32 | list[Any]] = {kind: _no_vectors(spec, kind, count) for kind in kinds}
     for kind in kinds if answered else ():
-        each = _colbert(ran.each(kind), texts) if kind == "colbert" else ran.each(kind)
+        each = ran.each(kind)
+        if kind == "colbert":
+            each = await _colbert(spec, each, texts, request.text)
         for i in answered:
             answers[kind][texts.indexes[i]] = each[i]
     whole = RunResult(answers, failures, device=ran.device)
@@ -310,14 +316,17 @@ def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[Text
     return [one for index in part for one in _read_each(encoder, request, range(index, index + 1))]
 
 
-def _colbert(each: list[Any], texts: Texts) -> list[Any]:
-    """The vectors of the tokens that count; None: a text that failed."""
-    if not texts.rows:
+async def _colbert(spec: ModelSpec, each: list[Any], texts: Texts, options: TextOptions) -> list[Any]:
+    """The vectors of the tokens that count, pooled if the model pools them; None: a text that failed."""
+    if texts.rows:
+        each = [
+            vectors if rows is None or vectors is None else vectors[rows]
+            for vectors, rows in zip(each, texts.rows, strict=True)
+        ]
+    pooling = None if spec.colbert is None else spec.colbert.token_pooling
+    if pooling is None or ("query" if options.is_query else "document") not in pooling.tasks:
         return each
-    return [
-        vectors if rows is None or vectors is None else vectors[rows]
-        for vectors, rows in zip(each, texts.rows, strict=True)
-    ]
+    return await _on_thread(lambda: [one if one is None else pool(one, pooling) for one in each])
 
 
 def _no_vectors(spec: ModelSpec, kind: VectorKind, count: int) -> Float32 | list[Any]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec, TokenPooling
 from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import InvalidField, TooManyInputs
 from vectord.schema import EmbedRequest, Float32, Int32, MultiVectorOptions, Muvera
@@ -55,16 +55,11 @@ def check_multivectors(spec: ModelSpec, request: EmbedRequest) -> None:
 def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bool) -> MultiVectors:
     """The rows (n_i, C) of each text, of length 1, as the options say; and with `muvera` a vector of each text.
 
-    Cut and scaled to length 1, then pooled, then encoded, then in the precision. Raises TooManyInputs for a text with
-    too many rows to pool.
+    Cut and scaled to length 1, then pooled, then encoded, then in the precision.
     """
     if options.dimensions is not None:
         each = [finish(rows, options.dimensions, normalize=True) for rows in each]
     if options.pool_factor > 1:
-        for index, rows in enumerate(each):
-            if len(rows) > MAX_POOLED_TOKENS:
-                template = "{field}: at most {most} tokens of a text are pooled; got {tokens}."
-                raise TooManyInputs(template, index=index, most=MAX_POOLED_TOKENS, tokens=len(rows))
         each = [pool_tokens(rows, options.pool_factor, options.protected_tokens) for rows in each]
     encodings = None
     if options.muvera is not None:
@@ -75,20 +70,29 @@ def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bo
 # --- pooling --------------------------------------------------------------------------------------------------
 
 
-def pool_tokens(rows: Float32, factor: float, protected: int) -> Float32:
+def pool(rows: Float32, pooling: TokenPooling) -> Float32:
+    """The rows (n, C) of a text after the model's own pooling."""
+    return pool_tokens(rows, pooling.factor, pooling.protected_tokens, normalize=pooling.normalizes)
+
+
+def pool_tokens(rows: Float32, factor: float, protected: int, *, normalize: bool = True) -> Float32:
     """The first `protected` rows, and the means of about 1 / factor as many clusters as there are other rows.
 
-    rows (n, C) of length 1. Returns (m, C) of length 1; a cluster has the place of its first row.
+    rows (n, C) of length 1. Returns (m, C); a cluster has the place of its first row. normalize: scale the means to
+    length 1. Raises TooManyInputs for too many rows.
     """
+    if len(rows) > MAX_POOLED_TOKENS:
+        template = "{field} may hold texts of at most {most} tokens where these are pooled; got {tokens}."
+        raise TooManyInputs(template, field="inputs", most=MAX_POOLED_TOKENS, tokens=len(rows))
     kept, others = rows[:protected], rows[protected:]
     clusters = max(int(len(others) // factor), 1)
     if clusters >= len(others):
         return rows
     labels = cluster(np.clip(1 - others @ others.T, 0, 2), clusters)
-    sums = np.zeros((labels.max() + 1, rows.shape[1]))
-    np.add.at(sums, labels, others)
-    # Of length 1 again, so the mean's divisor does not matter.
-    return np.concatenate((kept, finish(sums.astype(np.float32), None, normalize=True)))
+    means = np.zeros((labels.max() + 1, rows.shape[1]))
+    np.add.at(means, labels, others)
+    means /= np.bincount(labels)[:, None]
+    return np.concatenate((kept, finish(means.astype(np.float32), None, normalize)))
 
 
 def cluster(distances: Float32, clusters: int) -> Int32:
