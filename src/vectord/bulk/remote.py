@@ -18,7 +18,7 @@ from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_descri
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import TextVectors
 from vectord.client.errors import ClientError, ServerFailed, TryLater
-from vectord.client.reading import read_vectors
+from vectord.client.reading import LAYOUTS, read_vectors
 from vectord.client.requests import HttpReply, HttpRequest, RequestPart, RequestTemplate, get, post
 from vectord.client.transport import ClientSettings, Sender
 from vectord.errors import ConfigError
@@ -27,7 +27,6 @@ from vectord.schema import Sparse
 CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 256 * 2**20
-LAYOUTS = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
 class RemoteEmbedder:

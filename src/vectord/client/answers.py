@@ -32,7 +32,8 @@ class Embeddings:
     fingerprint: str  # of the vector space; "" if there were no texts
     dense: Float32 | None  # (N, D)
     sparse: scipy.sparse.csr_array | None  # (N, 2**18 or more) float32, one column for each token id
-    colbert: Sequence[Float32] | None = field(repr=False)  # (n_i, C) each, one vector for each token
+    colbert: Sequence[Array] | None = field(repr=False)  # (n_i, C) each, one vector for each token
+    muvera: Float32 | None = field(repr=False)  # (N, F), if the option `colbert` requests it
     tokens: Sequence[Float32] | None = field(repr=False)  # (n_i, H) each, the network's last hidden states
     truncated: Sequence[int]  # indices of the texts that a model did not read to the end
     tokens_read: int  # by all models together

@@ -31,6 +31,7 @@ from .options import ChunkOptions, Dtype, VectorKind, check_names
 from .progress import progress_of
 from .reading import (
     FLOATS,
+    LAYOUTS,
     RankedPassages,
     ReplyVectors,
     csr_of,
@@ -136,20 +137,29 @@ class Calls:
         texts: str | Iterable[str],
         *,
         outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
+        colbert: known.ColbertOptions | None = None,
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
     ) -> Coroutine[Any, Any, Embeddings]:
-        """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated."""
+        """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated.
+
+        colbert: the form of ColBERT vectors."""
         if "sparse" in outputs:  # scipy is an extra: fail before the first request if it is missing
             import_module("scipy.sparse")
-        body = {"outputs": sorted(outputs), "encoding": "base64"}
+        rows = colbert or {}
+        body = {"outputs": sorted(outputs), "encoding": "base64", **({"colbert": rows} if rows else {})}
+        shown: set[Any] = {*outputs} if rows.get("rows", True) else {*outputs} - {"colbert"}
+        if rows.get("muvera") is not None:
+            shown.add("muvera")
+        layout = LAYOUTS.get(rows.get("precision", "float"), FLOATS)
         template = _template("embed", "inputs", known.EmbedOptions, options, body)
 
         def join(pieces: Sequence[Piece[ReplyVectors]]) -> Embeddings:
             def all_of(kind: VectorKind) -> list[Any] | None:
                 found = [getattr(piece.value, kind) for piece in pieces]
-                return [*chain.from_iterable(found)] if kind in outputs else None
+                return [*chain.from_iterable(found)] if kind in shown else None
 
+            encodings = [piece.value.muvera for piece in pieces if piece.value.muvera is not None]
             dense = [piece.value.dense for piece in pieces if piece.value.dense is not None]
             sparse = all_of("sparse")
             return Embeddings(
@@ -158,13 +168,19 @@ class Calls:
                 dense=np.concatenate(dense or [np.empty((0, 0), np.float32)]) if "dense" in outputs else None,
                 sparse=None if sparse is None else csr_of(sparse),
                 colbert=all_of("colbert"),
+                muvera=np.concatenate(encodings) if encodings else None,
                 tokens=all_of("tokens"),
                 truncated=[piece.part.start + index for piece in pieces for index in piece.value.truncated],
                 tokens_read=sum(piece.tokens_read for piece in pieces),
             )
 
         return self._call(
-            template, texts, text_size, lambda reply, count: read_vectors(reply, outputs, count), join, progress
+            template,
+            texts,
+            text_size,
+            lambda reply, count: read_vectors(reply, shown, count, rows_layout=layout),
+            join,
+            progress,
         )
 
     def documents(

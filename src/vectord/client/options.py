@@ -46,6 +46,26 @@ class EmbedOptions(PromptedOptions, total=False):
     normalize: bool | None  # scale dense vectors to length 1; default: true
 
 
+class Muvera(TypedDict, total=False):
+    """One vector of r_reps * 2**k_sim * dim_proj numbers for each text, to compare by inner product."""
+
+    k_sim: int  # default: 5
+    dim_proj: int  # default: 16
+    r_reps: int  # default: 20
+    seed: int  # default: 42
+
+
+class ColbertOptions(TypedDict, total=False):
+    """The form of ColBERT vectors."""
+
+    dimensions: int | None  # how many leading numbers to keep
+    pool_factor: float  # documents keep 1 / pool_factor of the vectors, the means of similar ones
+    protected_tokens: int  # leading vectors that are not pooled; default: 1
+    precision: Literal["float", "int8", "uint8", "binary", "ubinary"]
+    muvera: Muvera | None
+    rows: bool  # False: `muvera` alone
+
+
 class DocumentsOptions(EmbedOptions, total=False):
     late: bool | None  # late chunking: pool each chunk from its tokens within the whole document
     mean: bool | None  # also return the mean of each document's chunks

@@ -6,7 +6,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ T = TypeVar("T")
 ReplyReader: TypeAlias = Callable[[HttpReply], T]
 
 FLOATS = "<f4"  # of vectors in base64
+LAYOUTS: Mapping[str, str] = {"float": FLOATS, "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
 
 # No reply states the size of the vocabulary, and matrices of two calls must be equally wide to be multiplied. So all
 # are as wide as Gemma's vocabulary, the largest in docs/models.md, or a power of two beyond it.
@@ -171,7 +172,8 @@ class ReplyVectors:
     model: str
     dense: Array | None
     sparse: Sequence[SparseVector] | None
-    colbert: Sequence[Float32] | None
+    colbert: Sequence[Array] | None
+    muvera: Float32 | None
     tokens: Sequence[Float32] | None
     truncated: Sequence[int]
     failures: Mapping[int, str]
@@ -190,6 +192,7 @@ class _Embedded(msgspec.Struct):
     dense: str | None = None
     sparse: _Sparse | None = None
     colbert: list[str] | None = None
+    muvera: str | None = None
     tokens: list[str] | None = None
     truncated: list[Any] | None = None
     error: _Failure | None = None
@@ -201,11 +204,18 @@ class _EmbedBody(msgspec.Struct):
 
 
 def read_vectors(
-    reply: HttpReply, outputs: Collection[VectorKind], texts: int, *, layout: str = FLOATS, partial: bool = False
+    reply: HttpReply,
+    outputs: Collection[VectorKind | Literal["muvera"]],
+    texts: int,
+    *,
+    layout: str = FLOATS,
+    rows_layout: str = FLOATS,
+    partial: bool = False,
 ) -> ReplyVectors:
     """All of `outputs`, for each of the texts.
 
-    layout: numpy's name of the dense numbers. partial: the request accepts failures of single texts.
+    layout, rows_layout: numpy's names of the numbers of dense and of ColBERT vectors.
+    partial: the request accepts failures of single texts.
     """
     with reading(reply):
         answer = msgspec.json.decode(reply.body, type=_EmbedBody)
@@ -213,7 +223,7 @@ def read_vectors(
         if failures and not partial:
             raise ValueError("a text has no vectors")
 
-        def given(kind: VectorKind) -> list[Any]:
+        def given(kind: str) -> list[Any]:
             """The vectors of the texts that have some; None for a text that failed."""
             return [value for one in answer.data if (value := getattr(one, kind)) is not None or one.error is not None]
 
@@ -225,7 +235,8 @@ def read_vectors(
             model=answer.model,
             dense=_decode_rows(dense, layout) if dense else None,
             sparse=list(map(_sparse, given("sparse"))) or None,
-            colbert=[_decode_rows(rows or ()) for rows in given("colbert")] or None,
+            colbert=[_decode_rows(rows or (), rows_layout) for rows in given("colbert")] or None,
+            muvera=_decode_rows(encodings) if (encodings := given("muvera")) else None,
             tokens=[_decode_rows(rows or ()) for rows in given("tokens")] or None,
             truncated=[index for index, one in enumerate(answer.data) if one.truncated],
             failures=failures,
