@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
-from tests.bulk.makers import job_of
+from tests.bulk.makers import job_of, read_output, run_job, write_input
 from tests.products.results import route_of
 from tests.real_server import running
 
+from vectord import AsyncClient
 from vectord.bulk.embedder import precision_of
 from vectord.bulk.job import BulkFailed, NumberType, RetryLater
 from vectord.bulk.remote import RemoteEmbedder, read_reply
@@ -110,6 +111,31 @@ async def test_a_server_answers_with_all_kinds_of_vectors(url: str, tmp_path: Pa
     assert len(found.colbert or ()) == 3
     assert (found.failures, found.space) == ({}, facts.fingerprint)
     assert (found.cut, found.tokens > 200) == (1, True)
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.jsonl"])
+async def test_small_colbert_vectors_and_their_encodings_are_those_of_the_client(
+    url: str, tmp_path: Path, out: str
+) -> None:
+    """Pooled, in int8, in columns of their own."""
+    texts = ["a happy person in a happy town", "", "birds sing in the old trees near the water"]
+    source = write_input(tmp_path / "in.csv", [{"text": text} for text in texts])
+    options: dict[str, Any] = {"outputs": frozenset({"colbert", "muvera"}), "colbert_numbers": "int8"}
+    options |= {"pool_factor": 2.0, "muvera": "2,4,3"}
+    async with RemoteEmbedder(url, KEY, job_of(source, tmp_path / out, **options)) as remote:
+        await run_job(source, tmp_path / out, cast(Any, remote), **options)
+    rows = read_output(tmp_path / out)
+    form: Any = {"precision": "int8", "pool_factor": 2.0, "muvera": {"k_sim": 2, "dim_proj": 4, "r_reps": 3}}
+    async with AsyncClient(url, api_key=KEY) as client:
+        found = await client.embed_all(texts, outputs=["colbert"], colbert=form)
+        alone = await client.embed_all(texts, outputs=["colbert"], colbert={**form, "rows": False})
+        whole = await client.embed_all(texts, outputs=["colbert"])
+    for row, small, encoding, large in zip(rows, found.colbert, found.muvera, whole.colbert, strict=True):
+        assert (small.dtype, len(small)) == (np.int8, 1 + max((len(large) - 1) // 2, min(len(large) - 1, 1)))
+        np.testing.assert_array_equal(row["colbert"], small)
+        np.testing.assert_allclose(row["muvera"], encoding, rtol=1e-6)
+    np.testing.assert_array_equal(alone.muvera, found.muvera)
+    assert (alone.colbert, found.muvera.shape) == (None, (3, 4 * 4 * 3))
 
 
 async def test_a_text_that_is_too_long_fails_alone(url: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -88,7 +89,6 @@ class ArrowFormat(FileFormat):
     def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
         errors = errors_of(rows)
         failed = pa.array([error is not None for error in errors], pa.bool_())
-        numbers = self._job.numbers
         for kind in self._job.kinds:
             name = self._job.name_of(kind)
             if kind == "dense":
@@ -97,8 +97,12 @@ class ArrowFormat(FileFormat):
                 yield name, pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed)
             elif kind == "sparse":
                 yield name, sparse_column(each_row(rows, "sparse"))
+            elif kind == "muvera":
+                width = self._widths.muvera
+                encodings = dense_rows(rows, width, np.float32, "muvera").reshape(-1)
+                yield name, pa.FixedSizeListArray.from_arrays(pa.array(encodings), width, mask=failed)
             else:
-                dtype = "f2" if numbers == "float16" else "f4"
+                dtype = self._job.colbert_dtype
                 yield name, token_vectors_column(each_row(rows, "colbert"), self._widths.colbert, dtype)
         if self._job.on_error == "null":
             yield self._job.name_of(ERROR), pa.array(errors, pa.string())
@@ -153,7 +157,7 @@ def sparse_column(vectors: Sequence[Sparse | None]) -> Any:
     return pa.ListArray.from_arrays(offsets, pairs, mask=_nulls(vectors))
 
 
-def token_vectors_column(vectors: Sequence[Array | None], width: int, dtype: str = "f4") -> Any:
+def token_vectors_column(vectors: Sequence[Array | None], width: int, dtype: npt.DTypeLike = "f4") -> Any:
     """list<fixed_size_list<dtype>[width]>, from matrices of one row per token."""
     offsets = _offsets([0 if vector is None else len(vector) for vector in vectors])
     some = [vector for vector in vectors if vector is not None and len(vector)]

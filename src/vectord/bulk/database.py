@@ -22,6 +22,7 @@ from vectord.bulk.job import ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, 
 from vectord.bulk.outputs import BulkOutput, VectorWidths
 from vectord.bulk.rows import EmbeddedRows, Rows, each_row, errors_of, first_rows, numbers_of
 from vectord.errors import ConfigError
+from vectord.schema import COLBERT_ROWS
 
 T = TypeVar("T")
 
@@ -77,10 +78,13 @@ class DatabaseOutput(BulkOutput):
             self._add_vector("dense", dimensions)
 
     def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+        options = [manifest.options[name] for name in OPTIONS]
+        form = self._job.multivectors
         self._salt = msgspec.json.encode(
-            [manifest.space, self._job.kinds, [manifest.options[name] for name in OPTIONS]]
+            [manifest.space, self._job.kinds, options, *([] if form == COLBERT_ROWS else [form])]
         )
-        found = {"dense": widths.dense * (8 if self._job.numbers == "ubinary" else 1), "colbert": widths.colbert}
+        found = {"dense": widths.dense * (8 if self._job.numbers == "ubinary" else 1)}
+        found |= {"colbert": widths.colbert, "muvera": widths.muvera}
         for kind in self._job.kinds:
             self._add_vector(kind, found.get(kind, 0))
         self._create()

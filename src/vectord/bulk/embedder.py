@@ -62,15 +62,16 @@ def facts_of(found: Mapping[str, Any], max_inputs: int) -> ModelFacts:
 
 def find_model(job: BulkJob, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The model of --model, or the first one with the job's outputs, a failed one last. models: as in `facts_of`."""
+    outputs = job.model_outputs
     found = [
-        one for one in models if one["name"] == job.model or (job.model is None and job.outputs <= set(one["outputs"]))
+        one for one in models if one["name"] == job.model or (job.model is None and outputs <= set(one["outputs"]))
     ]
     return min(found, key=lambda one: one["state"] == "failed", default=None)
 
 
 def model_description(job: BulkJob) -> str:
     """The criterion of `find_model`, for messages."""
-    return job.model or f"model that makes {' and '.join(job.kinds)} vectors"
+    return job.model or f"model that makes {' and '.join(sorted(job.model_outputs))} vectors"
 
 
 class LocalEngine(EngineClient, Protocol):
@@ -122,10 +123,11 @@ class EngineEmbedder:
             inputs=texts,
             model=self._model,
             text=self._text,
-            outputs=job.outputs,
+            outputs=job.model_outputs,
             normalize=job.normalize,
             dimensions=job.dimensions,
             precisions=(self._precision,),
+            colbert=job.multivectors,
             partial=True,
             waits=True,
         )
@@ -149,6 +151,7 @@ class EngineEmbedder:
             dense=result.dense.get(self._precision),
             sparse=result.sparse,
             colbert=result.colbert,
+            muvera=result.muvera,
             tokens=result.usage.tokens,
             cut=sum(truncated),
             failures=failures,

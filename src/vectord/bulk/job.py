@@ -11,18 +11,20 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from vectord.schema import InputKind, Side, VectorKind
+from vectord.schema import InputKind, MultiVectorOptions, Muvera, Precision, Side, VectorKind
 
 InputFormat: TypeAlias = Literal["parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files"]
 OutputFormat: TypeAlias = Literal["parquet", "arrow", "arrows", "jsonl", "npy", "postgres", "qdrant"]
 Compression: TypeAlias = Literal["gz", "zst"]
 NumberType: TypeAlias = Literal["float32", "float16", "int8", "uint8", "ubinary"]
+ColbertNumbers: TypeAlias = Literal["float32", "int8", "uint8", "ubinary"]
+Column: TypeAlias = VectorKind | Literal["muvera"]
 OnError: TypeAlias = Literal["fail", "null"]
 OnEmpty: TypeAlias = Literal["embed", "skip", "fail"]
 
 STDIN = "-"
 UTF8 = "utf-8-sig"  # with or without a byte order mark
-KINDS: tuple[VectorKind, ...] = ("dense", "sparse", "colbert")  # in the order of their columns
+KINDS: tuple[Column, ...] = ("dense", "sparse", "colbert", "muvera")  # in the order of their columns
 ERROR = "error"  # the column of --on-error null
 FINGERPRINT = "vectord_fingerprint"  # a column in databases
 DATABASES: Mapping[str, OutputFormat] = MappingProxyType(  # scheme of a URL -> format
@@ -50,8 +52,11 @@ class BulkJob:
     delimiter: str | None = None  # of CSV; None: by the format
     encoding: str = UTF8  # of CSV, lines and files
     id_column: str | None = None  # of the rows in a database; None: `id`, else a hash of the row
-    outputs: frozenset[VectorKind] = frozenset({"dense"})
+    outputs: frozenset[Column] = frozenset({"dense"})
     numbers: NumberType = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
+    colbert_numbers: ColbertNumbers = "float32"
+    pool_factor: float = 1.0  # of ColBERT vectors, and of those that are encoded
+    muvera: str = "5,16,20"  # k_sim, dim_proj and r_reps
     dimensions: int | None = None
     normalize: bool = True
     truncate: bool = True
@@ -85,8 +90,31 @@ class BulkJob:
         return index % shards == number - 1
 
     @property
-    def kinds(self) -> tuple[VectorKind, ...]:
+    def kinds(self) -> tuple[Column, ...]:
         return tuple(kind for kind in KINDS if kind in self.outputs)
+
+    @property
+    def model_outputs(self) -> frozenset[VectorKind]:
+        """What the model makes: encodings are made of ColBERT vectors."""
+        return frozenset("colbert" if kind == "muvera" else kind for kind in self.outputs)
+
+    @property
+    def multivectors(self) -> MultiVectorOptions:
+        """The form of ColBERT vectors. Raises msgspec.ValidationError for numbers that `muvera` cannot have."""
+        muvera = None
+        if "muvera" in self.outputs:
+            names = ("k_sim", "dim_proj", "r_reps")
+            muvera = msgspec.convert(dict(zip(names, map(int, self.muvera.split(",")), strict=True)), Muvera)
+        precision: Precision = "float" if self.colbert_numbers == "float32" else self.colbert_numbers
+        rows = muvera is None or "colbert" in self.outputs
+        return MultiVectorOptions(pool_factor=self.pool_factor, precision=precision, muvera=muvera, rows=rows)
+
+    @property
+    def colbert_dtype(self) -> np.dtype[Any]:
+        """Of the stored numbers."""
+        if self.colbert_numbers != "float32":
+            return np.dtype("uint8" if self.colbert_numbers == "ubinary" else self.colbert_numbers)
+        return np.dtype("float16" if self.numbers == "float16" else "float32")
 
     @property
     def dense_dtype(self) -> np.dtype[Any]:

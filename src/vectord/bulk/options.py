@@ -63,7 +63,7 @@ def parameters() -> list[click.Parameter]:
             default="embed",
         ),
         value("--model", "NAME", "Model to use, of several.  [default: the first that can do the job]"),
-        value("--outputs", "LIST", "dense, sparse, colbert, or several with commas.", default="dense"),
+        value("--outputs", "LIST", "dense, sparse, colbert, muvera, or several with commas.", default="dense"),
         value(
             "--numbers",
             "",
@@ -71,6 +71,15 @@ def parameters() -> list[click.Parameter]:
             kind=choice(("float32", "float16", "int8", "uint8", "ubinary")),
             default="float32",
         ),
+        value(
+            "--colbert-numbers",
+            "",
+            "Number format of ColBERT vectors in files; float32 is float16 with --numbers float16.",
+            kind=choice(("float32", "int8", "uint8", "ubinary")),
+            default="float32",
+        ),
+        value("--pool-factor", "N", "Keep 1/N of a text's ColBERT vectors.", kind=float, default=1.0),
+        value("--muvera", "K,D,R", "Of muvera: k_sim, dim_proj and r_reps, as in docs/api.md.", default="5,16,20"),
         value("--dimensions", "N", "Keep the first N numbers of dense vectors.", kind=int),
         flag("--no-normalize", help="Do not normalize dense vectors."),
         flag("--no-truncate", help="A text that is too long is an error; else it is truncated and counted."),
@@ -106,6 +115,10 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise ConfigError(f"--shard: expected 1/N to N/N, got {options.shard!r}")
     options.shard = int(found[1]), int(found[2])
+    if not options.pool_factor >= 1:
+        raise ConfigError(f"--pool-factor: expected 1 or more, got {options.pool_factor}")
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3}){2}", options.muvera, re.ASCII):
+        raise ConfigError(f"--muvera: expected three numbers, such as 5,16,20, got {options.muvera!r}")
     options.delimiter = "\t" if options.delimiter == r"\t" else options.delimiter
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
         raise ConfigError("--delimiter: expected one character")
@@ -121,6 +134,8 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     from pathlib import Path  # noqa: PLC0415
     from urllib.parse import urlsplit  # noqa: PLC0415
 
+    import msgspec  # noqa: PLC0415
+
     from vectord.bulk.job import KINDS, BulkJob  # noqa: PLC0415
     from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
 
@@ -135,6 +150,14 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     for option, is_given in of_dense_vectors.items():
         if is_given and "dense" not in kinds:
             raise ConfigError(f"{option}: is for dense vectors; --outputs has none")
+    of_colbert_vectors = {
+        "--colbert-numbers": options.colbert_numbers != "float32" and "colbert" not in kinds,
+        "--pool-factor": options.pool_factor != 1 and kinds.isdisjoint({"colbert", "muvera"}),
+        "--muvera": options.muvera != "5,16,20" and "muvera" not in kinds,
+    }
+    for option, is_given in of_colbert_vectors.items():
+        if is_given:
+            raise ConfigError(f"{option}: --outputs has no such vectors")
     output_format, compression = format_of_output(options.out, options.output_format)
     out_url = options.out if "://" in options.out else None
     changed = {
@@ -149,7 +172,14 @@ def job_of(options: SimpleNamespace) -> BulkJob:
         "truncate": not options.no_truncate,
     }
     equal = {name: value for name, value in vars(options).items() if name in BulkJob.__dataclass_fields__}
-    return BulkJob(**equal | changed)
+    job = BulkJob(**equal | changed)
+    if job.is_database and job.colbert_numbers != "float32":
+        raise ConfigError("--colbert-numbers: is for files; databases store ColBERT vectors as floats")
+    try:
+        _ = job.multivectors
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"--muvera: {problem}") from None
+    return job
 
 
 def config_of(loaded: Loaded) -> Config:

@@ -46,10 +46,11 @@ COPY_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class VectorWidths:
-    """The numbers of a vector, 0 for kinds without it. dense: bytes of a ubinary vector."""
+    """The numbers of a vector, 0 for kinds without it; bytes of a ubinary vector."""
 
     dense: int
     colbert: int  # of the vector of one token
+    muvera: int
 
 
 class BulkOutput(ABC):
@@ -99,7 +100,7 @@ class FileFormat(ABC):
     def __init__(self, job: BulkJob, suffix: str) -> None:
         self.suffix = suffix
         self._job = job
-        self._widths = VectorWidths(0, 0)
+        self._widths = VectorWidths(0, 0, 0)
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         """As `BulkOutput.begin`."""
@@ -202,12 +203,15 @@ class JsonLinesFormat(FileFormat):
     def _vectors(self, kind: str, part: Sequence[EmbeddedRows]) -> Sequence[Any]:
         if kind == "dense":
             return list(dense_rows(part, self._widths.dense, self._job.dense_dtype))
+        if kind == "muvera":
+            return list(dense_rows(part, self._widths.muvera, np.float32, "muvera"))
         if kind == "sparse":
             return [
                 None if one is None else {"indices": one.indices.tolist(), "values": one.values.tolist()}
                 for one in each_row(part, kind)
             ]
-        return [None if one is None else np.ascontiguousarray(one, np.float32) for one in each_row(part, kind)]
+        dtype = np.float32 if self._job.colbert_dtype == np.float16 else self._job.colbert_dtype  # rounded when read
+        return [None if one is None else np.ascontiguousarray(one, dtype) for one in each_row(part, kind)]
 
 
 class NpyFormat(FileFormat):

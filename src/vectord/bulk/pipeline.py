@@ -117,7 +117,7 @@ class Pipeline:
         """Raises ConfigError, BulkFailed."""
         self._job = job
         self._source = source
-        colbert = "colbert" in job.outputs
+        colbert = "colbert" in job.model_outputs
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
         self._output = output_of(job)
         self._reading = source.read(COLBERT_REQUEST if colbert else REQUEST)
@@ -161,6 +161,7 @@ class Pipeline:
             widths = VectorWidths(
                 dense=0 if probe.dense is None else probe.dense.shape[1],
                 colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
+                muvera=0 if probe.muvera is None else probe.muvera.shape[1],
             )
             manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
             more = {**asdict(facts), "space": probe.space}

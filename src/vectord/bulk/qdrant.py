@@ -68,7 +68,7 @@ class QdrantOutput(DatabaseOutput):
         params: dict[str, Any] = {"size": width, "distance": "Cosine", "datatype": datatype}
         if kind == "colbert":  # they rank the candidates of other vectors, without an index
             params |= {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
-        elif not self._job.normalize:
+        elif kind == "muvera" or not self._job.normalize:
             params["distance"] = "Dot"
         self._new["sparse_vectors" if kind == "sparse" else "vectors"][name] = {} if kind == "sparse" else params
         if not self._exists:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import starmap
 from ssl import SSLContext
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import msgspec
@@ -22,7 +22,7 @@ from vectord.client.reading import LAYOUTS, read_vectors
 from vectord.client.requests import HttpReply, HttpRequest, RequestPart, RequestTemplate, get, post
 from vectord.client.transport import ClientSettings, Sender
 from vectord.errors import ConfigError
-from vectord.schema import Sparse
+from vectord.schema import COLBERT_ROWS, Sparse
 
 CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
@@ -69,20 +69,22 @@ class RemoteEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:
         job = self._job
-        body = {
+        body: dict[str, Any] = {
             "model": self._model,
             "truncate": job.truncate,
             "truncate_side": job.truncate_side,
             "kind": job.kind,
             "prompt": job.prompt,
             "prompt_name": job.prompt_name,
-            "outputs": list(job.kinds),
+            "outputs": sorted(job.model_outputs),
             "dimensions": job.dimensions,
             "normalize": job.normalize,
             "precisions": [self._precision],
             "encoding": "base64",
             "partial_results": True,
         }
+        if job.multivectors != COLBERT_ROWS:
+            body["colbert"] = job.multivectors
         template = RequestTemplate(path="/vectord/embed", key="inputs", body=body)
         reply = await self._send(post(RequestPart(template, 0, texts), "bulk"))
         try:
@@ -105,12 +107,14 @@ class RemoteEmbedder:
 
 def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:
     """The vectors of a reply. Raises ServerFailed or ValueError if it is invalid."""
-    found = read_vectors(reply, job.kinds, texts, layout=LAYOUTS[precision_of(job)], partial=True)
+    layouts = {"layout": LAYOUTS[precision_of(job)], "rows_layout": LAYOUTS[job.multivectors.precision]}
+    found = read_vectors(reply, job.kinds, texts, partial=True, **layouts)
     return TextVectors(
         space=reply.fingerprint,
         dense=found.dense if "dense" in job.outputs and len(found.failures) < texts else None,
         sparse=list(starmap(Sparse, found.sparse)) if "sparse" in job.outputs and found.sparse is not None else None,
         colbert=found.colbert if "colbert" in job.outputs else None,
+        muvera=found.muvera if "muvera" in job.outputs and len(found.failures) < texts else None,
         tokens=reply.tokens_read,
         cut=int(reply.headers.get("x-vectord-truncated", "0")),
         # The job names the row: the message does not need the text's index in its request.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -102,13 +102,14 @@ class TextVectors:
     dense: Array | None = None  # (n, D); (n, D / 8) for ubinary
     sparse: Sequence[Sparse] | None = None
     colbert: Sequence[Array] | None = None  # (n_i, C) each
+    muvera: Array | None = None  # (n, F)
     tokens: int = 0  # read by the model
     cut: int = 0  # number of truncated texts
     failures: Mapping[int, str] = field(default_factory=dict)  # index -> reason
 
     @property
     def size_bytes(self) -> int:
-        size = 0 if self.dense is None else self.dense.nbytes
+        size = sum(0 if one is None else one.nbytes for one in (self.dense, self.muvera))
         size += sum(one.indices.nbytes + one.values.nbytes for one in self.sparse or ())
         return size + sum(one.nbytes for one in self.colbert or ())
 
@@ -123,13 +124,16 @@ class EmbeddedRows:
     errors: Mapping[int, str]  # row -> reason
 
 
-def dense_rows(part: Sequence[EmbeddedRows], width: int, dtype: npt.DTypeLike) -> Array:
-    """The dense vectors of a part (rows, width); zeros for rows without one."""
+def dense_rows(
+    part: Sequence[EmbeddedRows], width: int, dtype: npt.DTypeLike, kind: Literal["dense", "muvera"] = "dense"
+) -> Array:
+    """The vectors of this kind of a part (rows, width); zeros for rows without one."""
     whole = np.zeros((sum(len(group.rows) for group in part), width), dtype)
     start = 0
     for group in part:
-        if group.vectors is not None and group.vectors.dense is not None and group.row_indices:
-            whole[start + np.asarray(group.row_indices)] = group.vectors.dense[: len(group.row_indices)]
+        vectors = None if group.vectors is None else getattr(group.vectors, kind)
+        if vectors is not None and group.row_indices:
+            whole[start + np.asarray(group.row_indices)] = vectors[: len(group.row_indices)]
         start += len(group.rows)
     return whole
 

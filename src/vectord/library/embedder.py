@@ -652,7 +652,7 @@ def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
         dense=np.concatenate([part.dense[precision] for part in parts]) if "dense" in request.outputs else None,
         sparse=chained("sparse"),
         colbert=chained("colbert"),
-        muvera=None if parts[0].muvera is None else np.concatenate([part.muvera for part in parts]),  # type: ignore[misc]
+        muvera=None if parts[0].muvera is None else np.concatenate([part.muvera for part in parts]),
         tokens=chained("tokens"),
         truncated=truncated,
     )

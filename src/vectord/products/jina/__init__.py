@@ -76,9 +76,8 @@ EmbeddingTypes: TypeAlias = EmbeddingType | list[EmbeddingType]
 Types = Annotated[
     EmbeddingTypes | None,
     about(
-        "base64 is of float32, little-endian; int8 and uint8, of NVIDIA NIM, have a fixed scale; binary and ubinary "
-        "are bytes of eight signs each. "
-        "Of a list, each vector is an object that holds it under each type"
+        "base64 is of float32, little-endian; int8 and uint8 are NIM's; binary and ubinary have eight signs in a "
+        "byte. A list makes each vector an object of these types"
     ),
 ]
 

@@ -286,9 +286,9 @@ class EmbeddingBody(InputBody, kw_only=True):
     endianness: Annotated[str | None, about('of base64 and bytes: "native", "little" or "big"')] = None
     truncate: Truncate = None
     input_type: Use = None
-    late_chunking_params: Annotated[
-        LateChunking | None, about("each text gets a vector for each chunk of so many tokens, made in its context")
-    ] = None
+    late_chunking_params: Annotated[LateChunking | None, about("a vector for each `chunk_size` tokens of a text")] = (
+        None
+    )
 
 
 class ChunkRange(msgspec.Struct):

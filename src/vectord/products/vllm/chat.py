@@ -42,8 +42,7 @@ Conversations = Annotated[
     list[Message | list[Message]],
     msgspec.Meta(
         max_length=1024,
-        description="formatted by the chat template; not next to `input`. A list of messages is one conversation; "
-        "of several lists, which only /v1/embeddings takes, each gets a vector",
+        description="formatted by the chat template; not next to `input`. /v1/embeddings takes lists of messages, too",
     ),
 ]
 TextsIdsOrMessages: TypeAlias = str | list[str | TokenId | Message | list[TokenId | Message]]
