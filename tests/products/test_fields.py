@@ -59,9 +59,10 @@ TYPES: Mapping[tuple[str, str, str], str] = {
     "max_query_length return_embeddings return_len max_chunks_per_doc documents[].text documents[].image",
     # NVIDIA NIM 2.4: the API references of Embedding and Reranking NIM. Its embeddings are OpenAI's product here; with
     # `embedding_type` they are Jina's, and with `modality` infinity's.
-    # SGLang 0.5.23, with objects in `input`: entrypoints/openai/protocol.py, without its request ids and priorities.
+    # SGLang 0.5.23, with objects in `input`: entrypoints/openai/protocol.py, without request ids, priorities and
+    # vectors in place of tokens.
     ("openai", "/v1/embeddings", ""): "model input input_type truncate encoding_format dimensions user input[].text "
-    "input[].image input[].video lora_path embed_overrides",
+    "input[].image input[].video lora_path",
     ("nvidia", "/v1/ranking", ""): "model query query.text passages passages[].text passages[].image truncate",
     # The four systems that vectord replaces: their documents and sources
     ("embedding_server", "/api/v1/embed", ""): f"{TEI_TEXTS} normalize dimensions",

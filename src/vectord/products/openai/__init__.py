@@ -65,7 +65,6 @@ class EmbeddingsBody(msgspec.Struct):
     force_dimensions: Switch = None
     user: User = None
     lora_path: Annotated[Any, refused("an adapter is part of the model's name, MODEL:ADAPTER")] = None
-    embed_overrides: Annotated[Any, refused("models read tokens, not vectors")] = None
     metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
     truncate: Truncate = None
     normalized: Annotated[Switch, about("of Mixedbread")] = None
