@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as numbers
 from vectord import errors
 from vectord.cluster.remote.codec import DTYPES
 from vectord.errors import VectordError
-from vectord.schema import ChunkedDocument, EmbedResult, ModelInfo, Precision
+from vectord.schema import ChunkedDocument, EmbedResult, ModelInfo, MultiVectorOptions, Muvera, Precision
 
 ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, VectordError)]
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -62,7 +62,22 @@ def of_hints(kind: type[msgspec.Struct], **fields: st.SearchStrategy[Any]) -> st
 
 
 VECTORS = st.dictionaries(st.sampled_from(get_args(Precision)), arrays())  # hypothesis makes none of np.generic
-st.register_type_strategy(EmbedResult, of_hints(EmbedResult, dense=VECTORS))
+ROWS = st.none() | st.lists(arrays(), max_size=4)
+st.register_type_strategy(EmbedResult, of_hints(EmbedResult, dense=VECTORS, colbert=ROWS))
+# hypothesis does not read msgspec's limits.
+COUNTS = st.integers(1, 64)
+st.register_type_strategy(
+    Muvera, st.builds(Muvera, k_sim=st.integers(1, 10), dim_proj=COUNTS, r_reps=COUNTS, seed=COUNTS)
+)
+st.register_type_strategy(
+    MultiVectorOptions,
+    of_hints(
+        MultiVectorOptions,
+        dimensions=st.none() | COUNTS,
+        pool_factor=st.floats(1, 1000),
+        protected_tokens=COUNTS,
+    ),
+)
 st.register_type_strategy(ModelInfo, of_hints(ModelInfo))
 st.register_type_strategy(ChunkedDocument, st.builds(ChunkedDocument, vectors=VECTORS))
 

@@ -83,7 +83,7 @@ def pool_tokens(rows: Float32, factor: float, protected: int, *, normalize: bool
     """
     if len(rows) > MAX_POOLED_TOKENS:
         template = "{field} may hold texts of at most {most} tokens where these are pooled; got {tokens}."
-        raise TooManyInputs(template, field="inputs", most=MAX_POOLED_TOKENS, tokens=len(rows))
+        raise TooManyInputs(template, most=MAX_POOLED_TOKENS, tokens=len(rows))
     kept, others = rows[:protected], rows[protected:]
     clusters = max(int(len(others) // factor), 1)
     if clusters >= len(others):
