@@ -79,7 +79,7 @@ def test_bytes_are_sent_if_named(accept: str, dtype: str, precision: str) -> Non
         pytest.param("application/octet-stream", {"outputs": frozenset({"dense", "sparse"})}, id="two kinds"),
         pytest.param("application/octet-stream", {"outputs": frozenset({"sparse"})}, id="sparse"),
         pytest.param("application/octet-stream", {"partial": True}, id="errors of single inputs"),
-        pytest.param("application/octet-stream;dtype=int8", {"outputs": frozenset({"colbert"})}, id="int8 of tokens"),
+        pytest.param("application/octet-stream;dtype=int8", {"outputs": frozenset({"tokens"})}, id="int8 of tokens"),
     ],
 )
 def test_results_of_several_matrices_are_refused(accept: str, facts: dict[str, Any]) -> None:
