@@ -97,6 +97,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None = None  # of a model without modules: a GGUF file, or a TASKS_CLASS
     unsaid_end: str | None = None  # the same: the end token, if the file does not say whether texts have it
     dense: tuple[DenseModule, ...] = ()  # the same
+    question: str | None = None  # the same: of a yes-or-no reranker; "" if the file does not have its words
 
     @property
     def has_tasks(self) -> bool:
@@ -216,6 +217,7 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
         pooling=model.pooling,
         unsaid_end=model.unsaid_end,
         dense=model.dense,
+        question=model.question,
     )
 
 

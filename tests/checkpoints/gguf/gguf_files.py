@@ -1,7 +1,8 @@
 """GGUF files of tiny models, written with the gguf package as llama.cpp's convert script writes them.
 
 `write_gguf` takes a folder in transformers' layout. Names of tensors come from the package's own table, and what the
-script changes in tensors is done here: rows of Llama's queries and keys, Gemma's norms, RoBERTa's positions.
+script changes in tensors is done here: rows of Llama's queries and keys, Gemma's norms, RoBERTa's positions, Nomic's
+experts, LFM2's convolutions.
 Source: conversion/*.py of llama.cpp.
 """
 
@@ -20,8 +21,13 @@ from safetensors.numpy import load_file
 
 ARCHITECTURES: Mapping[str, gguf.MODEL_ARCH] = {
     "bert": gguf.MODEL_ARCH.BERT,
+    "eurobert": gguf.MODEL_ARCH.EUROBERT,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA_EMBEDDING,
+    "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2_bidirectional": gguf.MODEL_ARCH.LFM2,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "llama_bidirec": gguf.MODEL_ARCH.LLAMA_EMBED,
+    "modernbert": gguf.MODEL_ARCH.MODERN_BERT,
     "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
@@ -48,8 +54,7 @@ def write_gguf(
     metadata: keys after the architecture's name to set, or with None to leave out; add: adds further keys and tensors.
     """
     config = json.loads((folder / "config.json").read_text())
-    is_jina = config.get("position_embedding_type") == "alibi"
-    arch = gguf.MODEL_ARCH.JINA_BERT_V2 if is_jina else ARCHITECTURES[config["model_type"]]
+    arch = _architecture(config)
     name = gguf.MODEL_ARCH_NAMES[arch]
     writer = gguf.GGUFWriter(path, name)
     for key, value in {**_metadata(config), **(metadata or {})}.items():
@@ -57,18 +62,22 @@ def write_gguf(
     if "type_vocab_size" in config:
         writer.add_token_type_count(config["type_vocab_size"])
     add(writer)
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(arch, _of(config, "num_hidden_layers", "n_layer"))
     stored: dict[str, np.ndarray] = {}
     for own_name, array in load_file(folder / "model.safetensors").items():
         if own_name.startswith("pooler.") or own_name.endswith("position_ids"):
             continue
-        target = names.get_name(own_name, try_suffixes=(".weight", ".bias"))
-        target = target or names.get_name(f"model.{own_name}", try_suffixes=(".weight", ".bias"))
+        if own_name.endswith("experts.bias"):
+            stored[own_name] = np.zeros_like(array)
+            continue
+        whole_name = f"{own_name}.weight" if own_name.endswith((".w1", ".w2")) else own_name
+        target = names.get_name(whole_name, try_suffixes=(".weight", ".bias"))
+        target = target or names.get_name(f"model.{whole_name}", try_suffixes=(".weight", ".bias"))
         assert target is not None, own_name
         kind = _kind(target, array, quantization)
         data = gguf.quants.quantize(_changed(own_name, array.astype(np.float32), config), kind)
         writer.add_tensor(target, data, raw_dtype=kind)
-        # Quantization is by rows, and what _changed does to a quantized tensor is to order its rows.
+        # What _changed does to a quantized tensor is to order its rows.
         values = gguf.quants.dequantize(gguf.quants.quantize(array.astype(np.float32), kind), kind)
         stored[own_name] = values.reshape(array.shape)
     writer.write_header_to_file()
@@ -76,6 +85,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return stored
+
+
+def _architecture(config: Mapping[str, Any]) -> gguf.MODEL_ARCH:
+    match config.get("position_embedding_type"):
+        case "alibi":
+            return gguf.MODEL_ARCH.JINA_BERT_V2
+        case "rotary":
+            return gguf.MODEL_ARCH.JINA_BERT_V3
+    return gguf.MODEL_ARCH.NOMIC_BERT_MOE if config.get("num_experts") else ARCHITECTURES[config["model_type"]]
 
 
 def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -95,35 +113,70 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def _metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     """As TextModel.set_gguf_parameters, and what the classes of the architectures add."""
-    skipped = 1 + config["pad_token_id"] if "roberta" in config["model_type"] else 0
+    is_rotary = config.get("position_embedding_type") == "rotary"
+    skipped = 1 + config["pad_token_id"] if "roberta" in config["model_type"] and not is_rotary else 0
     rope = config.get("rope_parameters") or {}
     is_encoder = "num_key_value_heads" not in config
     facts = {
-        "block_count": config["num_hidden_layers"],
-        "context_length": config["max_position_embeddings"] - skipped,
-        "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
+        "block_count": _of(config, "num_hidden_layers", "n_layer"),
+        "context_length": _of(config, "max_position_embeddings", "n_positions") - skipped,
+        "embedding_length": _of(config, "hidden_size", "n_embd"),
+        "feed_forward_length": _of(config, "intermediate_size", "n_inner"),
+        "attention.head_count": _of(config, "num_attention_heads", "n_head"),
         "attention.head_count_kv": config.get("num_key_value_heads"),
         "attention.key_length": config.get("head_dim"),
         "attention.value_length": config.get("head_dim"),
-        "attention.layer_norm_epsilon": config.get("layer_norm_eps"),
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
+        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon"),
+        "attention.layer_norm_rms_epsilon": _of(config, "rms_norm_eps", "norm_eps"),
         "attention.causal": False if is_encoder else None,
-        "rope.freq_base": rope.get("full_attention", rope).get("rope_theta"),
+        "rope.freq_base": rope.get("full_attention", rope).get("rope_theta", config.get("rotary_emb_base")),
         "rope.freq_base_swa": rope.get("sliding_attention", {}).get("rope_theta"),
         "pooling_type": int(gguf.PoolingType.MEAN if is_encoder else gguf.PoolingType.LAST),
     }
-    if config["model_type"] == "gemma3_text":
-        pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
-        facts |= {"attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": pattern}
-    if config["model_type"] == "llama":
-        facts |= {"rope.dimension_count": config["head_dim"], "vocab_size": config["vocab_size"]}
+    match config["model_type"]:
+        case "nomic_bert" if "num_experts" in config:
+            facts |= {
+                "expert_count": config["num_experts"],
+                "expert_used_count": config["moe_top_k"],
+                "moe_every_n_layers": config["moe_every_n_layers"],
+            }
+        case "modernbert":
+            facts |= {
+                "attention.layer_norm_epsilon": config["norm_eps"],  # the published config has both keys
+                "attention.sliding_window": config["local_attention"],
+                "attention.sliding_window_pattern": config.get("global_attn_every_n_layers", 3),
+                "rope.scaling.type": "none",
+                "vocab_size": config["vocab_size"],
+                "hidden_activation": config["hidden_activation"],
+                "classifier.pooling_type": int(gguf.PoolingType[config["classifier_pooling"].upper()]),
+            }
+        case "eurobert":
+            facts |= {"attention.causal": False, "rope.scaling.type": "none"}
+        case "lfm2" | "lfm2_bidirectional" as model_type:
+            facts |= {
+                "attention.head_count_kv": [
+                    config["num_key_value_heads"] * (kind != "conv") for kind in config["layer_types"]
+                ],
+                "shortconv.l_cache": config["conv_L_cache"],
+                "vocab_size": config["vocab_size"],
+                "attention.causal": False if model_type != "lfm2" else None,
+            }
+        case "gemma3_text":
+            pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
+            facts |= {"attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": pattern}
+        case "llama" | "llama_bidirec":
+            facts |= {"rope.dimension_count": config["head_dim"], "vocab_size": config["vocab_size"]}
     return facts
 
 
+def _of(config: Mapping[str, Any], *keys: str) -> Any:
+    return next((config[key] for key in keys if key in config), None)
+
+
 def _kind(target: str, array: np.ndarray, quantization: Type) -> Type:
-    if array.ndim < 2 or target.startswith(("position_embd", "token_types")):
+    # Quantization is by rows, and those of ffn_down_exps are not the array's.
+    plain = ("position_embd", "token_types", "ffn_gate_inp", "shortconv.conv", "ffn_down_exps")
+    if array.ndim < 2 or any(name in target for name in plain):
         return Type.F32
     if array.shape[-1] % gguf.GGML_QUANT_SIZES[quantization][0]:
         return Type.F16
@@ -135,7 +188,12 @@ def _changed(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndar
         return array + 1
     if "roberta" in config["model_type"] and name == "embeddings.position_embeddings.weight":
         return array[1 + config["pad_token_id"] :]
-    if config["model_type"] == "llama" and (".q_proj." in name or ".k_proj." in name):
+    if name.endswith((".w1", ".w2")) and "experts" in name:
+        array = array.reshape(config["num_experts"], config["n_inner"], config["n_embd"])
+        return array if name.endswith("1") else np.ascontiguousarray(array.swapaxes(1, 2))
+    if name.endswith("conv.conv.weight"):
+        return array[:, 0]
+    if config["model_type"] in ("llama", "llama_bidirec") and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         halves = array.reshape(heads, 2, len(array) // heads // 2, *array.shape[1:])
         return halves.swapaxes(1, 2).reshape(array.shape)

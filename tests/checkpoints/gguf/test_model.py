@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -16,10 +17,12 @@ from gguf import GGMLQuantizationType as Type
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf
-from tests.compute.networks import tiny_decoders
+from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
+from tests.compute.networks.nomic_experts import experts_states, write_experts
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
-from tests.compute.networks.tiny_encoders import reference_states, write_tiny
+from tests.compute.networks.test_roberta import rename
+from tests.compute.networks.tiny_encoders import change_config, reference_states, write_tiny
 from tests.models import CORPUS, write_bert
 
 from vectord import Embedder
@@ -54,6 +57,28 @@ def _decoder(model_type: str, vocabulary: str, **facts: Any) -> Case:
     return Case(lambda folder: tiny_decoders.write(model_type, folder, **facts), tiny_decoders.reference, vocabulary)
 
 
+def _bidirectional(name: str, **facts: Any) -> Case:
+    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
+    return Case(
+        partial(tiny_decoders.write_bidirectional, name=name, **facts),
+        partial(tiny_decoders.bidirectional_reference, name=name),
+        "gpt2",
+    )
+
+
+def write_jina_v3(folder: Path) -> Path:
+    """jina-embeddings-v3 under the names of its own code."""
+    write_tiny(folder, "JinaEmbeddingsV3", hidden_size=64, intermediate_size=96, type_vocab_size=1)
+    base = json.loads((folder / "config.json").read_text())["rope_parameters"]["rope_theta"]
+    facts = {"model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": base}
+    return change_config(rename(folder, "rotary"), rope_parameters=None, **facts)
+
+
+def jina_v3_states(folder: Path, texts: Texts) -> np.ndarray:
+    """By the network of the folder, which test_roberta.py compares with transformers."""
+    return numpy_answer(tiny_encoders.CASES["xlm_roberta"].spec(folder), texts)
+
+
 CASES = {
     "bert": _encoder("Bert", "bert"),
     "roberta": _encoder("Roberta", "gpt2", type_vocab_size=1),
@@ -64,6 +89,13 @@ CASES = {
     "qwen3": _decoder("qwen3", "gpt2"),
     "llama": _decoder("llama", "gpt2"),
     "gemma-embedding": _decoder("gemma3_text", "llama", query_pre_attn_scalar=16),
+    "nomic-bert-moe": Case(partial(write_experts, n_embd=64, n_inner=96), experts_states, "t5"),
+    "modern-bert": _encoder("ModernBert", "gpt2", num_hidden_layers=4, classifier_pooling="cls"),
+    "jina-bert-v3": Case(write_jina_v3, jina_v3_states, "t5"),
+    "eurobert": _decoder("eurobert", "gpt2"),
+    "lfm2": _decoder("lfm2", "gpt2", block_auto_adjust_ff_dim=False),
+    "lfm2 bidirectional": _bidirectional("lfm2_bidirectional", block_auto_adjust_ff_dim=False),
+    "llama-embed": _bidirectional("llama_bidirec"),
 }
 
 
@@ -206,7 +238,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no length": ({"metadata": {"context_length": None}}, "bert.context_length must be a whole number"),
     "a width that is a text": ({"metadata": {"embedding_length": "x"}}, "bert.embedding_length must be a whole number"),
     "an epsilon of zero": ({"metadata": {"attention.layer_norm_epsilon": 0.0}}, "must be a number above 0"),
-    "a pooling of BERT's classifier": ({"metadata": {"pooling_type": 4}}, "bert.pooling_type must be 0 (none)"),
+    "a pooling of another number": ({"metadata": {"pooling_type": 5}}, "bert.pooling_type must be 0 (none)"),
+    "a classifier without BERT's pooler": ({"metadata": {"pooling_type": 4}}, "no tensor cls.weight: the conversion"),
     "labels that are a number": (key("bert.classifier.output_labels", 5), "must be a list of texts; found 5"),
     "poolings": (key("bert.pooling_type", [1, 2]), "bert.pooling_type must be a whole number"),
     "another vocabulary": ({"add": partial(add_words, kind="rwkv")}, "tokenizer.ggml.model 'rwkv' is not supported"),

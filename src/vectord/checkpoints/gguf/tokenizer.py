@@ -35,8 +35,9 @@ _QWEN2_WORDS = (  # a pattern of words, as in Qwen2Tokenizer of transformers
 )
 _LLAMA3 = _QWEN2_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 # tokenizer.ggml.pre of byte-level BPE: the rules that are known to be those of the model's own tokenizer.json.
-_GPT2 = frozenset({"gpt-2", "roberta-bpe"})
-_SPLITS: Mapping[str, str] = {"qwen2": _QWEN2_WORDS, **dict.fromkeys(("llama3", "llama-v3", "llama-bpe"), _LLAMA3)}
+_GPT2 = frozenset({"gpt-2", "modern-bert", "roberta-bpe"})
+_LLAMAS = ("jina-v5-nano", "lfm2", "llama-bpe", "llama-v3", "llama3")
+_SPLITS: Mapping[str, str] = {"qwen2": _QWEN2_WORDS, **dict.fromkeys(_LLAMAS, _LLAMA3)}
 
 HARMLESS: Mapping[str, Harmless] = {
     **harmless(
@@ -162,8 +163,12 @@ class _Vocabulary:
     def frame(self, *, begins: bool, ends: bool, twice: bool = False) -> dict[str, Any] | None:
         """The template of special tokens around texts and pairs. begins, ends: for files that do not say; twice: two
         of them between the texts of a pair."""
-        first = [self.token("bos")] if self.flag("add_bos_token", begins) else []
-        last = [self.token("eos")] if self.flag("add_eos_token", ends) else []
+        start, end = (
+            ("bos" if self.has("bos_token_id") else "cls"),
+            ("eos" if self.has("eos_token_id") else "seperator"),
+        )
+        first = [self.token(start)] if self.flag("add_bos_token", begins) else []
+        last = [self.token(end)] if self.flag("add_eos_token", ends) else []
         if not first and not last:
             return None
         single = [*map(_special, first), {"Sequence": {"id": "A", "type_id": 0}}, *map(_special, last)]
@@ -247,15 +252,15 @@ def _byte_level(vocabulary: _Vocabulary) -> str:
     else:
         known = ", ".join((*sorted(_GPT2), *_SPLITS))
         raise vocabulary.refuse("pre", f"{rule[:80]!r} is not supported; supported are {known}")
-    is_roberta, is_llama = rule == "roberta-bpe", rule in _SPLITS and rule != "qwen2"
+    is_bert, is_llama = rule in ("modern-bert", "roberta-bpe"), rule in _LLAMAS
     merges = [merge.split(" ") for merge in vocabulary.texts("merges")]
     if any(len(pair) != 2 for pair in merges):
         raise vocabulary.refuse("merges", "has an entry that is not two parts and a space")
     return _file(
-        vocabulary.added(strips=vocabulary.token("mask") if is_roberta and vocabulary.has("mask_token_id") else None),
-        normalizer={"type": "NFC"} if rule == "qwen2" else None,
+        vocabulary.added(strips=vocabulary.token("mask") if is_bert and vocabulary.has("mask_token_id") else None),
+        normalizer={"type": "NFC"} if rule in ("modern-bert", "qwen2") else None,
         pre_tokenizer=split,
-        post_processor=vocabulary.frame(begins=is_llama or is_roberta, ends=is_roberta, twice=is_roberta),
+        post_processor=vocabulary.frame(begins=is_llama or is_bert, ends=is_bert, twice=rule == "roberta-bpe"),
         decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         model={"type": "BPE", "vocab": vocabulary.known(), "merges": merges, "ignore_merges": is_llama},
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from vectord.checkpoints.files.gguf_file import GgufTensor, read_gguf
 from vectord.checkpoints.files.weight import DTYPES, ROWS_AT_ONCE, ComputedWeight, Dtype, Weight, array_over
-from vectord.checkpoints.gguf.model import checkpoint_name, find_architecture, first_position
+from vectord.checkpoints.gguf.architectures import checkpoint_name, find_architecture, first_position
 from vectord.errors import ModelUnavailable, installing
 from vectord.schema import Float32
 
@@ -78,6 +78,8 @@ class _TensorReader:
         if tensor.name == "position_embd.weight" and skipped:
             widths = ((skipped, 0), *((0, 0),) * (len(tensor.shape) - 1))
             return (tensor.shape[0] + skipped, *tensor.shape[1:]), lambda array: np.pad(array, widths)
+        if ".mlp.experts." in target or ".conv.conv." in target or target == "score.weight":
+            return self._regrouped(tensor, target)
         if architecture.norm_offset and target.endswith("norm.weight"):
             return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
         if architecture.interleaved and ".self_attn.q_proj." in target:
@@ -88,6 +90,19 @@ class _TensorReader:
                 tensor, "attention.head_count_kv" if is_own else "attention.head_count"
             )
         return tensor.shape, None
+
+    def _regrouped(self, tensor: GgufTensor, target: str) -> tuple[tuple[int, ...], Inverse]:
+        """The shape and inverse of tensors that conversion gave other dimensions, or reduced to a few rows."""
+        match target.split(".")[-2:], tensor.shape:
+            case ["mlp", "w1"], (experts, inner, width):  # the experts' matrices one below the other
+                return (experts * inner, width), lambda array: array.reshape(-1, width)
+            case ["mlp", "w2"], (experts, width, inner):  # as before, of transposed matrices
+                return (experts * inner, width), lambda array: array.swapaxes(1, 2).reshape(-1, width)
+            case ["conv", "weight"], (width, size):
+                return (width, 1, size), lambda array: array[:, None]
+            case ["score", "weight"], (2, width):  # the logit of "yes" less that of "no"
+                return (1, width), lambda array: array[:1] - array[1:]
+        raise ModelUnavailable(f"{self._path}: tensor {tensor.name[:100]!r} has the wrong number of dimensions")
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
         """Return a function that puts one half of each head after the other; in the file, their rows alternate."""

@@ -135,7 +135,10 @@ def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightR
             router=layer.linear("router.layer", width, count, bias=False),
             experts=tuple(experts),
             top=top,
-            bias=layer.constant("experts.bias", layer.array("experts.bias", width)[None]),
+            # llama.cpp's conversion leaves it out.
+            bias=layer.constant("experts.bias", layer.array("experts.bias", width)[None])
+            if "experts.bias" in layer
+            else None,
         )
     return mixtures
 
