@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.answers.serving import serving
+from tests.checkpoints.gguf.gguf_files import RERANK_TEMPLATE, write_gguf_reranker
 from tests.reference.reference_models import write_qwen3_reranker
 from tests.reference.references import run_reference
 
@@ -33,6 +34,20 @@ async def test_scores_equal_the_recipe(reranker: Path, backend: str, instruction
         request = RerankRequest(
             query=QUERY, passages=PASSAGES, instruction=instruction, text=TextOptions(truncate=True)
         )
+        result = await server.ask(request)
+    assert result.kind == "probability"
+    np.testing.assert_allclose(result.scores, want["scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize("question", [RERANK_TEMPLATE, None], ids=["with its words", "without"])
+async def test_a_gguf_file_has_the_scores_of_the_recipe(reranker: Path, question: str | None, tmp_path: Path) -> None:
+    """llama.cpp keeps the two rows of the head as cls.output, and without a tied head no other row."""
+    path = write_gguf_reranker(reranker, tmp_path / "m.gguf", question=question)
+    want = run_reference(
+        "qwen3_reranker", reranker, {"pairs": [[QUERY, passage] for passage in PASSAGES], "max_length": 512}
+    )
+    async with serving(path) as server:
+        request = RerankRequest(query=QUERY, passages=PASSAGES, text=TextOptions(truncate=True))
         result = await server.ask(request)
     assert result.kind == "probability"
     np.testing.assert_allclose(result.scores, want["scores"], atol=1e-4)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import read_bytes, read_json_object, read_settings
+from vectord.checkpoints.files.gguf_file import is_gguf, read_gguf
+from vectord.checkpoints.files.read import map_file, read_bytes, read_json_object, read_settings
 from vectord.errors import ModelUnavailable
 
 TOKENIZER_LIMIT_BYTES = 64 * 2**20  # Gemma's, with 262,144 tokens, has 33 MB
@@ -21,11 +21,14 @@ _OF_VOCAB_TXT = frozenset({"BertTokenizer", "DistilBertTokenizer", "PreTrainedTo
 
 
 def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
-    """Return the ids of those `tokens` that the tokenizer.json at `path` has in exactly this form, added tokens first.
-
-    Reads JSON, so that this layer needs no tokenizer.
+    """Return the ids of those `tokens` that the tokenizer.json or GGUF file at `path` has in exactly this form, added
+    tokens first. This layer needs no tokenizer.
     """
-    known, _ = read_vocabulary(path)
+    if is_gguf(path):
+        listed = read_gguf(path, map_file(path)).metadata.get("tokenizer.ggml.tokens")
+        known = {token: i for i, token in enumerate(listed)} if isinstance(listed, list) else {}
+    else:
+        known, _ = read_vocabulary(path)
     found = {token: known[token] for token in tokens if token in known}
     for token, i in found.items():
         if type(i) is not int or not 0 <= i < 2**31:

@@ -9,7 +9,7 @@ Source: conversion/*.py of llama.cpp.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 ARCHITECTURES: Mapping[str, gguf.MODEL_ARCH] = {
     "bert": gguf.MODEL_ARCH.BERT,
@@ -85,6 +85,39 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return stored
+
+
+# The words of Qwen3Model.set_gguf_parameters.
+RERANK_TEMPLATE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {query}\n"
+    "<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+def write_gguf_reranker(
+    folder: Path, path: Path, *, question: str | None = RERANK_TEMPLATE, labels: Sequence[str] = ("yes", "no")
+) -> Path:
+    """Write the Qwen3-Reranker in the folder: of its head only the rows of the labels. question: None: leave it out."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    head = tensors.pop("lm_head.weight", tensors["model.embed_tokens.weight"])
+    bare = path.with_name("without head")
+    bare.mkdir()
+    (bare / "config.json").write_text(json.dumps(config))
+    save_file(tensors, bare / "model.safetensors")
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_vocabulary(writer, folder / "tokenizer.json")
+        writer.add_array("qwen3.classifier.output_labels", labels)
+        writer.add_tensor("cls.output.weight", head[[words[label] for label in labels]])
+        if question is not None:
+            writer.add_chat_template([{"name": "rerank", "template": question}])
+
+    write_gguf(bare, path, metadata={"pooling_type": int(gguf.PoolingType.RANK)}, add=add)
+    return path
 
 
 def _architecture(config: Mapping[str, Any]) -> gguf.MODEL_ARCH:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -13,17 +14,19 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Type
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
-from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf
+from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf, write_gguf_reranker
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
 from tests.compute.networks.nomic_experts import experts_states, write_experts
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
 from tests.compute.networks.test_roberta import rename
-from tests.compute.networks.tiny_encoders import change_config, reference_states, write_tiny
+from tests.compute.networks.tiny_encoders import change_config, reference_model, reference_states, write_tiny
 from tests.models import CORPUS, write_bert
+from tests.reference.reference_models import write_qwen3_reranker
 
 from vectord import Embedder
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -164,16 +167,68 @@ def test_gates_of_jina_in_a_tensor_of_their_own_are_joined(tmp_path: Path) -> No
     assert np.abs(answer - expected).max() < 1e-4
 
 
-def test_a_roberta_reranker_scores(tmp_path: Path) -> None:
-    """pooling_type 4: the classifier's two layers come along."""
-    facts = {"hidden_size": 64, "num_labels": 1, "type_vocab_size": 1}
-    folder = write_tiny(tmp_path / "source", "XLMRoberta", "ForSequenceClassification", **facts)
-    weights = {name.removeprefix("roberta."): array for name, array in load_file(folder / "model.safetensors").items()}
+# A cross-encoder by the prefix of transformers' class: its other prefix of names, the file's kind of vocabulary, and
+# further facts.
+CROSS_ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Bert": ("bert.", "bert", {}),
+    "Roberta": ("roberta.", "gpt2", {"type_vocab_size": 1}),
+    "XLMRoberta": ("roberta.", "t5", {"type_vocab_size": 1}),
+    "ModernBert": ("model.", "gpt2", {"classifier_pooling": "mean"}),
+}
+
+
+@pytest.mark.parametrize("family", CROSS_ENCODERS)
+def test_a_cross_encoder_has_the_scores_of_transformers(family: str, tmp_path: Path) -> None:
+    """pooling_type 4: the layers of the classifier come along; of BERT, if the conversion kept the pooler."""
+    prefix, vocabulary, facts = CROSS_ENCODERS[family]
+    folder = write_tiny(tmp_path / "source", family, "ForSequenceClassification", hidden_size=64, num_labels=1, **facts)
+    model, texts = reference_model(folder, family, "ForSequenceClassification"), texts_of(*LENGTHS)
+    expected = np.concatenate([model(torch.tensor([text])).logits.detach().numpy() for text in texts])
+    weights = {name.removeprefix(prefix): array for name, array in load_file(folder / "model.safetensors").items()}
+    pooler = {name.replace("pooler.dense", "cls"): array for name, array in weights.items() if "pooler" in name}
+    weights = {
+        re.sub(r"^classifier\.(weight|bias)", r"classifier.out_proj.\1", name): weights[name] for name in weights
+    }
     save_file(weights, folder / "model.safetensors")
-    write_gguf(folder, tmp_path / "m.gguf", add=partial(add_words, kind="t5"), metadata={"pooling_type": 4})
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer, vocabulary)
+        for name, array in pooler.items():
+            writer.add_tensor(name, array)
+
+    write_gguf(folder, tmp_path / "m.gguf", add=add, metadata={"pooling_type": 4})
     spec = read(tmp_path / "m.gguf")
     assert (spec.outputs, spec.labels, spec.reranks) == (frozenset({"scores"}), ("LABEL_0",), True)
-    assert numpy_answer(spec, texts_of(*LENGTHS), "scores").shape == (3, 1)
+    assert np.abs(numpy_answer(spec, texts, "scores") - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"question": "Is {document} an answer to {query}?"}, "chat_template.rerank is not the question of Qwen3"),
+        ({"labels": ["no", "yes"]}, "qwen3.classifier.output_labels must be yes and no, with a row of cls.output"),
+        ({"labels": ["yes"]}, "qwen3.classifier.output_labels must be yes and no"),
+    ],
+    ids=["another question", "other answers", "one answer"],
+)
+def test_a_reranker_with_another_question_is_refused(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
+    """Its scores would mean something else."""
+    folder = write_qwen3_reranker(tmp_path / "source")
+    with pytest.raises(ModelUnavailable, match=re.escape(why)):
+        read(write_gguf_reranker(folder, tmp_path / "m.gguf", **changes))
+
+
+def test_a_language_model_named_reranker_answers_with_the_words_of_its_vocabulary(tmp_path: Path) -> None:
+    """Files of Qwen3-Reranker from before llama.cpp had rank pooling."""
+    folder = write_qwen3_reranker(tmp_path / "source")
+    path = tmp_path / "Qwen3-Reranker-f32.gguf"
+    write_gguf(folder, path, add=partial(add_vocabulary, tokenizer=folder / "tokenizer.json"))
+    spec, own = read(path), read(folder)
+    assert spec.yes_no is not None and own.yes_no is None
+    own = read(folder, task="rerank")
+    assert own.yes_no is not None and spec.yes_no.token_ids == own.yes_no.token_ids
+    texts = texts_of(*LENGTHS)
+    np.testing.assert_allclose(numpy_answer(spec, texts, "scores"), numpy_answer(own, texts, "scores"), atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last")])

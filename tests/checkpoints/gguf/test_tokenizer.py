@@ -11,7 +11,7 @@ import gguf
 import pytest
 from gguf import TokenType
 from tests.checkpoints.gguf.gguf_files import add_vocabulary
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from vectord.errors import ModelUnavailable
 from vectord.text.tokenizer_file import load_tokenizer
@@ -21,7 +21,19 @@ CORPUS = [
     "naïve café, déjà vu! straße in München; it's they're we'll  two  spaces\n\nnew lines\ttabs",
     "def f(x):\n    return x**2  # <b>bold</b>",
 ]
-PIECES = [*CORPUS, "THE Quick", "e\u0301 é", "日本語 中文", "🚀 emoji", "<mask> </s>", " ", "", "▁ x", "\r\n"]
+PIECES = [
+    *CORPUS,
+    "THE Quick",
+    "a [MASK]",
+    "e\u0301 é",
+    "日本語 中文",
+    "🚀 emoji",
+    "<mask> </s>",
+    " ",
+    "",
+    "▁ x",
+    "\r\n",
+]
 
 
 def texts() -> list[str]:
@@ -107,6 +119,60 @@ def add_roberta(writer: gguf.GGUFWriter) -> None:
     writer.add_add_eos_token(True)
 
 
+def modern_bert() -> Tokenizer:
+    """As the tokenizer.json of ModernBERT-base, which has no class of its own, with one of its tokens of spaces."""
+    specials = ["[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+    return framed(specials, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:0 [SEP]:0", normalizers.NFC())
+
+
+def llama() -> Tokenizer:
+    """As the tokenizer.json of Llama 3, with the start that LFM2 has too."""
+    split = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer = framed(["<|bos|>"], "<|bos|> $A", "<|bos|> $A $B:0", None, split)
+    tokenizer.model.ignore_merges = True
+    return tokenizer
+
+
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def framed(specials: list[str], single: str, pair: str, normalizer: Any, split: Any = None) -> Tokenizer:
+    """A byte-level BPE with these special tokens around texts."""
+    split = split or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=specials
+    )
+    vocab, merges = trained(models.BPE(), trainer, split)
+    tokenizer = Tokenizer(models.BPE(vocab, [tuple(merge) for merge in merges]))
+    tokenizer.pre_tokenizer = split
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False, special=True) for each in specials])
+    if "[CLS]" in specials:
+        tokenizer.add_tokens([AddedToken("  ", normalized=True)])
+        tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True, normalized=False, special=True)])
+    places = [(each, tokenizer.token_to_id(each)) for each in specials]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=places)
+    return tokenizer
+
+
+def add_modern_bert(writer: gguf.GGUFWriter) -> None:
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_sep_token_id(1)
+    writer.add_mask_token_id(writer.kv_data[0]["tokenizer.ggml.tokens"].value.index("[MASK]"))
+    for name in ("bos", "eos", "sep"):
+        getattr(writer, f"add_add_{name}_token")(True)
+
+
 def gemma() -> Tokenizer:
     from transformers import GemmaTokenizer
 
@@ -155,6 +221,8 @@ CASES = {
     "cased bert": (lambda: bert(lowercase=False), "bert-bge", None, add_bert),
     "qwen": (qwen, "qwen2", None, add_qwen),
     "roberta": (roberta, "roberta-bpe", None, add_roberta),
+    "modern-bert": (modern_bert, "modern-bert", None, add_modern_bert),
+    "lfm2": (llama, "lfm2", None, lambda writer: writer.add_bos_token_id(0)),
     "gemma": (gemma, "default", "llama", add_gemma),
     "xlm-roberta": (xlm_roberta, "default", None, add_xlm_roberta),
 }

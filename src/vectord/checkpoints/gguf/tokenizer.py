@@ -163,12 +163,8 @@ class _Vocabulary:
     def frame(self, *, begins: bool, ends: bool, twice: bool = False) -> dict[str, Any] | None:
         """The template of special tokens around texts and pairs. begins, ends: for files that do not say; twice: two
         of them between the texts of a pair."""
-        start, end = (
-            ("bos" if self.has("bos_token_id") else "cls"),
-            ("eos" if self.has("eos_token_id") else "seperator"),
-        )
-        first = [self.token(start)] if self.flag("add_bos_token", begins) else []
-        last = [self.token(end)] if self.flag("add_eos_token", ends) else []
+        first = [self.token("bos")] if self.flag("add_bos_token", begins) else []
+        last = [self.token("eos")] if self.flag("add_eos_token", ends) else []
         if not first and not last:
             return None
         single = [*map(_special, first), {"Sequence": {"id": "A", "type_id": 0}}, *map(_special, last)]
