@@ -149,6 +149,7 @@ def _metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     is_rotary = config.get("position_embedding_type") == "rotary"
     skipped = 1 + config["pad_token_id"] if "roberta" in config["model_type"] and not is_rotary else 0
     rope = config.get("rope_parameters") or {}
+    base = rope.get("full_attention", rope).get("rope_theta", config.get("rotary_emb_base"))
     is_encoder = "num_key_value_heads" not in config
     facts = {
         "block_count": _of(config, "num_hidden_layers", "n_layer"),
@@ -162,7 +163,7 @@ def _metadata(config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon"),
         "attention.layer_norm_rms_epsilon": _of(config, "rms_norm_eps", "norm_eps"),
         "attention.causal": False if is_encoder else None,
-        "rope.freq_base": rope.get("full_attention", rope).get("rope_theta", config.get("rotary_emb_base")),
+        "rope.freq_base": None if base is None else float(base),
         "rope.freq_base_swa": rope.get("sliding_attention", {}).get("rope_theta"),
         "pooling_type": int(gguf.PoolingType.MEAN if is_encoder else gguf.PoolingType.LAST),
     }

@@ -338,16 +338,40 @@ def test_a_language_model_of_gemma_is_no_embedding_model(tmp_path: Path) -> None
 
 
 def test_a_tensor_that_no_network_reads_is_refused(tmp_path: Path) -> None:
-    """Such as the factors of scaled positions, which change every vector."""
+    """Such as the projection of LFM2-ColBERT, which changes every vector."""
     path = tmp_path / "m.gguf"
 
     def add(writer: gguf.GGUFWriter) -> None:
         add_words(writer)
-        writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
+        writer.add_tensor("dense_2.weight", np.ones((4, 32), np.float32))
 
     write_gguf(tiny_decoders.write("llama", tmp_path / "source"), path, add=add)
-    with pytest.raises(ModelUnavailable, match=r"tensors rope_freqs.weight \(1 in all\) have no place"):
+    with pytest.raises(ModelUnavailable, match=r"tensors dense_2.weight \(1 in all\) have no place"):
         numpy_answer(read(path), texts_of(3))
+
+
+LLAMA3 = {"rope_theta": 1e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize("positions", [8192, 4096])
+def test_scaled_positions_are_those_of_llama_3_or_refused(positions: int, tmp_path: Path) -> None:
+    """The file has the divisor of each frequency in rope_freqs, and not how it was computed."""
+    facts: dict[str, Any] = {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": positions}}
+    folder, path = tiny_decoders.write("llama", tmp_path / "source", **facts), tmp_path / "m.gguf"
+    model = tiny_decoders.load_reference(folder)
+    plain = 1e5 ** -(np.arange(0, 16, 2) / 16)
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_words(writer)
+        writer.add_tensor("rope_freqs.weight", (plain / model.rotary_emb.inv_freq.numpy()).astype(np.float32))
+
+    write_gguf(folder, path, add=add)
+    if positions != 8192:
+        with pytest.raises(ModelUnavailable, match="scales positions in another way than Llama 3"):
+            read(path)
+        return
+    answer = numpy_answer(replace(read(path), outputs=frozenset({"tokens"})), texts_of(200))
+    assert np.abs(answer - tiny_decoders.reference(folder, texts_of(200))).max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TENSOR_TYPES.values() if kind.items > 1], ids=lambda kind: kind.name)

@@ -30,7 +30,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any]  # keys of config.json with one value for all models
     whole: Mapping[str, str]  # keys of the metadata after "ARCHITECTURE.", and config.json's: whole numbers
     real: Mapping[str, str]  # the same, of other numbers
-    tensors: Mapping[str, str]  # names without ".weight" and ".bias"
+    tensors: Mapping[str, str]  # names without ".weight" and ".bias", or whole names
     layer: str  # the prefix of a layer's names
     layers: Mapping[str, str]  # names after "blk.N.", the same; or whole names
     norm_offset: float = 0.0  # added to the weights of norms
@@ -171,7 +171,12 @@ _LLAMA = Architecture(
     whole={**_DECODER_SIZES, **_HEAD_SIZE},
     real={**_RMS_NORM, **_THETA},
     defaults={"rope.freq_base": 10_000.0},
-    tensors={"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"},
+    tensors={
+        "token_embd": "embed_tokens",
+        "output_norm": "norm",
+        "output": "lm_head",
+        "rope_freqs.weight": "inv_freq",  # model.py recognizes the scaling that they are of
+    },
     layer="layers",
     layers={
         "attn_norm": "input_layernorm",
@@ -322,12 +327,11 @@ def first_position(file: GgufFile, model_type: object) -> int:
 
 def checkpoint_name(architecture: Architecture, name: str) -> str:
     """Return the tensor's name in transformers; an unknown name unchanged, so that the network refuses it."""
-    stem, dot, kind = name.rpartition(".")
-    if stem.startswith("blk."):
-        _, number, part = stem.split(".", 2) if stem.count(".") >= 2 else ("", "", "")
-        if whole := architecture.layers.get(f"{part}{dot}{kind}"):
-            return f"{architecture.layer}.{number}.{whole}"
-        if part in architecture.layers:
-            return f"{architecture.layer}.{number}.{architecture.layers[part]}{dot}{kind}"
-        return name
-    return f"{architecture.tensors[stem]}{dot}{kind}" if stem in architecture.tensors else name
+    names, prefix, own = architecture.tensors, "", name
+    if name.startswith("blk.") and name.count(".") > 2:
+        _, number, own = name.split(".", 2)
+        names, prefix = architecture.layers, f"{architecture.layer}.{number}."
+    stem, dot, kind = own.rpartition(".")
+    if own in names:
+        return prefix + names[own]
+    return f"{prefix}{names[stem]}{dot}{kind}" if stem in names else name

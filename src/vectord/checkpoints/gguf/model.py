@@ -150,6 +150,16 @@ def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str
     if "output" in architecture.tensors:
         config["tie_word_embeddings"] = "output.weight" not in file.tensors
     config |= {key: tensor in file.tensors for key, tensor in _BIASES.get(config["model_type"], {}).items()}
+    if config["model_type"] in _CHOSEN_DIRECTION and "attention.causal" in keys:
+        config["is_causal"] = keys.causal()
+    _add_own(keys, config, file)
+    if config["architectures"][0].endswith("ForSequenceClassification") or "classifier.output_labels" in keys:
+        _add_labels(keys, config, file)
+    return config
+
+
+def _add_own(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
+    """Keys that only one kind of network has."""
     match config["model_type"]:
         case "gemma3_text":
             config["query_pre_attn_scalar"] = config.get("head_dim")
@@ -161,18 +171,16 @@ def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str
             config["hidden_activation"] = keys.metadata.value(f"{keys.prefix}hidden_activation", str, "gelu")
         case "lfm2":
             _add_convolutions(keys, config)
-        case "llama" | "qwen2" | "qwen3" if "attention.causal" in keys:
-            config["is_causal"] = keys.causal()
+        case "llama" | "llama_bidirec":
+            _add_scaling(keys, config, file)
         case "bert" | "roberta" | "xlm-roberta" if "position_embedding_type" not in config:
             skipped = first_position(file, config["model_type"])
             config["max_position_embeddings"] = _rows(keys, file, "position_embd.weight") + skipped
             if skipped:
                 config["pad_token_id"] = skipped - 1
-    if config["architectures"][0].endswith("ForSequenceClassification") or "classifier.output_labels" in keys:
-        _add_labels(keys, config, file)
-    return config
 
 
+_CHOSEN_DIRECTION = frozenset({"llama", "qwen2", "qwen3"})  # of the others, the class decides
 # Keys of config.json for the biases of layers, and a tensor that exists only with these biases.
 _LLAMAS_BIASES = {"attention_bias": "blk.0.attn_output.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 _BIASES: Mapping[str, Mapping[str, str]] = {
@@ -193,6 +201,31 @@ def _add_windows(keys: _Keys, config: dict[str, Any]) -> None:
     if not isinstance(pattern, np.ndarray) or pattern.dtype.kind != "b" or len(pattern) != config["num_hidden_layers"]:
         raise keys.refuse(name, pattern, "a list of one boolean a layer")
     config["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in pattern]
+
+
+# Of Llama 3.1 to 3.3, which differ in the factor only. The file has the result: a divisor of each frequency.
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def _add_scaling(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
+    """The scaled positions of Llama 3; other divisors are refused."""
+    tensor = file.tensors.get("rope_freqs.weight")
+    if tensor is None:
+        return
+    head_size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    low, high, positions = _LLAMA3.values()
+    turns = positions * config["rope_theta"] ** -(np.arange(0, head_size, 2) / head_size) / (2 * math.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    if tensor.type.name == "F32" and tensor.shape == kept.shape:
+        divisors = tensor.blocks.view(np.float32)
+        factor = float(divisors.max())
+        if factor > 1 and np.allclose(divisors, 1 / (kept + (1 - kept) / factor), rtol=1e-4):
+            config["rope_scaling"] = {"rope_type": "llama3", "factor": factor, **_LLAMA3}
+            return
+    raise ModelUnavailable(
+        f"{keys.metadata.path}: tensor 'rope_freqs.weight' scales positions in another way than Llama 3, which is not "
+        "supported"
+    )
 
 
 def _add_convolutions(keys: _Keys, config: dict[str, Any]) -> None:
