@@ -120,20 +120,16 @@ def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightR
     count = facts.size(config, "num_experts", at_least=2, at_most=1024)
     top = facts.size(config, "moe_top_k", at_most=count)
     width, inner = spec.hidden_size, spec.intermediate_size
-    shape, parts = (count * inner, width), [slice(e * inner, (e + 1) * inner) for e in range(count)]
     mixtures = {}
     for i in (i for i in range(spec.layers) if i % every == 1):
         layer = weights.under(f"{NAMES.prefix}.{i}.mlp.")
-        experts = [
-            Mlp(
-                up=Linear(layer.matrix("experts.mlp.w1", *shape, rows=part), None),
-                down=Linear(layer.transposed("experts.mlp.w2", *shape, rows=part), None),
-            )
-            for part in parts
-        ]
+        ups = layer.stacked("experts.mlp.w1", count * inner, width, count=count)
+        downs = layer.stacked("experts.mlp.w2", count * inner, width, count=count, transposed=True)
         mixtures[i] = Mixture(
             router=layer.linear("router.layer", width, count, bias=False),
-            experts=tuple(experts),
+            experts=tuple(
+                Mlp(up=Linear(up, None), down=Linear(down, None)) for up, down in zip(ups, downs, strict=True)
+            ),
             top=top,
             # llama.cpp's conversion leaves it out.
             bias=layer.constant("experts.bias", layer.array("experts.bias", width)[None])

@@ -132,14 +132,16 @@ class WeightReader(Generic[T]):
         """Return what each adapter adds to `name`.weight (1, width), as (adapters + 1, width); None: nothing."""
         return None if self._adapters is None else self._adapters.of_row(self._prefix + name, width)
 
-    def matrix(self, name: str, *shape: int, rows: slice) -> T:
-        """Return these rows of the tensor `name` as the weight of a layer, without a copy. Raises ModelUnavailable."""
-        return self._ops.matrix(self._rows(name, shape, rows))
+    def stacked(self, name: str, *shape: int, count: int, transposed: bool = False) -> tuple[T, ...]:
+        """Return `count` matrices that are one below the other in the tensor `name`, as weights of layers.
 
-    def transposed(self, name: str, *shape: int, rows: slice) -> T:
-        """Return the matrix whose columns are these rows of the tensor `name`: a copy. Raises ModelUnavailable."""
-        part = self._rows(name, shape, rows)
-        return self._ops.matrix(Weight(part.name, part.dtype, np.ascontiguousarray(part.array.T)))
+        transposed: their columns are the tensor's rows; this takes a copy. Raises ModelUnavailable.
+        """
+        weight = self._checked(name, shape)
+        parts = np.split(weight.array, count)  # one array for all: a computed one is not kept
+        if transposed:
+            parts = [np.ascontiguousarray(part.T) for part in parts]
+        return tuple(self._ops.matrix(Weight(weight.name, weight.dtype, part)) for part in parts)
 
     def linears(
         self, names: str | Sequence[str], inputs: int, outputs: int, count: int, *, bias: bool
