@@ -149,31 +149,3 @@ def test_vocab_txt_replaces_tokenizer_json_for_a_bert(folder: Path) -> None:
     write_transformer(folder, model_type="xlm-roberta")
     (folder / "tokenizer.json").unlink()
     assert "AutoTokenizer" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    ("key", "config", "name"),
-    [
-        ("quantization_config", {"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ("quantization_config", {"quant_method": "gptq", "bits": 4}, "gptq"),
-        ("quantization_config", {"quant_method": "awq", "bits": 4}, "awq"),
-        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
-        (
-            "quantization_config",
-            {"quant_method": "compressed-tensors", "format": "float-quantized"},
-            "compressed-tensors",
-        ),
-        ("compression_config", {"format": "int-quantized"}, "int-quantized"),
-        ("quantization_config", "a\nb", r"a\nb"),
-    ],
-)
-def test_quantized_weights_are_refused_by_the_name_of_their_method(
-    key: str, config: object, name: str, folder: Path
-) -> None:
-    """In one line with the way out, unless the operator reads them as they are."""
-    write_transformer(folder, **{key: config})
-    assert refusal(folder) == (
-        f"{folder / 'config.json'}: the weights are quantized ({key}: {name}), which is not supported; serve "
-        "the model that they were made from, or a GGUF file of it"
-    )
-    assert spec_of(folder, allow_unknown=[key]).dimensions > 0

@@ -45,6 +45,7 @@ from vectord.checkpoints.kinds.scores import (
     is_yes_no,
 )
 from vectord.checkpoints.kinds.static import add_static
+from vectord.checkpoints.quantized import read_quantization
 from vectord.checkpoints.spec import PAD_TOKEN_ID, POSITIONS_AFTER_PAD, Adapter, Located, ModelSpec, Pooling, PromptText
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -287,7 +288,8 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
-    _refuse_quantized(folder, weights)
+    if weights[0].suffix != ".onnx":  # graphs may be quantized
+        read_quantization(folder.config)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.
     known = None if folder.located.source == "folder" or folder.adapter is not None else folder.entry
     return ModelSpec(
@@ -311,25 +313,6 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         known_cosines=() if known is None else known.known_cosines,
         fingerprint="",
     )
-
-
-_QUANTIZATIONS = ("quantization_config", "compression_config")  # the second is older
-
-
-def _refuse_quantized(folder: ModelFolder, weights: tuple[Path, ...]) -> None:
-    """Raise ModelUnavailable, naming the method, if config.json says that the weights are quantized.
-
-    ONNX graphs may be.
-    """
-    for key in _QUANTIZATIONS:
-        config = folder.config.get(key)
-        if config is None or key in folder.config.allowed or weights[0].suffix == ".onnx":
-            continue
-        method = str(config.get("quant_method", config.get("format")) if isinstance(config, dict) else config)
-        raise ModelUnavailable(
-            f"{folder.config.path}: the weights are quantized ({key}: {method[:40]}), which is not supported; "
-            "serve the model that they were made from, or a GGUF file of it"
-        )
 
 
 def _hidden_size(folder: ModelFolder) -> int:

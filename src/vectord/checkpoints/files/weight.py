@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Dtype = Literal["F32", "F16", "BF16", "F64", "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"]
+Dtype = Literal["F32", "F16", "BF16", "F64", "F8_E4M3", "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"]
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "F32": np.float32,
     "F16": np.float16,
     "BF16": np.uint16,
     "F64": np.float64,
+    "F8_E4M3": np.uint8,
     "BOOL": np.bool_,
     "U8": np.uint8,
     "I8": np.int8,
@@ -32,13 +33,24 @@ ROWS_AT_ONCE = 4096  # so that converting a table of words takes no further copy
 NETWORK_DTYPES = frozenset({"F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
+def _e4m3() -> npt.NDArray[np.float32]:
+    """(256,) the numbers of F8_E4M3: a sign, 4 bits of exponent and 3 of fraction; no infinities."""
+    exponents, fractions = np.arange(128) >> 3, (np.arange(128) & 7) / 8
+    numbers = np.where(exponents, (1 + fractions) * 2.0 ** (exponents - 7), fractions * 2.0**-6)
+    numbers[-1] = np.nan
+    return np.concatenate([numbers, -numbers]).astype(np.float32)
+
+
+E4M3 = _e4m3()
+
+
 class Weight:
     """A tensor over the map of its file."""
 
     __slots__ = ("_array", "dtype", "name")
 
     def __init__(self, name: str, dtype: Dtype, array: npt.NDArray[np.generic]) -> None:
-        """array: in the tensor's shape, C order; BF16 as its bits in uint16."""
+        """array: in the tensor's shape, C order; BF16 as its bits in uint16, F8_E4M3 in uint8."""
         self.name = name
         self.dtype = dtype
         self._array = array
@@ -55,6 +67,8 @@ class Weight:
         """Return a copy in float32."""
         if self.dtype == "BF16":  # the upper half of a float32
             return (self.array.astype(np.uint32) << 16).view(np.float32)
+        if self.dtype == "F8_E4M3":
+            return E4M3[self.array]
         return self.array.astype(np.float32)
 
     def parts(self) -> Iterator[npt.NDArray[np.float32]]:

@@ -37,6 +37,7 @@ from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
+from vectord.checkpoints.quantized import expand
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.invariance import PROBED_LIMIT, SHORT_TOLERANCE, TOLERANCE, is_batch_invariant
@@ -179,6 +180,7 @@ class TransformersModel:
         settings = unread_settings(spec.folder / "config.json", spec.config)
         config = read_config(spec, settings)
         model_class = _model_class(spec, config)
+        weights = merge_adapter(expand(open_checkpoint(spec.weights), settings), spec)
         # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
         computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
         sources = "".join(Path(getfile(one)).read_text("utf-8") for one in (type(config), model_class))
@@ -189,7 +191,7 @@ class TransformersModel:
         self._filler = int(config.pad_token_id or 0)
         self.dtype = dtype
         self._device = device
-        body = _load_body(model_class, config, merge_adapter(open_checkpoint(spec.weights), spec), ops, dtype, spec)
+        body = _load_body(model_class, config, weights, ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         self.limits = _length_limits(config)
         self._short_body, self._short_limit = self._body, _sparse_limit(config)  # for texts of up to so many tokens

@@ -18,6 +18,7 @@ from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
 from vectord.checkpoints.folder import LIST_CLASS, TASKS_CLASS
+from vectord.checkpoints.quantized import expand
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters
@@ -80,7 +81,7 @@ class Network(Generic[T]):
         module, prefixes = _architecture(spec)
         config = unread_settings(spec.folder / "config.json", spec.config)
         _refuse_unknown_class(spec, config, prefixes)
-        weights, changes = split_adapters(weights, spec.adapters)
+        weights, changes = split_adapters(expand(weights, config), spec.adapters)
         weights = merge_adapter(weights, spec)
         adapters = Adapters(changes, len(spec.adapters), ops) if changes else None
         reader = WeightReader(weights, ops, adapters=adapters)

@@ -22,12 +22,13 @@ from vectord.checkpoints.adapters import is_made_for, read_adapter
 from vectord.checkpoints.catalogue import hub_id_of
 from vectord.checkpoints.checkpoint import find_weight_files, open_checkpoint
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import read_operators_file
+from vectord.checkpoints.files.read import read_operators_file, unread_settings
 from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.folder import ADAPTER, TEMPLATE_LIMIT_BYTES, Module, chain_width, read_dense
 from vectord.checkpoints.hub import find_base, model_id_of, resolve
 from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, read_lock
+from vectord.checkpoints.quantized import expand, read_quantization
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
@@ -142,8 +143,11 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
 def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of its memory while loaded: the weights in the computing dtype, 16 bits unless it is set."""
     held_bits = {"float32": 32, "int8": 8, "fp8": 8, "int8-weights": 9, "int4-weights": 5}.get(dtype, 16)
-    if spec.weights and is_gguf(spec.weights[0]):  # numbers in blocks of many sizes
-        return held_bits * sum(prod(weight.shape) for weight in open_checkpoint(spec.weights).values()) // 8
+    settings = unread_settings(spec.folder / "config.json", spec.config)
+    first = spec.weights[0] if spec.weights else None
+    if first and (is_gguf(first) or (first.suffix != ".onnx" and read_quantization(settings))):
+        weights = expand(open_checkpoint(spec.weights), settings)  # numbers in blocks of many sizes
+        return held_bits * sum(prod(weight.shape) for weight in weights.values()) // 8
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name
     saved_bits = 16 if saved in ("bfloat16", "float16") else 32
     return sum(path.stat().st_size for path in spec.weights) * held_bits // saved_bits
