@@ -31,7 +31,7 @@ _OF_INPUTS = ("activation_scale", "input_global_scale", "input_scale", "input_ze
 class _Matrix(msgspec.Struct, frozen=True, kw_only=True):
     codes: Codes  # (O, I)
     scales: Float32  # (O, G)
-    groups: npt.NDArray[np.integer[Any]]  # (I,) of each column
+    groups: Codes  # (I,) of each column
     zeros: Codes | None = None  # (O, G)
     table: Float32 | None = None  # the value of each code; None: the code
 
@@ -104,23 +104,21 @@ class _CompressedTensors(msgspec.Struct, frozen=True, tag_field="quant_method", 
         return tuple(int(size) for size in layer["weight_shape"].array)
 
     def matrix(self, layer: Layer) -> _Matrix:
-        zeros = layer.get("weight_zero_point")
+        scheme = self._weights
         if self.format != "pack-quantized":
-            return _bytes(layer["weight"], layer["weight_scale"], zeros and zeros.array, self._weights.block_structure)
-        (rows, columns), bits = self.shape(layer), self._weights.num_bits
+            zeros = layer["weight_zero_point"].array if "weight_zero_point" in layer else None
+            return _bytes(layer["weight"], layer["weight_scale"], zeros, scheme.block_structure)
+        rows, columns = self.shape(layer)
         scales = _spread(layer["weight_scale"].as_float32(), rows)
-        unpacked = None
-        if zeros is not None:
-            unpacked = _unpack(zeros, bits, axis=0)[:rows]
-        elif not self._weights.symmetric:
-            raise KeyError("weight_zero_point")
-        else:
-            unpacked = np.full(scales.shape, 1 << (bits - 1), np.uint8)
-        groups = _even(columns, scales.shape[1])
-        if "weight_g_idx" in layer and (layer["weight_g_idx"].array >= 0).all():
-            groups = layer["weight_g_idx"].array
-        codes = _unpack(layer["weight_packed"], bits)[:, :columns]
-        return _Matrix(codes=codes, scales=scales, groups=groups, zeros=unpacked)
+        own_groups: Codes = layer["weight_g_idx"].array if "weight_g_idx" in layer else np.array([-1])
+        return _Matrix(
+            codes=_unpack(layer["weight_packed"], scheme.num_bits)[:, :columns],
+            scales=scales,
+            groups=own_groups if (own_groups >= 0).all() else _even(columns, scales.shape[1]),
+            zeros=np.full(scales.shape, 1 << (scheme.num_bits - 1))
+            if scheme.symmetric
+            else _unpack(layer["weight_zero_point"], scheme.num_bits, axis=0)[:rows],
+        )
 
 
 class _Gptq(msgspec.Struct, frozen=True, tag_field="quant_method", tag="gptq"):
@@ -139,12 +137,12 @@ class _Gptq(msgspec.Struct, frozen=True, tag_field="quant_method", tag="gptq"):
         return layer["scales"].shape[1], layer["qweight"].shape[0] * 32 // self.bits
 
     def matrix(self, layer: Layer) -> _Matrix:
-        zeros = _unpack(layer["qzeros"], self.bits)
-        if self.checkpoint_format == "gptq":
+        zeros: Codes = _unpack(layer["qzeros"], self.bits)
+        if self.checkpoint_format == "gptq":  # which stores them less 1
             zeros = (zeros + 1) & ((1 << self.bits) - 1)
         scales = np.ascontiguousarray(layer["scales"].as_float32().T)
         codes = _unpack(layer["qweight"], self.bits, axis=0).T
-        groups = layer["g_idx"].array if "g_idx" in layer else _even(codes.shape[1], scales.shape[1])
+        groups: Codes = layer["g_idx"].array if "g_idx" in layer else _even(codes.shape[1], scales.shape[1])
         return _Matrix(codes=codes, scales=scales, groups=groups, zeros=zeros.T)
 
 
@@ -199,7 +197,7 @@ class _BitsAndBytes(msgspec.Struct, frozen=True, tag_field="quant_method", tag="
         return layer["weight"].shape if "SCB" in layer else self._state(layer).shape
 
     def matrix(self, layer: Layer) -> _Matrix:
-        weight = layer["weight"].array
+        weight: Codes = layer["weight"].array
         if "SCB" in layer:
             scales = layer["SCB"].as_float32()[:, None] / np.float32(127)
             return _Matrix(codes=weight, scales=scales, groups=_even(weight.shape[1], 1))
@@ -247,7 +245,7 @@ def _spread(numbers: Codes, rows: int, high: int | None = None) -> Codes:
     return np.repeat(numbers, high, axis=0)[:rows]
 
 
-def _even(columns: int, groups: int) -> npt.NDArray[np.integer[Any]]:
+def _even(columns: int, groups: int) -> Codes:
     """(columns,) the group of each column, of groups of one size."""
     return np.arange(columns) // (columns // groups)
 
@@ -280,13 +278,14 @@ def read_quantization(config: Settings) -> Quantization | None:
             **{name: each for name, each in fields.items() if each is not None},
         }
         try:
-            return msgspec.convert(fields, Quantization)
+            quantization: Quantization = msgspec.convert(fields, Quantization)
         except msgspec.ValidationError as error:
             raise ModelUnavailable(
                 f"{config.path}: the weights are quantized ({key}: {str(fields['quant_method'])[:40]}) in a form that "
                 f"is not supported: {error}; supported are {_SUPPORTED}; serve the model that they were made from, or "
                 "a GGUF file of it"
             ) from None
+        return quantization
     return None
 
 

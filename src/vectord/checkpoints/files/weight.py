@@ -68,7 +68,8 @@ class Weight:
         if self.dtype == "BF16":  # the upper half of a float32
             return (self.array.astype(np.uint32) << 16).view(np.float32)
         if self.dtype == "F8_E4M3":
-            return E4M3[self.array]
+            numbers: npt.NDArray[np.float32] = E4M3[self.array.astype(np.intp)]
+            return numbers
         return self.array.astype(np.float32)
 
     def parts(self) -> Iterator[npt.NDArray[np.float32]]:

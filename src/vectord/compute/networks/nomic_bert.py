@@ -131,7 +131,7 @@ def _mixtures(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightR
                 Mlp(up=Linear(up, None), down=Linear(down, None)) for up, down in zip(ups, downs, strict=True)
             ),
             top=top,
-            # llama.cpp's conversion leaves it out.
+            # GGUF files are without.
             bias=layer.constant("experts.bias", layer.array("experts.bias", width)[None])
             if "experts.bias" in layer
             else None,
