@@ -28,7 +28,14 @@ from vectord.errors import ConfigError, StartError
 if TYPE_CHECKING:
     from vectord.checkpoints.spec import ModelSpec, RequestedModel
 
-_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+_DTYPES = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F64": "float64",
+    "F8_E4M3": "fp8",
+    "I8": "int8",
+}
 
 HELP = """\
 List the models on this machine: those that `vectord serve` would serve with the same options, the Hugging Face cache,
@@ -180,7 +187,7 @@ def _facts(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _dtype(spec: ModelSpec) -> str | None:
-    """The number format of most of the weights; None for a graph, whose file has its own."""
+    """The number format of most of the weights; None for a graph, whose file has its own, and for packed numbers."""
     from vectord.checkpoints.checkpoint import open_checkpoint  # noqa: PLC0415
 
     if any(path.suffix not in {".safetensors", ".bin"} for path in spec.weights):
@@ -190,7 +197,7 @@ def _dtype(spec: ModelSpec) -> str | None:
     for weight in checkpoint.values():
         sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.array.nbytes
     checkpoint.close()
-    return _DTYPES.get(max(sizes, key=sizes.__getitem__), "int8") if sizes else None
+    return _DTYPES.get(max(sizes, key=sizes.__getitem__)) if sizes else None
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> int:
