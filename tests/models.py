@@ -21,7 +21,14 @@ MAX_TOKENS = 512
 CORPUS = "the quick brown fox jumps over a lazy dog while many small birds sing in green old trees near water"
 
 # What sentence-transformers calls the poolings.
-POOLING_NAMES: dict[Pooling, str] = {"cls": "cls", "mean": "mean", "last": "lasttoken", "max": "max"}
+POOLING_NAMES: dict[Pooling, str] = {
+    "cls": "cls",
+    "mean": "mean",
+    "last": "lasttoken",
+    "max": "max",
+    "mean_sqrt_len": "mean_sqrt_len_tokens",
+    "weighted_mean": "weightedmean",
+}
 
 
 def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
@@ -52,7 +59,12 @@ def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
 
 
 def write_sentence_bert(
-    folder: Path, *, pooling: Pooling = "mean", dense: Sequence[int] = (), normalize: bool = True, seed: int = 0
+    folder: Path,
+    *,
+    pooling: Pooling | tuple[Pooling, ...] = "mean",
+    dense: Sequence[int] = (),
+    normalize: bool = True,
+    seed: int = 0,
 ) -> Path:
     """The same BERT as sentence-transformers saves it. dense: output widths of Dense modules (tanh, then identity)."""
     import torch
@@ -61,9 +73,10 @@ def write_sentence_bert(
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
     transformer = Transformer(str(write_bert(folder / "source", seed=seed)), max_seq_length=MAX_TOKENS)
-    modules: list[torch.nn.Module] = [transformer, PoolingModule(WIDTH, POOLING_NAMES[pooling])]
+    poolings = (pooling,) if isinstance(pooling, str) else pooling
+    modules: list[torch.nn.Module] = [transformer, PoolingModule(WIDTH, [POOLING_NAMES[mode] for mode in poolings])]
     torch.manual_seed(seed)
-    for i, (inputs, outputs) in enumerate(zip((WIDTH, *dense), dense, strict=False)):
+    for i, (inputs, outputs) in enumerate(zip((WIDTH * len(poolings), *dense), dense, strict=False)):
         modules.append(Dense(inputs, outputs, activation_function=torch.nn.Tanh() if i == 0 else None))
     if normalize:
         modules.append(Normalize())
@@ -78,6 +91,7 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
     modules = tuple(_dense_module(path) for path in sorted(folder.glob("*_Dense")))
     keys = ("embedding_dim", "hidden_size", "dim", "d_model", "n_embd")  # the first: of EmbeddingGemma 2's projection
     width = next((config[key] for key in keys if key in config), 0)
+    pooled = width * (len(pooling) if isinstance(pooling := facts.get("pooling"), tuple) else 1)
     defaults: dict[str, Any] = {
         "model_id": "tests/tiny",
         "revision": None,
@@ -91,7 +105,7 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
         "pooling": "mean",
         "dense_modules": modules,
         "hidden_size": width,
-        "dimensions": modules[-1].out_features if modules else width,
+        "dimensions": modules[-1].out_features if modules else pooled,
         "max_tokens": config.get("max_position_embeddings", 512),
         "fingerprint": "0" * 16,
     }

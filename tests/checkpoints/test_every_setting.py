@@ -72,6 +72,7 @@ SHAPES = {"in_features", "out_features", "max_seq_length", "path", "num_labels",
     "document_length",
     "document_prefix",
     "norm_bias",
+    "pooling_mode",
     "query_length",
     "query_prefix",
 }
@@ -368,7 +369,7 @@ NESTED = (  # objects of config.json that BERT has not, and values in them
 )
 ACTIVATIONS = ("torch.nn.modules.activation.ReLU", "torch.nn.Softmax", "os.system", "torch.nn.modules.linear.Identity")
 VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
-    "pooling_mode": ("cls", "max", "lasttoken", "mean_sqrt_len_tokens", ["cls"], ["cls", "mean"]),
+    "pooling_mode": ("cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", ["cls"], ["cls", "mean"]),
     "activation_function": (*ACTIVATIONS, "relu"),
     "activation_fn": ACTIVATIONS,
     "sbert_ce_default_activation_function": ACTIVATIONS,

@@ -16,7 +16,7 @@ from msgspec import Meta
 if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
 
-Pooling = Literal["cls", "mean", "last", "max"]
+Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
 # torch.nn's activation functions of one number, with the values that they have without arguments.
 DenseActivation = Literal[
     "identity",
@@ -229,7 +229,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     max_tokens: int  # specials included
     # dense
-    pooling: Pooling | None = None  # None: the model does not embed
+    pooling: Pooling | tuple[Pooling, ...] | None = None  # several: end to end; None: the model does not embed
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
     dense_modules: tuple[DenseModule, ...] = ()  # also of a listwise reranker
     dimensions: int = 0  # of the dense vector, after dense_modules
@@ -311,6 +311,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         names = {f"{module.layer or 'linear'}.weight" for module in modules if module.weights in self.weights}
         token_layers = {"classifier.weight", "score.weight", "head.dense.weight"}
         return frozenset(names | (token_layers if "token_scores" in self.outputs else set()))
+
+    @property
+    def pooling_name(self) -> str:
+        """The names of its poolings, joined by +; empty if the model does not embed."""
+        return self.pooling if isinstance(self.pooling, str) else "+".join(self.pooling or ())
 
     @property
     def usual_dimensions(self) -> int:

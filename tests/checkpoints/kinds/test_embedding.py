@@ -48,20 +48,26 @@ def test_a_folder_of_the_installed_sentence_transformers(pooling: Pooling, tmp_p
         ({"pooling_mode_mean_tokens": True}, "mean"),
         ({"pooling_mode_lasttoken": True}, "last"),
         ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weighted_mean"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
         ({"pooling_mode": "cls"}, "cls"),
         ({"pooling_mode": "mean"}, "mean"),
         ({"pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode": "max"}, "max"),
         ({"pooling_mode": ["mean"]}, "mean"),
+        ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls")),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("new", [False, True], ids=["old names", "new names"])
 def test_both_forms_of_a_pooling_configuration(
-    config: dict[str, object], pooling: str, new: bool, folder: Path
+    config: dict[str, object], pooling: str | tuple[str, ...], new: bool, folder: Path
 ) -> None:
-    """sentence-transformers wrote booleans before version 6, and writes one name since. Both forms are read."""
-    assert spec_of(write_sentence_model(folder, pooling=config, new=new)).pooling == pooling
+    """sentence-transformers wrote booleans before version 6, and writes names since. Both forms are read. Several
+    poolings make vectors as wide as all together."""
+    spec = spec_of(write_sentence_model(folder, pooling=config, new=new))
+    assert spec.pooling == pooling
+    assert spec.dimensions == 8 * (1 if isinstance(pooling, str) else len(pooling))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.compute.networks.case import texts_of
 from tests.compute.networks.test_heads_scores import FAMILIES, TOKEN_FAMILIES, scoring_spec
 from tests.compute.networks.test_heads_tokens import DIMENSIONS, write_linear
 from tests.compute.networks.tiny_encoders import CASES, write_tiny
-from tests.models import batch_of, pack_texts, read_tiny_spec, write_sentence_bert
+from tests.models import POOLING_NAMES, batch_of, pack_texts, read_tiny_spec, write_sentence_bert
 
 from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -101,7 +101,7 @@ def lexical(folder: Path) -> ModelSpec:
 
 
 HEADS: dict[str, Make] = {
-    **{f"dense, {pooling}": dense(pooling) for pooling in ("cls", "last", "max", "mean")},
+    **{f"dense, {pooling}": dense(pooling) for pooling in (*POOLING_NAMES, ("max", "mean"))},
     **{f"dense, {activation}": dense(activation=activation) for activation in FORMULAS},
     **{f"classifier, {name}": classifier(name) for name in FAMILIES},
     **{f"token classifier, {name}": token_classifier(name) for name in ("bert", "modernbert cls")},

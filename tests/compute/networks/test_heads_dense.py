@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from msgspec.structs import replace
 from sentence_transformers import SentenceTransformer
 from tests.compute.networks.case import Texts, numpy_answer, pad
-from tests.models import random_texts, read_tiny_spec, write_sentence_bert
+from tests.models import POOLING_NAMES, random_texts, read_tiny_spec, write_sentence_bert
 
 from vectord.checkpoints.spec import ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 30, 2, 17)
+SEVERAL: tuple[Pooling, ...] = ("weighted_mean", "max", "cls")
 
 
 def embed(spec: ModelSpec, texts: Texts) -> np.ndarray:
@@ -31,13 +33,15 @@ def sentence_transformers_embed(folder: Path, texts: Texts) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dense", [(), (16,), (48, 16)], ids=["no Dense", "one Dense", "two Dense"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
-def test_vectors_equal_sentence_transformers(tmp_path: Path, pooling: Pooling, dense: tuple[int, ...]) -> None:
-    """Each pooling, with and without projections after it, without normalization."""
+@pytest.mark.parametrize("pooling", [*POOLING_NAMES, SEVERAL], ids=str)
+def test_vectors_equal_sentence_transformers(
+    tmp_path: Path, pooling: Pooling | tuple[Pooling, ...], dense: tuple[int, ...]
+) -> None:
+    """Each pooling, and several at once, with and without projections after it, without normalization."""
     folder = write_sentence_bert(tmp_path, pooling=pooling, dense=dense, normalize=False)
     texts = random_texts(LENGTHS)
     got = embed(read_tiny_spec(folder, pooling=pooling), texts)
-    assert got.shape == (len(LENGTHS), (32, *dense)[-1])
+    assert got.shape == (len(LENGTHS), dense[-1] if dense else 32 if isinstance(pooling, str) else 32 * len(pooling))
     np.testing.assert_allclose(got, sentence_transformers_embed(folder, texts), atol=1e-8)
 
 
@@ -46,15 +50,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_bert(tmp_path_factory.mktemp("dense"), dense=(48, 16))
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
+@pytest.mark.parametrize("pooling", POOLING_NAMES)
 def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
-    """A span gives the pooling of its rows, which have attended to the whole text."""
+    """A span gives the pooling of its rows, which have attended to the whole text. A weight counts from its start."""
     spec = read_tiny_spec(folder, pooling=pooling, dense_modules=(), dimensions=32)
     texts = random_texts((9, 12))
     rows = numpy_answer(spec, texts)
     got = numpy_answer(spec, texts, "dense", spans=np.array([[2, 6], [9, 21], [20, 21]], np.int32))
-    pools = {"cls": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
-    want = [pools[pooling](part) for part in (rows[2:6], rows[9:21], rows[20:21])]
+    pools: dict[Pooling, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+        "cls": lambda x, _: x[0],
+        "last": lambda x, _: x[-1],
+        "mean": lambda x, _: x.mean(0),
+        "max": lambda x, _: x.max(0),
+        "mean_sqrt_len": lambda x, _: x.sum(0) / len(x) ** 0.5,
+        "weighted_mean": lambda x, places: places @ x / places.sum(),
+    }
+    places = np.concatenate([np.arange(1, 10), np.arange(1, 13)])
+    want = [pools[pooling](rows[part], places[part]) for part in (slice(2, 6), slice(9, 21), slice(20, 21))]
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 

@@ -21,8 +21,15 @@ from vectord.errors import ModelUnavailable
 log = logging.getLogger("vectord.checkpoints")
 
 # sentence-transformers' names: booleans `pooling_mode_*` before version 6, one `pooling_mode` since.
-_POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last", "max": "max"}
-_POOLING_FLAGS: Mapping[str, str] = {
+_POOLINGS: Mapping[str, Pooling] = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+_POOLING_FLAGS: Mapping[str, str] = {  # in the order of their vectors
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -53,7 +60,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
             folder.unsaid_end[:40],
         )
     modules = (*_own_projection(folder, spec, mode), *_after_pooling(folder, mode))
-    dimensions = chain_width(spec.hidden_size, modules)
+    dimensions = chain_width(spec.hidden_size * (1 if isinstance(mode, str) else len(mode)), modules)
     spec = replace(
         spec,
         outputs=frozenset({"dense", "tokens"}),
@@ -85,7 +92,7 @@ def _pooling_config(folder: ModelFolder) -> Settings | None:
     return read_settings(path, allowed=folder.allowed) if paths or path.is_file() else None
 
 
-def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
+def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling | tuple[Pooling, ...]:
     """The folder's pooling. Without a configuration it is the catalogue's, else cls for BGE-M3's heads, else
     sentence-transformers' default: last token for a model that generates text, mean for the others."""
     if folder.pooling is not None:
@@ -95,15 +102,15 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling:
         modes = config.get("pooling_mode")
         if modes is None:
             modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
-        modes = [str(mode)[:40] for mode in (modes[:8] if isinstance(modes, list) else [modes])]
-        found = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
-        if found is None:
+        modes = [str(mode)[:40] for mode in (modes if isinstance(modes, list) else [modes])]
+        found = tuple(_POOLINGS[mode] for mode in modes if mode in _POOLINGS)
+        if not 0 < len(modes) == len(found) <= len(_POOLINGS):
             raise ModelUnavailable(
-                f"{config.path}: pooling_mode {' and '.join(modes) or 'none'} is not supported; supported is one of "
+                f"{config.path}: pooling_mode {' and '.join(modes[:8]) or 'none'} is not supported; supported are "
                 f"{', '.join(_POOLINGS)}"
             )
         refuse_unread(config, {**_WIDTHS, **harmless("pooling_mode replaces it", " ".join(_POOLING_FLAGS))})
-        return found
+        return found if len(found) > 1 else found[0]
     if folder.entry is not None and folder.entry.pooling is not None:
         return folder.entry.pooling
     if _has_heads(folder):  # BGE-M3: as FlagEmbedding, always cls
@@ -120,7 +127,7 @@ def has_pooling(folder: ModelFolder) -> bool:
     return folder.pooling is not None or _pooling_config(folder) is not None or _has_heads(folder)
 
 
-def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
+def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) -> tuple[DenseModule, ...]:
     """The Dense modules in order. A Normalize at the end is ignored: the request decides about normalization. So is
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
@@ -138,16 +145,18 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
-    # Moving a Dense module after the pooling changes nothing for pooling that takes one row, nor for the mean if the
+    # Moving a Dense module after the pooling changes nothing for pooling that takes one row, nor for a mean if the
     # module is linear.
     moved = tuple(read_dense(module, over="token_embeddings") for module in before)
     linear = all(module.activation == "identity" for module in moved)
-    if moved and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
+    if moved and pooling not in ("cls", "last") and not (pooling in ("mean", "weighted_mean") and linear):
         raise ModelUnavailable(f"{moved[0].folder}: a Dense module before {pooling} pooling is not supported")
     return (*moved, *(read_dense(module, over="sentence_embedding") for module in after))
 
 
-def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
+def _own_projection(
+    folder: ModelFolder, spec: ModelSpec, pooling: Pooling | tuple[Pooling, ...]
+) -> tuple[DenseModule, ...]:
     """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after pooling."""
     # Only a class of the model's own has such a layer.
     if not (folder.config.get("auto_map") and folder.config.get("use_bidirectional_attention")):
@@ -156,10 +165,10 @@ def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> t
     if file is None:
         return ()
     shape, width = tensor_shape(file, "linear.weight"), folder.config.get("num_labels")
-    if shape != (width, spec.hidden_size) or pooling == "max":
+    if shape != (width, spec.hidden_size) or pooling not in ("cls", "last", "mean", "weighted_mean"):
         raise ModelUnavailable(
             f"{file}: linear.weight of shape {list(shape)} is supported as num_labels x hidden_size, "
-            f"[{str(width)[:20]}, {spec.hidden_size}], before cls, last or mean pooling"
+            f"[{str(width)[:20]}, {spec.hidden_size}], before a pooling by cls, last or mean"
         )
     return (DenseModule(folder=file.parent, weights=file, in_features=shape[1], out_features=shape[0]),)
 

@@ -179,7 +179,7 @@ def _facts(spec: ModelSpec) -> dict[str, Any]:
         "dimensions": spec.usual_dimensions or None,
         "max_tokens": spec.max_tokens,
         "dtype": _dtype(spec),
-        "pooling": spec.pooling,
+        "pooling": spec.pooling_name or None,
         "prompts": dict(spec.prompts),
         "labels": len(spec.labels) or None,
         "fingerprint": f"{spec.fingerprint}{spec.width_of_space(None)}",

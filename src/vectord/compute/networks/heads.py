@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias
 
 import msgspec
+import numpy as np
 
-from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.checkpoint import Checkpoint, Weight, open_checkpoint
 from vectord.checkpoints.folder import chain_width
 from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
 from vectord.compute.networks import facts
@@ -61,9 +62,10 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     if "dense" in spec.outputs:
         assert spec.pooling is not None, "only for models that embed"
         projections = _dense_projections(spec.dense_modules, spec, ops)
-        if (width := chain_width(spec.hidden_size, spec.dense_modules)) != spec.dimensions:
+        pooled_width = spec.hidden_size * (1 if isinstance(spec.pooling, str) else len(spec.pooling))
+        if (width := chain_width(pooled_width, spec.dense_modules)) != spec.dimensions:
             raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
-        heads["dense"] = pooled_head(spec.pooling, projections, ops)
+        heads["dense"] = pooled_head(spec.pooling, projections, ops, max_tokens=spec.max_tokens)
     if "markers" in spec.outputs:
         heads["markers"] = pooled_head("last", _dense_projections(spec.dense_modules, spec, ops), ops)
     if "colbert" in spec.outputs and spec.colbert is not None:
@@ -89,15 +91,60 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
 
 
 def pooled_head(
-    pooling: Pooling, projections: Sequence[Projection[T]], ops: Ops[T], tokens: Sequence[Projection[T]] = ()
+    pooling: Pooling | tuple[Pooling, ...],
+    projections: Sequence[Projection[T]],
+    ops: Ops[T],
+    tokens: Sequence[Projection[T]] = (),
+    max_tokens: int = 0,
 ) -> Head[T]:
     """(T, H) to (M, O), not normalized: dense vectors, and the logits of classifiers.
 
-    Pools each span's first row, last row, mean or largest numbers, after the projections of `tokens`.
-    Source: sentence-transformers Pooling and Dense.
+    Pools each span, after the projections of `tokens`, in each of the ways of `pooling`, whose results are laid end to
+    end. max_tokens: of a text, for weights by position. Source: sentence-transformers Pooling and Dense.
     """
-    pool = {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[pooling]
-    return lambda x, packed: _in_sequence(projections, ops, pool(_in_sequence(tokens, ops, x), packed))
+    pools = [_pool(mode, ops, max_tokens) for mode in ((pooling,) if isinstance(pooling, str) else pooling)]
+
+    def head(x: T, packed: Tokens[T]) -> T:
+        states = _in_sequence(tokens, ops, x)
+        parts = [pool(states, packed) for pool in pools]
+        return _in_sequence(projections, ops, parts[0] if len(parts) == 1 else ops.concat(parts))
+
+    return head
+
+
+def _pool(mode: Pooling, ops: Ops[T], max_tokens: int) -> Head[T]:
+    """(T, H) to (M, H)."""
+    match mode:
+        case "mean_sqrt_len":  # the sum, divided by the root of the number of rows
+            length = span_length(ops, max_tokens)
+            return lambda x, tokens: ops.multiply(ops.mean(x, tokens), ops.power(length(tokens), 0.5))
+        case "weighted_mean":  # each row counts as often as its position says, from 1 at the start of the text
+            places = _places(ops, max_tokens)
+
+            def weighted(x: T, tokens: Tokens[T]) -> T:
+                weights = ops.embed(places, tokens.positions)  # (T, 1)
+                total = ops.mean(ops.multiply(x, weights), tokens)
+                return ops.multiply(total, ops.power(ops.mean(weights, tokens), -1.0))
+
+            return weighted
+        case _:
+            return {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[mode]
+
+
+def span_length(ops: Ops[T], max_tokens: int) -> Callable[[Tokens[T]], T]:
+    """Return a function of a batch: (M, 1) the number of rows of each span."""
+    places, one = _places(ops, max_tokens), ops.constant(Weight("one", "F32", np.ones(1, np.float32)))
+
+    def length(tokens: Tokens[T]) -> T:
+        at = ops.embed(places, tokens.positions)  # (T, 1)
+        return ops.add(ops.add(ops.last(at, tokens), ops.scale(ops.first(at, tokens), -1.0)), one)
+
+    return length
+
+
+def _places(ops: Ops[T], max_tokens: int) -> T:
+    """(max_tokens, 1) the number of each position, from 1."""
+    return ops.constant(Weight("places", "F32", np.arange(1, max_tokens + 1, dtype=np.float32)[:, None]))
 
 
 def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:

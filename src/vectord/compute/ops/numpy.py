@@ -82,6 +82,13 @@ class NumpyOps(Ops[Array]):
     def scale(self, x: Array, factor: float) -> Array:
         return x * factor
 
+    def power(self, x: Array, exponent: float) -> Array:
+        powers: Array = x**exponent
+        return powers
+
+    def concat(self, parts: Sequence[Array]) -> Array:
+        return np.concatenate(parts, axis=1)
+
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         y: Array = x @ weight.T
         return y if bias is None else y + bias

@@ -371,6 +371,12 @@ class OpenvinoOps(Ops[ov.Node]):
     def scale(self, x: ov.Node, factor: float) -> ov.Node:
         return op.multiply(x, op.constant(np.float32(factor)))
 
+    def power(self, x: ov.Node, exponent: float) -> ov.Node:
+        return op.power(x, op.constant(np.float32(exponent)))
+
+    def concat(self, parts: Sequence[ov.Node]) -> ov.Node:
+        return op.concat(list(parts), 1)
+
     def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
         product = op.matmul(x, weight, False, True)
         return product if bias is None else op.add(product, bias)
@@ -556,6 +562,25 @@ class _HeadOps(OpenvinoOps):
         self._weights = weights
         self.scratch = scratch
 
+    def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
+        return _marked(super().embed(table, ids))
+
+    def add(self, a: ov.Node, b: ov.Node) -> ov.Node:
+        return _marked(super().add(a, b))
+
+    def multiply(self, a: ov.Node, b: ov.Node) -> ov.Node:
+        return _marked(super().multiply(a, b))
+
+    def scale(self, x: ov.Node, factor: float) -> ov.Node:
+        return _marked(super().scale(x, factor))
+
+    def power(self, x: ov.Node, exponent: float) -> ov.Node:
+        # The runtime would replace a product with a power of -1 by a division.
+        return _marked(super().power(_marked(super().power(x, 2.0)), exponent / 2))
+
+    def concat(self, parts: Sequence[ov.Node]) -> ov.Node:
+        return _marked(super().concat(parts))
+
     def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
         product = op.matmul(x, weight, False, True)
         if bias is None:
@@ -600,16 +625,21 @@ def _float32_mark() -> tuple[str, ov.OVAny]:
     return name, value
 
 
+def _marked(node: ov.Node) -> ov.Node:
+    mark, value = _float32_mark()
+    node.set_rt_info(value, mark)
+    return node
+
+
 def _in_float32(y: ov.Node, x: ov.Node) -> ov.Node:
     """y, with the mark on it and on all nodes between x and it."""
-    mark, value = _float32_mark()
     seen, found = {x.get_friendly_name()}, [y]
     while found:
         node = found.pop()
         if node.get_friendly_name() in seen or node.get_type_name() in {"Constant", "Parameter"}:
             continue
         seen.add(node.get_friendly_name())
-        node.set_rt_info(value, mark)
+        _marked(node)
         found += [each.get_node() for each in node.input_values()]
     return y
 

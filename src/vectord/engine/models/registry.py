@@ -112,7 +112,7 @@ class ServedModel:
             outputs=frozenset(kind for kind in VECTOR_KINDS if kind in self.kinds),
             reranks="scores" in self.kinds and spec.reranks,
             labels=spec.labels,
-            pooling=spec.pooling or "",
+            pooling=spec.pooling_name,
             dimensions=spec.usual_dimensions,
             full_dimensions=spec.dimensions,
             matryoshka=spec.matryoshka,

@@ -106,6 +106,12 @@ class TorchOps(Ops[Tensor]):
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return x * factor
 
+    def power(self, x: Tensor, exponent: float) -> Tensor:
+        return torch.pow(x, exponent)
+
+    def concat(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), dim=1)
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if weight.dtype == torch.float8_e4m3fn:
             numbers, scales = quantize(x, "fp8")
