@@ -63,10 +63,12 @@ def write_sentence_bert(
     *,
     pooling: Pooling | tuple[Pooling, ...] = "mean",
     dense: Sequence[int] = (),
+    further: Sequence[Any] = (),
     normalize: bool = True,
     seed: int = 0,
 ) -> Path:
-    """The same BERT as sentence-transformers saves it. dense: output widths of Dense modules (tanh, then identity)."""
+    """The same BERT as sentence-transformers saves it. dense: output widths of Dense modules (tanh, then identity).
+    further: modules after those, whose weights are replaced by random ones."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -78,6 +80,9 @@ def write_sentence_bert(
     torch.manual_seed(seed)
     for i, (inputs, outputs) in enumerate(zip((WIDTH * len(poolings), *dense), dense, strict=False)):
         modules.append(Dense(inputs, outputs, activation_function=torch.nn.Tanh() if i == 0 else None))
+    for parameter in (each for module in further for each in module.parameters()):
+        torch.nn.init.normal_(parameter, std=0.3)
+    modules += further
     if normalize:
         modules.append(Normalize())
     saved = folder / "saved"

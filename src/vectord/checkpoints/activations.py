@@ -22,7 +22,7 @@ LEAK = 0.01  # of leaky_relu
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # torch.nn.SELU's
 
 # Classes of torch.nn, which sentence-transformers constructs without arguments; CELU then equals ELU.
-ACTIVATIONS: Mapping[str, DenseActivation] = {
+ACTIVATIONS: Mapping[str, ScoreActivation] = {
     "Identity": "identity",
     "Sigmoid": "sigmoid",
     "LogSigmoid": "log_sigmoid",
@@ -41,8 +41,11 @@ ACTIVATIONS: Mapping[str, DenseActivation] = {
     "Mish": "mish",
     "Softplus": "softplus",
     "Softsign": "softsign",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Softmin": "softmin",
 }
-SOFTMAXES: Mapping[str, ScoreActivation] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Softmin": "softmin"}
+DENSE_ACTIVATIONS: Mapping[str, DenseActivation] = {**ACTIVATIONS, "PReLU": "prelu", "GLU": "glu"}
 _TORCH = re.compile(r"torch\.nn\.(modules\.((activation|linear)\.)?)?(?P<name>\w{1,40})")
 
 
@@ -72,7 +75,12 @@ def _sigmoid(x: Array) -> Array:
     return np.exp(-_softplus(-x))
 
 
-# By DenseActivation; torch.nn.functional has the formulas.
+def _log_softmax(x: Array) -> Array:
+    logarithms: Array = x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
+    return logarithms
+
+
+# By ScoreActivation; torch.nn.functional has the formulas.
 FORMULAS: Mapping[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
     "sigmoid": _sigmoid,
@@ -91,4 +99,7 @@ FORMULAS: Mapping[str, Callable[[Array], Array]] = {
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
+    "softmax": lambda x: np.exp(_log_softmax(x)),
+    "log_softmax": _log_softmax,
+    "softmin": lambda x: np.exp(_log_softmax(-x)),
 }

@@ -29,8 +29,9 @@ _NAMES = frozenset(
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
-    {"adapters", "caps_query", "layer", "listwise", "log_twice", "merged", "query", "query_weights", "static"}
-    | {"expansion_length", "expansion_token", "kept_tokens", "skiplist_tasks", "token_pooling", "whole_numbers"}
+    {"adapters", "caps_query", "layer", "listwise", "log_twice", "merged", "query", "query_weights", "residual"}
+    | {"expansion_length", "expansion_token", "kept_tokens", "skiplist_tasks", "static", "token_pooling"}
+    | {"whole_numbers"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
@@ -87,7 +88,7 @@ def files_of(spec: ModelSpec) -> Iterator[Path]:
     settings = spec.tokenizer.with_name("tokenizer_config.json")  # tokenizer.json contains them, vocab.txt does not
     if spec.tokenizer.suffix == ".txt" and settings.is_file():
         yield settings
-    yield from (module.weights for module in spec.dense_modules)
+    yield from (module.weights for module in spec.dense_modules if module.weights is not None)
     adapters = spec.adapters if spec.merged is None else (*spec.adapters, spec.merged)
     yield from (adapter.weights for adapter in adapters if adapter.weights is not None)
     yield from (path for path in (spec.lexical, spec.query_weights) if path is not None)

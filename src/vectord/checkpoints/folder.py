@@ -16,13 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue, router
-from vectord.checkpoints.activations import ACTIVATIONS, read_activation
+from vectord.checkpoints.activations import DENSE_ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import OPTION, Settings, read_bytes, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
-from vectord.checkpoints.spec import ChatTemplate, DenseModule, Located, Pooling
+from vectord.checkpoints.spec import ChatTemplate, DenseModule, Located, NormModule, Pooling
 from vectord.checkpoints.vocabulary import token_text
 from vectord.errors import ModelUnavailable
 
@@ -47,6 +47,7 @@ _KINDS = (
     "MLMTransformer",  # before version 6: Transformer with the masked-language head
     "Pooling",
     "Dense",
+    "LayerNorm",
     "Normalize",
     "FlexibleQuantizer",  # pplx-embed's own
     "SpladePooling",
@@ -316,7 +317,33 @@ def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module:
     return Module(kind.removeprefix("MLM"), path.parent / inside, allowed, class_path)
 
 
-# --- Dense ----------------------------------------------------------------------------------------------------
+# --- after pooling --------------------------------------------------------------------------------------------
+
+
+def read_after_pooling(module: Module) -> DenseModule | NormModule | None:
+    """Return a module over sentence embeddings; None for one of another kind."""
+    match module.kind:
+        case "Dense":
+            return read_dense(module, over="sentence_embedding")
+        case "LayerNorm":
+            config = module.read_config()
+            dimension = config.whole("dimension", most=WIDTH_LIMIT)
+            refuse_unread(config, {})
+            return NormModule(folder=module.folder, weights=_weights_of(module), in_features=dimension)
+        case "Normalize":
+            check_normalize(module, over="sentence_embedding")
+            return NormModule(folder=module.folder)
+        case _:
+            return None
+
+
+def _weights_of(module: Module) -> Path:
+    files = find_weights(module.folder)
+    if len(files) > 1:
+        raise ModelUnavailable(
+            f"{module.folder}: the weights of a {module.kind} module must be in one file, not in {len(files)}"
+        )
+    return files[0]
 
 
 def read_dense(module: Module, *, over: str) -> DenseModule:
@@ -328,30 +355,28 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     config = module.read_config()
     refuse_null(config, "in_features out_features bias activation_function")
     _check_names(config, over)
-    if config.get("use_residual"):
-        raise ModelUnavailable(f"{config.path}: use_residual is not supported")
     if module.class_path.startswith("pylate.") and (over != "token_embeddings" or "activation_function" not in config):
         raise ModelUnavailable(
             f"{config.path}: a Dense module of pylate (type in modules.json) must have an activation_function and may "
             "not follow a Pooling"
         )
-    files = find_weights(module.folder)
-    if len(files) > 1:
-        raise ModelUnavailable(
-            f"{module.folder}: the weights of a Dense module must be in one file, not in {len(files)}"
-        )
     path = config.get("activation_function", "torch.nn.Tanh")
     if "activation_function" in config.allowed:
         path = "torch.nn.Tanh"  # the default of a module without the key
-    activation = read_activation(config, "activation_function", path, ACTIVATIONS)
+    activation = read_activation(config, "activation_function", path, DENSE_ACTIVATIONS)
+    if over == "token_embeddings" and activation in ("softmax", "log_softmax", "softmin"):  # torch's are over the batch
+        raise ModelUnavailable(f"{config.path}: activation_function {activation} before pooling is not supported")
     dense = DenseModule(
         folder=module.folder,
-        weights=files[0],
+        weights=_weights_of(module),
         in_features=config.whole("in_features", most=WIDTH_LIMIT),
         out_features=config.whole("out_features", most=WIDTH_LIMIT),
         bias=config.flag("bias", True),
         activation=activation,
+        residual=config.flag("use_residual", False) or None,
     )
+    if activation == "glu" and (dense.out_features % 2 or dense.residual):
+        raise ModelUnavailable(f"{config.path}: activation_function GLU needs an even out_features and no use_residual")
     refuse_unread(config, {})
     return dense
 
@@ -371,10 +396,10 @@ def _check_names(config: Settings, over: str) -> None:
         config.one_of(key, (None, over))
 
 
-def chain_width(width: int, modules: Collection[DenseModule]) -> int:
+def chain_width(width: int, modules: Collection[DenseModule | NormModule]) -> int:
     """Return the width after the modules."""
     for module in modules:
-        if module.in_features != width:
+        if module.in_features not in (None, width):
             raise ModelUnavailable(f"{module.folder}: expects {module.in_features} numbers and gets {width}")
-        width = module.out_features
+        width = module.width or width
     return width

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
-# torch.nn's activation functions of one number, with the values that they have without arguments.
-DenseActivation = Literal[
+# torch.nn's activation functions, with the values that they have without arguments. The softmaxes are over a row.
+ScoreActivation = Literal[
     "identity",
     "sigmoid",
     "log_sigmoid",
@@ -36,8 +36,11 @@ DenseActivation = Literal[
     "mish",
     "softplus",
     "softsign",
+    "softmax",
+    "log_softmax",
+    "softmin",
 ]
-ScoreActivation = Literal[DenseActivation, "softmax", "log_softmax", "softmin"]
+DenseActivation = Literal[ScoreActivation, "prelu", "glu"]  # with a weight of its own; of half the layer's width
 
 # Architectures whose activations overflow float16.
 NEVER_FLOAT16 = frozenset({"embedding_gemma2", "embedding_gemma2_text", "gemma2", "gemma3_text", "mt5", "t5"})
@@ -103,6 +106,24 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     activation: DenseActivation = "identity"
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
+    residual: bool | None = None  # whether the input is added, through a layer of its own if the widths differ
+
+    @property
+    def width(self) -> int:
+        """Of its output."""
+        return self.out_features // 2 if self.activation == "glu" else self.out_features
+
+
+class NormModule(msgspec.Struct, frozen=True, kw_only=True):
+    """A norm after pooling: sentence-transformers `LayerNorm`, or without weights `Normalize` before other modules."""
+
+    folder: Path
+    weights: Path | None = None  # the file with norm.weight and norm.bias; None: each vector gets length 1
+    in_features: int | None = None  # None: any
+
+    @property
+    def width(self) -> int | None:
+        return self.in_features
 
 
 class TokenPooling(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +252,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     # dense
     pooling: Pooling | tuple[Pooling, ...] | None = None  # several: end to end; None: the model does not embed
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
-    dense_modules: tuple[DenseModule, ...] = ()  # also of a listwise reranker
+    dense_modules: tuple[DenseModule | NormModule, ...] = ()  # after pooling, in order; or after a list's markers
     dimensions: int = 0  # of the dense vector, after dense_modules
     truncate_dim: int | None = None  # the dimensions of requests that name none; None: all
     whole_numbers: bool | None = None  # whether the dense vector is 127 times its tanh, rounded (pplx-embed)
@@ -308,7 +329,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Tensors in the body's files that heads read: of Dense modules, as in voyage-4-nano and Stanford's ColBERT,
         and of a classifier of tokens."""
         modules = (*self.dense_modules, *(() if self.colbert is None else self.colbert.dense_modules))
-        names = {f"{module.layer or 'linear'}.weight" for module in modules if module.weights in self.weights}
+        dense = [module for module in modules if isinstance(module, DenseModule) and module.weights in self.weights]
+        names = {f"{module.layer or 'linear'}.weight" for module in dense}
         token_layers = {"classifier.weight", "score.weight", "head.dense.weight"}
         return frozenset(names | (token_layers if "token_scores" in self.outputs else set()))
 

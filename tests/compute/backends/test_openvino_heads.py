@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import LayerNorm
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import texts_of
 from tests.compute.networks.test_heads_scores import FAMILIES, TOKEN_FAMILIES, scoring_spec
@@ -18,7 +22,7 @@ from tests.models import POOLING_NAMES, batch_of, pack_texts, read_tiny_spec, wr
 
 from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.spec import Colbert, DenseActivation, ModelSpec, Output, YesNo
+from vectord.checkpoints.spec import Colbert, ModelSpec, Output, ScoreActivation, YesNo
 from vectord.compute.backends.openvino_plans import Compiler
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
@@ -32,7 +36,7 @@ TEXTS = texts_of(9, 1, 40, 2, 17)
 Make = Callable[[Path], ModelSpec]
 
 
-def dense(pooling: Any = "mean", activation: DenseActivation | None = None) -> Make:
+def dense(pooling: Any = "mean", activation: ScoreActivation | None = None) -> Make:
     """Two Dense modules after the pooling."""
 
     def make(folder: Path) -> ModelSpec:
@@ -46,6 +50,13 @@ def dense(pooling: Any = "mean", activation: DenseActivation | None = None) -> M
         return replace(spec, dense_modules=(replace(first, activation=activation or first.activation), second))
 
     return make
+
+
+def modules_after_pooling(folder: Path) -> ModelSpec:
+    further = [Normalize(), Dense(32, 16, activation_function=torch.nn.PReLU(), use_residual=True), LayerNorm(16)]
+    further += [Dense(16, 16, activation_function=torch.nn.GLU())]
+    spec = spec_of(write_sentence_bert(folder, further=further))
+    return replace(spec, outputs=frozenset({"dense"}), max_tokens=64)
 
 
 def classifier(name: str) -> Make:
@@ -103,6 +114,7 @@ def lexical(folder: Path) -> ModelSpec:
 HEADS: dict[str, Make] = {
     **{f"dense, {pooling}": dense(pooling) for pooling in (*POOLING_NAMES, ("max", "mean"))},
     **{f"dense, {activation}": dense(activation=activation) for activation in FORMULAS},
+    "dense, modules after pooling": modules_after_pooling,
     **{f"classifier, {name}": classifier(name) for name in FAMILIES},
     **{f"token classifier, {name}": token_classifier(name) for name in ("bert", "modernbert cls")},
     **{f"yes or no, {name}": yes_no(name) for name in ("gemma", "gemma2", "qwen3")},

@@ -10,6 +10,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import LayerNorm
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks.case import Texts, numpy_answer, pad
 from tests.models import POOLING_NAMES, random_texts, read_tiny_spec, write_sentence_bert
 
@@ -43,6 +46,30 @@ def test_vectors_equal_sentence_transformers(
     got = embed(read_tiny_spec(folder, pooling=pooling), texts)
     assert got.shape == (len(LENGTHS), dense[-1] if dense else 32 if isinstance(pooling, str) else 32 * len(pooling))
     np.testing.assert_allclose(got, sentence_transformers_embed(folder, texts), atol=1e-8)
+
+
+MODULES: dict[str, Callable[[], list[torch.nn.Module]]] = {
+    "a layer norm": lambda: [LayerNorm(32)],
+    "lengths of 1 before a layer": lambda: [Normalize(), Dense(32, 16), LayerNorm(16), Normalize(), LayerNorm(16)],
+    "the input added": lambda: [Dense(32, 32, use_residual=True), Dense(32, 16, use_residual=True)],
+    **{
+        name: lambda name=name: [Dense(32, 16, activation_function=getattr(torch.nn, name)()), LayerNorm(16)]
+        for name in ("PReLU", "Softmax", "LogSoftmax", "Softmin")
+    },
+    "GLU": lambda: [Dense(32, 16, activation_function=torch.nn.GLU()), Dense(8, 8)],
+    "PReLU, the input added": lambda: [Dense(32, 8, activation_function=torch.nn.PReLU(), use_residual=True)],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize("modules", MODULES.values(), ids=MODULES)
+def test_modules_after_pooling_equal_sentence_transformers(
+    tmp_path: Path, modules: Callable[[], list[torch.nn.Module]]
+) -> None:
+    """In the order of the folder, as the reader finds them."""
+    folder = write_sentence_bert(tmp_path, further=modules(), normalize=False)
+    texts = random_texts(LENGTHS)
+    np.testing.assert_allclose(embed(spec_of(folder), texts), sentence_transformers_embed(folder, texts), atol=1e-8)
 
 
 @pytest.fixture(scope="module")

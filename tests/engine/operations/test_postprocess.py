@@ -178,6 +178,6 @@ def test_sigmoid_is_a_probability_for_any_logit():
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e38, -1e38])
 def test_shares_sum_to_one(far):
     """For any logits."""
-    shares = postprocess.softmax(np.array([[1, 2, 3], [far, 0, 1]], np.float32))
+    shares = postprocess.activate(np.array([[1, 2, 3], [far, 0, 1]], np.float32), "softmax")[0]
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(shares[0], np.exp([1, 2, 3]) / np.exp([1, 2, 3]).sum(), rtol=1e-6)

@@ -13,9 +13,16 @@ from msgspec.structs import replace
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
-from vectord.checkpoints.folder import ModelFolder, chain_width, check_normalize, read_dense, wrong_order
+from vectord.checkpoints.folder import (
+    ModelFolder,
+    chain_width,
+    check_normalize,
+    read_after_pooling,
+    read_dense,
+    wrong_order,
+)
 from vectord.checkpoints.router import read_query_weights
-from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, NormModule, Pooling
 from vectord.errors import ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
@@ -41,7 +48,7 @@ _WIDTHS = dict.fromkeys(
     ("embedding_dimension", "word_embedding_dimension"),
     Harmless("the network's own width is used", lambda value: type(value) is int),
 )
-_ORDER = "Transformer, Pooling, Dense ..., Normalize"
+_ORDER = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order"
 _QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
 _Dimensions = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=_MATRYOSHKA_LIMIT)]
@@ -127,8 +134,8 @@ def has_pooling(folder: ModelFolder) -> bool:
     return folder.pooling is not None or _pooling_config(folder) is not None or _has_heads(folder)
 
 
-def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) -> tuple[DenseModule, ...]:
-    """The Dense modules in order. A Normalize at the end is ignored: the request decides about normalization. So is
+def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) -> tuple[DenseModule | NormModule, ...]:
+    """The modules in order. A Normalize at the end is ignored: the request decides about normalization. So is
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
@@ -142,16 +149,16 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) 
     end = len(kinds) - (kinds[-1] in ("Normalize", _QUANTIZER))
     if kinds[-1] == "Normalize":
         check_normalize(folder.modules[-1], over="sentence_embedding")
-    before, after = folder.modules[1:at], folder.modules[at + 1 : end]
-    if any(module.kind != "Dense" for module in (*before, *after)):
+    before, after = folder.modules[1:at], [read_after_pooling(module) for module in folder.modules[at + 1 : end]]
+    if any(module.kind != "Dense" for module in before) or None in after:
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
     # Moving a Dense module after the pooling changes nothing for pooling that takes one row, nor for a mean if the
     # module is linear.
     moved = tuple(read_dense(module, over="token_embeddings") for module in before)
-    linear = all(module.activation == "identity" for module in moved)
+    linear = all(module.activation == "identity" for module in moved)  # with a residual too
     if moved and pooling not in ("cls", "last") and not (pooling in ("mean", "weighted_mean") and linear):
         raise ModelUnavailable(f"{moved[0].folder}: a Dense module before {pooling} pooling is not supported")
-    return (*moved, *(read_dense(module, over="sentence_embedding") for module in after))
+    return (*moved, *(module for module in after if module is not None))
 
 
 def _own_projection(

@@ -14,7 +14,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.activations import ACTIVATIONS, SOFTMAXES, read_activation
+from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
@@ -35,7 +35,6 @@ _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
 
-_ACTIVATIONS: Mapping[str, ScoreActivation] = {**ACTIVATIONS, **SOFTMAXES}
 _PROBLEMS: Mapping[str, ScoreActivation] = {
     "regression": "identity",
     "multi_label_classification": "sigmoid",
@@ -130,7 +129,7 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
         settings, key, path = folder.sentence, "activation_fn", folder.sentence["activation_fn"]
     if path is None or key in settings.allowed:
         return default
-    activation = read_activation(settings, key, path, _ACTIVATIONS)
+    activation = read_activation(settings, key, path, ACTIVATIONS)
     # For several labels, Identity only means that the author chose nothing.
     return default if activation == "identity" and labels > 1 else activation
 

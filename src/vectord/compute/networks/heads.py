@@ -10,6 +10,7 @@ vectors, selecting tokens, sigmoid and softmax of scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from vectord.checkpoints.checkpoint import Checkpoint, Weight, open_checkpoint
 from vectord.checkpoints.folder import chain_width
-from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
+from vectord.checkpoints.spec import DenseModule, ModelSpec, NormModule, Output, Pooling
 from vectord.compute.networks import facts
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T, Tokens
@@ -28,18 +29,32 @@ Head: TypeAlias = Callable[[T, Tokens[T]], T]
 
 
 class Projection(msgspec.Struct, Generic[T], frozen=True):
-    """A linear layer with optional activation and norm."""
+    """A linear layer with optional activation and norm, or some of these alone."""
 
-    linear: Linear[T]
+    linear: Linear[T] | None = None
     activation: Activation = "identity"
     norm: Norm[T] | None = None
     norm_eps: float = 1e-12
+    slopes: tuple[T, T] | None = None  # (1,) after the layer: factor of numbers below 0, and 1 less that (PReLU)
+    gate: Linear[T] | None = None  # (O, H) of the input: its sigmoid multiplies the layer's output (GLU)
+    residual: Linear[T] | bool = False  # what is added before the norm: (O, H) of the input, or the input itself
+    normalizes: bool = False  # whether each row gets length 1 in the end
     file: Checkpoint | None = None  # kept: a graph's constants may lie over its map without keeping it alive
 
     def apply(self, ops: Ops[T], x: T) -> T:
         """(T, H) to (T, O)."""
-        x = ops.activation(ops.linear(x, self.linear.weight, self.linear.bias), self.activation)
-        return x if self.norm is None else ops.layer_norm(x, self.norm.weight, self.norm.bias, self.norm_eps)
+        y = x if self.linear is None else ops.linear(x, self.linear.weight, self.linear.bias)
+        y = ops.activation(y, self.activation)
+        if self.slopes is not None:
+            slope, rest = self.slopes
+            y = ops.add(ops.multiply(y, slope), ops.multiply(ops.activation(y, "relu"), rest))
+        if self.gate is not None:
+            y = ops.multiply(y, ops.activation(ops.linear(x, self.gate.weight, self.gate.bias), "sigmoid"))
+        if self.residual:
+            y = ops.add(y, x if self.residual is True else ops.linear(x, self.residual.weight, None))
+        if self.norm is not None:
+            y = ops.layer_norm(y, self.norm.weight, self.norm.bias, self.norm_eps)
+        return ops.normalize(y) if self.normalizes else y
 
 
 class Classifier(msgspec.Struct, Generic[T], frozen=True):
@@ -204,16 +219,39 @@ def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:
     return x
 
 
-def _dense_projections(modules: Sequence[DenseModule], spec: ModelSpec, ops: Ops[T]) -> tuple[Projection[T], ...]:
-    projections = []
+def _dense_projections(
+    modules: Sequence[DenseModule | NormModule], spec: ModelSpec, ops: Ops[T]
+) -> tuple[Projection[T], ...]:
+    projections: list[Projection[T]] = []
     for module in modules:
+        if module.weights is None:
+            projections.append(Projection(normalizes=True))
+            continue
         file = open_checkpoint((module.weights,))
         reader = WeightReader(file, ops)
-        linear = reader.linear(module.layer or "linear", module.in_features, module.out_features, bias=module.bias)
+        if isinstance(module, NormModule):
+            norm = reader.norm("norm", module.in_features or spec.dimensions)
+            projections.append(Projection(norm=norm, norm_eps=1e-5, file=file))  # torch.nn.LayerNorm's default
+        else:
+            projections.append(_dense_projection(module, reader, file))
         if module.weights not in spec.weights:
             _check_all_read(reader, module.weights)
-        projections.append(Projection(linear, module.activation, file=file))
     return tuple(projections)
+
+
+def _dense_projection(module: DenseModule, reader: WeightReader[T], file: Checkpoint) -> Projection[T]:
+    inputs, outputs, kind = module.in_features, module.out_features, module.activation
+    layer = partial(reader.linear, module.layer or "linear", inputs, outputs, bias=module.bias)
+    if kind == "glu":
+        return Projection(layer(rows=slice(module.width)), gate=layer(rows=slice(module.width, outputs)), file=file)
+    residual: Linear[T] | bool = module.residual is True
+    if residual and inputs != outputs:
+        residual = reader.linear("residual", inputs, outputs, bias=False)
+    if kind == "prelu":
+        slope = reader.array("activation_function.weight", 1)
+        slopes = reader.constant("slope", slope), reader.constant("1 - slope", 1 - slope)
+        return Projection(layer(), slopes=slopes, residual=residual, file=file)
+    return Projection(layer(), kind, residual=residual, file=file)
 
 
 def _bare_layer(

@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.spec import DenseActivation
+from vectord.checkpoints.spec import ScoreActivation
 from vectord.schema import Int32
 
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
-Activation = Literal[DenseActivation, "gelu_tanh"]
+Activation = Literal[ScoreActivation, "gelu_tanh"]
 
 
 class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):

@@ -586,14 +586,14 @@ class _HeadOps(OpenvinoOps):
         if bias is None:
             return _in_float32(product, x)
         # The runtime would replace the product and the sum with a constant by one node.
-        one = op.minimum(op.gather(op.shape_of(product), _ints(0), op.constant(np.int32(0))), _ints(1))
-        return _in_float32(op.add(product, op.multiply(bias, op.convert(one, "f32"))), x)
+        return _in_float32(op.add(product, op.multiply(bias, _one(product))), x)
 
     def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None, eps: float) -> ov.Node:
         return _in_float32(super().layer_norm(x, weight, bias, eps), x)
 
     def normalize(self, x: ov.Node) -> ov.Node:
-        return _in_float32(super().normalize(x), x)
+        total = op.maximum(_sum(op.multiply(x, x)), op.constant(np.float32(1e-30)))
+        return _in_float32(op.multiply(x, op.power(total, op.constant(np.float32(-0.5)))), x)
 
     def activation(self, x: ov.Node, kind: Activation) -> ov.Node:
         return _in_float32(_HEAD_ACTIVATIONS.get(kind, _ACTIVATIONS[kind])(x), x)
@@ -757,7 +757,17 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "mish": op.mish,
     "softplus": op.softplus,
     "softsign": op.softsign,
+    "softmax": lambda x: op.softmax(x, -1),
+    "log_softmax": lambda x: op.log_softmax(x, -1),
+    "softmin": lambda x: op.softmax(_opposite(x), -1),
 }
+
+
+def _log_softmax(x: ov.Node) -> ov.Node:
+    minus = _opposite(_one(x))
+    below = op.add(x, op.multiply(op.reduce_max(x, _ints(-1), True), minus))
+    return op.add(below, op.multiply(op.log(_sum(op.exp(below))), minus))
+
 
 # In nodes that the runtime does not replace.
 _HEAD_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
@@ -766,7 +776,19 @@ _HEAD_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     ),
     "log_sigmoid": lambda x: _opposite(op.softplus(_opposite(x))),
     "silu": lambda x: op.multiply(_half(x), op.add(op.tanh(_half(x)), op.constant(np.float32(1)))),
+    "softmax": lambda x: op.exp(_log_softmax(x)),
+    "log_softmax": _log_softmax,
+    "softmin": lambda x: op.exp(_log_softmax(op.multiply(x, _opposite(_one(x))))),
 }
+
+
+def _one(x: ov.Node) -> ov.Node:
+    """1 as a number that is not constant: the runtime joins constants with other nodes. x: any, with rows."""
+    return op.convert(op.minimum(op.gather(op.shape_of(x), _ints(0), op.constant(np.int32(0))), _ints(1)), "f32")
+
+
+def _sum(x: ov.Node) -> ov.Node:
+    return op.reduce_sum(x, _ints(-1), True)
 
 
 def _opposite(x: ov.Node) -> ov.Node:

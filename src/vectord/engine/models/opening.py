@@ -324,7 +324,8 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
     if len(spec.dense_modules) > 1:
         raise ConfigError(
-            f"dense_path: {spec.model_id} has {len(spec.dense_modules)} Dense modules, and one would replace them all"
+            f"dense_path: {spec.model_id} has {len(spec.dense_modules)} modules after its pooling, and one would "
+            "replace them all"
         )
     dense = read_dense(Module("Dense", spec.folder / place, allowed), over="sentence_embedding")
     width = chain_width(spec.hidden_size, [dense])

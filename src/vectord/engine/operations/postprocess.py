@@ -69,27 +69,9 @@ def cosines(rows: Float32) -> Float32:
     return scores
 
 
-def softmax(logits: Float32) -> Float32:
-    """(N, L) to shares of each row, which sum to 1."""
-    shares = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    scaled: Float32 = (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
-    return scaled
-
-
 def activate(logits: Float32, kind: ScoreActivation) -> tuple[Float32, ScoreKind]:
     """logits (N, L) after the activation function, with the kind of their scores. Softmax is over the labels."""
-    match kind:
-        case "identity":
-            return logits, "logit"
-        case "softmax":
-            scores = softmax(logits)
-        case "softmin":
-            scores = softmax(-logits)
-        case "log_softmax":
-            wide = logits.astype(np.float64)
-            scores = (wide - np.logaddexp.reduce(wide, axis=-1, keepdims=True)).astype(np.float32)
-        case _:
-            scores = FORMULAS[kind](logits.astype(np.float64)).astype(np.float32)
+    scores = logits if kind == "identity" else FORMULAS[kind](logits.astype(np.float64)).astype(np.float32)
     return scores, "probability" if kind in _PROBABILITIES else "logit"
 
 

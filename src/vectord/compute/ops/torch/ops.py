@@ -50,6 +50,9 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "mish": F.mish,
     "softplus": F.softplus,
     "softsign": F.softsign,
+    "softmax": lambda x: x.softmax(dim=-1),
+    "log_softmax": lambda x: x.log_softmax(dim=-1),
+    "softmin": lambda x: (-x).softmax(dim=-1),
 }
 
 
