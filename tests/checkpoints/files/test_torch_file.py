@@ -55,6 +55,20 @@ def test_a_state_dict_equals_torchs(dtype: torch.dtype, tmp_path: Path) -> None:
         np.testing.assert_array_equal(weight.array, bits(state[name]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_a_file_of_torch_before_1_6_equals_torchs(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Bit for bit: parameters, two names of one tensor, and views; the file aligns nothing."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, dtype=dtype)
+    state = layer.state_dict()
+    state |= {"again": state["linear1.weight"], "turned": state["linear1.weight"].t(), "part": state["norm1.bias"][3:]}
+    weights = read(save(tmp_path / "pytorch_model.bin", state, _use_new_zipfile_serialization=False))
+    assert weights.keys() == state.keys()
+    for name, weight in weights.items():
+        assert weight.array.flags.aligned
+        np.testing.assert_array_equal(weight.array, bits(state[name]))
+
+
 def test_views_of_every_kind_equal_torchs(tmp_path: Path) -> None:
     """Slices, columns, transposes, scalars and empty tensors; non-contiguous ones are copied into C order."""
     torch.manual_seed(0)
@@ -131,9 +145,15 @@ def saved(value: object, **options: Any) -> bytes:
 
 
 ONE = torch.ones(1)
+OLDER = saved({"x": ONE}, _use_new_zipfile_serialization=False)
 SQUARE = torch.arange(65_536, dtype=torch.float32).reshape(256, 256)
 BROKEN: Mapping[str, bytes] = {
-    "torch's format before 1.6": saved({"x": ONE}, _use_new_zipfile_serialization=False),
+    "cut off before 1.6": OLDER[:-1],
+    "a magic number alone": OLDER[:16],
+    "another protocol": OLDER.replace(b"M\xe9\x03", b"M\xe8\x03"),
+    "big-endian before 1.6": OLDER.replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"),
+    "another number of items": OLDER[:-12] + bytes(8) + OLDER[-4:],
+    "numbers in a list before 1.6": saved([ONE], _use_new_zipfile_serialization=False),
     "torch's format before 0.1.10": old_tar(),
     "a plain pickle": pickle.dumps({"x": 1}),
     "a whole module": saved(torch.nn.Linear(2, 2)),

@@ -2,8 +2,10 @@
 
 Since torch 1.6 such a file is a zip archive of uncompressed members. ROOT/data.pkl describes the tensors, ROOT/data/KEY
 holds the bytes of one storage, and the returned arrays lie over the memory map. `zipfile` finds the members, and a
-restricted unpickler reads data.pkl: it neither imports nor calls anything that a file names.
-The format: torch/serialization.py ("_save", "_load") and torch/_utils.py of torch; Lib/pickletools.py of Python.
+restricted unpickler reads data.pkl: it neither imports nor calls anything that a file names. Before, it was a sequence
+of pickles, followed by each storage.
+The format: torch/serialization.py ("_save", "_load", "_legacy_save") and torch/_utils.py of torch; Lib/pickletools.py
+of Python.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from vectord.errors import ModelUnavailable
 
 DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
 PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; one byte may cost 64 bytes of memory
+# The first pickles of torch before 1.6: its magic number, and the number of its format.
+_OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03."
 _ENCRYPTED = 1
 _LOCAL = struct.Struct("<26x 2H")  # a member's local header: lengths of name and extra field, which follow it
 
@@ -38,6 +42,10 @@ class Storage(msgspec.Struct, frozen=True):
     key: str
     dtype: Dtype
     items: int
+
+    @property
+    def item_bytes(self) -> int:
+        return np.dtype(DTYPES[self.dtype]).itemsize
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
@@ -59,8 +67,11 @@ class StoredTensor(msgspec.Struct, frozen=True):
 def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     """Return the tensors of the mapped file.
 
-    Two names of one tensor share one array. Tensors that are not contiguous (a transpose) are copied.
+    Two names of one tensor share one array. Tensors that are not contiguous (a transpose) are copied, and so are those
+    of torch before 1.6, which aligned nothing.
     """
+    if mapped[: len(_OLDER)] == _OLDER:
+        return _read_older(path, mapped)
     members = read_members(path, mapped)
     root = min(members, default="").partition("/")[0]
     pickled = members.get(f"{root}/data.pkl")
@@ -72,10 +83,46 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     if len(pickled) > PICKLE_LIMIT_BYTES:
         raise ModelUnavailable(f"{path}: a pickle of {len(pickled):,} bytes; the limit is {PICKLE_LIMIT_BYTES:,}")
     tensors = read_tensors(path, mapped[pickled.start : pickled.stop])
-    views = {
-        tensor: _view(path, name, tensor, mapped, members.get(f"{root}/data/{tensor.storage.key}"))
-        for name, tensor in tensors.items()
-    }
+    storages = {tensor.storage for tensor in tensors.values()}
+    places = {storage.key: members.get(f"{root}/data/{storage.key}") for storage in storages}
+    for storage in storages:
+        if (
+            member := places[storage.key]
+        ) is not None and member.start % storage.item_bytes:  # torch aligns to 64 bytes
+            raise ModelUnavailable(f"{path}: the storage {storage.key[:100]!r} is not aligned")
+    return _weights(path, mapped, tensors, places)
+
+
+def _read_older(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
+    file = io.BytesIO(mapped[:PICKLE_LIMIT_BYTES])
+    file.seek(len(_OLDER))
+    system, value, keys = (_load(path, file) for _ in range(3))
+    is_little = isinstance(system, _Dict) and system.get("little_endian") is True
+    if not is_little or not isinstance(keys, list):
+        raise ModelUnavailable(f"{path}: not a file of torch before 1.6 with little-endian numbers")
+    tensors = _checked(path, value)
+    storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
+    places: dict[str, range | None] = {}
+    at = file.tell()
+    for key in keys:
+        storage = storages.get(key) if isinstance(key, str) else None
+        if storage is None or mapped[at : at + 8] != storage.items.to_bytes(8, "little"):
+            raise ModelUnavailable(
+                f"{path}: the storage {str(key)[:100]!r} has another size, or no tensor; incomplete?"
+            )
+        places[key] = range(at + 8, at + 8 + storage.items * storage.item_bytes)
+        at = places[key].stop
+    if at > len(mapped):
+        raise ModelUnavailable(f"{path}: {len(mapped):,} bytes, of {at:,} that it describes; incomplete?")
+    return _weights(path, mapped, tensors, places)
+
+
+def _weights(
+    path: Path, mapped: mmap.mmap, tensors: Mapping[str, StoredTensor], places: Mapping[str, range | None]
+) -> dict[str, Weight]:
+    """places: the bytes of each storage."""
+    storages: dict[Storage, npt.NDArray[np.generic]] = {}
+    views = {tensor: _view(path, name, tensor, mapped, places, storages) for name, tensor in tensors.items()}
     copied_bytes = sum(view.nbytes for view in views.values() if not view.flags.c_contiguous)
     if copied_bytes > len(mapped):  # a few bytes seen with stride 0, or by many views, would need as much memory
         raise ModelUnavailable(
@@ -86,18 +133,23 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
 
 
 def _view(
-    path: Path, name: str, tensor: StoredTensor, mapped: mmap.mmap, member: range | None
+    path: Path,
+    name: str,
+    tensor: StoredTensor,
+    mapped: mmap.mmap,
+    places: Mapping[str, range | None],
+    storages: dict[Storage, npt.NDArray[np.generic]],
 ) -> npt.NDArray[np.generic]:
-    """The tensor over the map, in its own strides. member: the bytes of its storage."""
+    """The tensor over the map, in its own strides. storages: those made so far."""
     storage = tensor.storage
-    item_bytes = np.dtype(DTYPES[storage.dtype]).itemsize
-    if member is None or storage.items * item_bytes != len(member):
+    place, item_bytes = places.get(storage.key), storage.item_bytes
+    if place is None or storage.items * item_bytes != len(place):
         raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing or has another size")
-    if member.start % item_bytes:  # torch aligns members to 64 bytes
-        raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is not aligned")
     if tensor.stop > storage.items:
         raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside its storage")
-    items = array_over(mapped, storage.dtype, (storage.items,), member.start)[tensor.offset :]
+    if storage not in storages:
+        storages[storage] = array_over(mapped, storage.dtype, (storage.items,), place.start)
+    items = storages[storage][tensor.offset :]
     return np.lib.stride_tricks.as_strided(items, tensor.shape, [stride * item_bytes for stride in tensor.strides])
 
 
@@ -110,8 +162,7 @@ def read_members(path: Path, mapped: mmap.mmap) -> Members:
         archive = zipfile.ZipFile(cast(io.BufferedIOBase, _BoundedReader(mapped)))
     except (zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, ValueError, struct.error) as error:
         raise ModelUnavailable(
-            f"{path}: not a complete zip file ({error}); it is cut off, or in the format of torch before 1.6: "
-            "convert it to safetensors"
+            f"{path}: not a complete zip file ({error}); it is cut off, or of another format: convert it to safetensors"
         ) from error
     members: dict[str, range] = {}
     for entry in archive.infolist():
@@ -147,17 +198,27 @@ class _BoundedReader:
 
 def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
     """Return the tensors of a pickled dict by name."""
+    return _checked(path, _load(path, io.BytesIO(pickled)))
+
+
+_ADVICE = "only a plain dict of tensors is read: convert it to safetensors"
+
+
+def _load(path: Path, file: io.BytesIO) -> Any:
     try:
-        value = _Unpickler(io.BytesIO(pickled)).load()
-        if not isinstance(value, _Dict):
-            raise ValueError(f"it holds a {type(value).__name__}, not a dict of tensors")
-        for name, tensor in value.items():
-            if not isinstance(tensor, StoredTensor):
-                raise ValueError(f"its entry {name[:100]!r} is a {type(tensor).__name__}, not a tensor")
+        return _Unpickler(file).load()
     except (pickle.UnpicklingError, struct.error, EOFError, LookupError, TypeError, ValueError) as error:
         why = str(error)[:200] if isinstance(error, ValueError) else "its pickle is damaged, or not torch.save's"
-        advice = "only a plain dict of tensors is read: convert it to safetensors"
-        raise ModelUnavailable(f"{path}: {why}; {advice}") from error
+        raise ModelUnavailable(f"{path}: {why}; {_ADVICE}") from error
+
+
+def _checked(path: Path, value: Any) -> dict[str, StoredTensor]:
+    if not isinstance(value, _Dict):
+        raise ModelUnavailable(f"{path}: it holds a {type(value).__name__}, not a dict of tensors; {_ADVICE}")
+    for name, tensor in value.items():
+        if not isinstance(tensor, StoredTensor):
+            kind = type(tensor).__name__
+            raise ModelUnavailable(f"{path}: its entry {name[:100]!r} is a {kind}, not a tensor; {_ADVICE}")
     return value
 
 
@@ -203,6 +264,7 @@ _INSTRUCTIONS = (  # that torch.save writes for a dict of tensors, in protocol 2
     *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.NEWTRUE, pickle.NEWFALSE),
     *(pickle.BINUNICODE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.NONE, pickle.EMPTY_LIST),  # before torch 1.6, as the lists' two instructions below
 )
 
 
@@ -223,8 +285,21 @@ class _Unpickler(pickle._Unpickler):
         if not isinstance(self.stack[-1], _Dict):
             raise ValueError("its pickle sets attributes of an object")
 
+    def load_append(self) -> None:
+        self._extend([self.stack.pop()])
+
+    def load_appends(self) -> None:
+        self._extend(self.pop_mark())  # type: ignore[attr-defined]
+
+    def _extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise ValueError("its pickle appends to an object that is no list")
+        self.stack[-1].extend(items)
+
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _INSTRUCTIONS},
+        pickle.APPEND[0]: load_append,
+        pickle.APPENDS[0]: load_appends,
         pickle.EMPTY_DICT[0]: load_empty_dict,
         pickle.BUILD[0]: load_build,
     }
@@ -239,7 +314,14 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: object) -> Storage:
         """Return the storage of torch's persistent id. Raises ValueError for every other id."""
         match pid:
-            case ("storage", str(dtype), str(key), str(), int(items)) if dtype in DTYPES and is_shape((items,)):
+            case ("storage", str(dtype), str(key), str(), int(items)) | (
+                "storage",
+                str(dtype),
+                str(key),
+                str(),
+                int(items),
+                None,  # before torch 1.6: no view
+            ) if dtype in DTYPES and is_shape((items,)):
                 return Storage(key, cast(Dtype, dtype), items)
             case _:
                 raise ValueError("its pickle points to a value that is not a storage")
