@@ -25,13 +25,15 @@ def write_graph(folder: Path, *parts: bytes) -> Path:
 
 @pytest.mark.parametrize("inner", ["onnx", "."])
 def test_a_graph_counts_only_without_other_weights(inner: str, folder: Path) -> None:
-    """In its usual folder or next to config.json. Weights come first, because they run packed."""
+    """In its usual folder or next to config.json, a quantized one too. Weights come first, because they run packed."""
     path = write_graph(folder / inner)
     assert spec_of(folder).weights == (folder / "model.safetensors",)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert spec_of(folder).weights == (folder / "pytorch_model.bin",)
     (folder / "pytorch_model.bin").unlink()
     assert spec_of(folder).weights == (path,)
+    quantized = path.rename(path.with_name("model_quantized.onnx"))
+    assert spec_of(folder).weights == (quantized,)
 
 
 def test_the_tensor_files_of_a_graph_count(folder: Path) -> None:

@@ -49,11 +49,14 @@ def test_int8_follows_the_processor(
 
 
 def test_a_missing_dtype_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The float32 graph runs instead."""
-    folder = write(tmp_path, "model.onnx")
+    """The float32 graph runs instead; without it the quantized one."""
+    folder = write(tmp_path, "model.onnx", "onnx/model_quantized.onnx")
     with caplog.at_level(logging.WARNING):
         assert find_graph(folder, "float16") == folder / "model.onnx"
-    assert "no graph in float16" in caplog.text
+        assert "no graph in float16" in caplog.text
+        (folder / "model.onnx").unlink()
+        assert find_graph(folder, "auto") == folder / "onnx/model_quantized.onnx"
+    assert "no graph in auto" in caplog.text
 
 
 def test_a_named_file_is_used(tmp_path: Path) -> None:

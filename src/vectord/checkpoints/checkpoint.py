@@ -23,7 +23,7 @@ from vectord.errors import ModelUnavailable
 __all__ = ["GRAPHS", "Checkpoint", "Weight", "find_weight_files", "find_weights", "open_checkpoint"]
 
 INDEX_LIMIT_BYTES = 64 * 2**20
-GRAPHS = ("onnx/model.onnx", "model.onnx")
+GRAPHS = ("onnx/model.onnx", "model.onnx", "onnx/model_quantized.onnx", "model_quantized.onnx")
 
 _READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
     ".safetensors": read_safetensors,

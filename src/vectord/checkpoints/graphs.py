@@ -36,8 +36,8 @@ _DTYPE_PATTERNS: Mapping[str, re.Pattern[str]] = {
 def find_graph(folder: Path, dtype: str, named: str | None = None, *, has_vnni: bool = True) -> Path:
     """Return the graph file to load: `named`, a path inside the folder, or the preferred file for `dtype`.
 
-    Without a file for `dtype`, logs a warning and returns the float32 file. has_vnni: whether the processor has
-    instructions that add int8 products in 32 bits.
+    Without a file for `dtype`, logs a warning and returns the float32 file, or else a quantized one. has_vnni: whether
+    the processor has instructions that add int8 products in 32 bits.
     """
     if named is not None:
         path = PurePath(named)
@@ -49,7 +49,7 @@ def find_graph(folder: Path, dtype: str, named: str | None = None, *, has_vnni: 
     for name in _file_names(dtype, has_vnni):
         if found := _find(folder, name):
             return found
-    for name in _FLOAT32:
+    for name in (*_FLOAT32, *_QUANTIZED):
         if found := _find(folder, name):
             logger.warning("no graph in %s in %s: using %s (--onnx-file chooses another)", dtype, folder, found.name)
             return found

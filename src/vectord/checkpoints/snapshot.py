@@ -69,7 +69,7 @@ def needed_files(listed: Collection[str], graphs: Sequence[str] = ()) -> list[st
         if weights not in listed and f"{weights}.index.json" not in listed:
             needed.append(path)
     if not any(fnmatchcase(path, pattern) for path in needed for pattern in _NETWORKS):
-        needed += matching(*GRAPH_FILES)
+        needed += matching(*GRAPH_FILES) or matching("onnx/model_quantized.onnx", "model_quantized.onnx")
     return list(dict.fromkeys(needed))
 
 
@@ -88,7 +88,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
             # Normalize has no settings before sentence-transformers 6.
             if module.kind != "Normalize" and not (module.folder / "config.json").is_file():
                 return False
-            if module.kind == "Dense":
+            if module.kind in ("Dense", "LayerNorm"):
                 find_weights(module.folder)
         if holds_only_adapter(transformer):  # its base model has the rest
             weights = (transformer / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin"))

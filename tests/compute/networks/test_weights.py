@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from safetensors.torch import load_file, save_file
 from tests.compute.networks import tiny_decoders, tiny_encoders
-from tests.models import read_tiny_spec, write_bert, write_sentence_bert
+from tests.models import batch_of, random_texts, read_tiny_spec, write_bert, write_sentence_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.weight import Weight
@@ -137,8 +138,29 @@ def test_a_served_head_is_read_completely(architecture: str, output: Output, nam
 def test_a_tensor_of_integers_is_not_a_weight(folder: Path) -> None:
     """A quantized matrix has the float matrix's shape, and its numbers mean something else."""
     name = "encoder.layer.0.output.dense.weight"
-    with pytest.raises(ModelUnavailable, match=f"tensor {name} is I64; supported are BF16, F16, F32"):
+    with pytest.raises(ModelUnavailable, match=f"tensor {name} is I64; supported are BF16, F16, F32, F64"):
         make_network(folder, {name: np.zeros((32, 48), np.int64)})
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["safetensors", "torch before 1.6"])
+@pytest.mark.parametrize("backend", ["openvino", "torch", "transformers"])
+def test_weights_of_64_bits_give_the_vectors_of_32(folder: Path, tmp_path: Path, backend: str, older: bool) -> None:
+    """Whatever the format of their file."""
+    wide = {name: array.double() for name, array in load_file(folder / "model.safetensors").items()}
+    path = tmp_path / ("pytorch_model.bin" if older else "model.safetensors")
+    if older:
+        torch.save(wide, path, _use_new_zipfile_serialization=False)
+    else:
+        save_file(wide, path)
+    answers = []
+    for weights in (path, folder / "model.safetensors"):
+        options = BackendOptions(device="cpu", dtype="float32")
+        loaded = import_module(f"vectord.compute.backends.{backend}").load(
+            read_tiny_spec(folder, weights=(weights,)), options
+        )
+        answers.append(loaded.forward(batch_of(*random_texts((9, 3))), 0)["dense"])
+        loaded.close()
+    np.testing.assert_allclose(*answers, atol=1e-6)
 
 
 def test_a_dense_module_is_read_completely(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "I64": np.int64,
 }
 ROWS_AT_ONCE = 4096  # so that converting a table of words takes no further copy of it
-NETWORK_DTYPES = frozenset({"F32", "F16", "BF16"})  # of the tensors that a network may read
+NETWORK_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
 def _e4m3() -> npt.NDArray[np.float32]:
