@@ -383,7 +383,7 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "quant_method": ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq"),
     "rope_type": ("default", "linear", "yarn"),
     "problem_type": ("regression", "multi_label_classification", "single_label_classification"),
-    "pooling_strategy": ("sum",),
+    "pooling_strategy": ("sum", "min"),
     "default_prompt_name": ("query",),
     "default_route": ("query", "document"),
     "strategy": ("min",),

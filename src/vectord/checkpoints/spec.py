@@ -56,7 +56,7 @@ PromptText = Annotated[str, Meta(max_length=PROMPT_LIMIT_CHARACTERS)]
 #   tokens   (T, H)  the last hidden states
 #   colbert  (T, C)  one vector per token, each of length 1
 #   lexical  (T, 1)  the weight of each token, at least 0 (BGE-M3)
-#   splade   (M, V)  the largest logit of each word of the vocabulary
+#   splade   (M, V)  the largest logit of each word of the vocabulary; with sums_words its weight
 #   scores   (M, L)  logits: one per label; for a yes-or-no model, one per answer
 #   markers  (M, D)  a listwise reranker's states at its markers
 #   token_scores  (T, L)  logits of each token: one per label
@@ -261,6 +261,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     # sparse and ColBERT
     lexical: Path | None = None  # BGE-M3's sparse_linear.pt
     log_twice: bool | None = None  # SPLADE: a weight is log(1 + log(1 + x)) instead of log(1 + x)
+    sums_words: bool | None = None  # SPLADE: a word's weight is the sum over the tokens, not that of its largest logit
     query_weights: Path | None = None  # the weight of each token of a query, which needs no network; None: it needs one
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
@@ -320,7 +321,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
             "colbert": self.colbert.dimensions if self.colbert is not None else 0,
             "lexical": 1,
             "scores": self.scores_width,
-            "markers": self.dense_modules[-1].out_features if self.dense_modules else self.hidden_size,
+            "markers": chain_width(self.hidden_size, self.dense_modules),
             "token_scores": len(self.token_labels),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tests.compute.networks.case import VOCABULARY, numpy_answer, texts_of
 from tests.compute.networks.tiny_encoders import (
     CASES,
@@ -17,13 +19,18 @@ from tests.compute.networks.tiny_encoders import (
     reference_model,
     write_tiny,
 )
+from tests.models import batch_of
 
 from vectord.checkpoints.files.read import Settings
+from vectord.compute.backends.base import BackendOptions
 from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 40, 2, 17)
 
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transformers' family, facts of the config
+    "albert": ("albert", "Albert", {"embedding_size": 12}),
+    "electra": ("electra", "Electra", {"embedding_size": 12, "hidden_act": "relu"}),
+    "electra untied": ("electra", "Electra", {"embedding_size": 12, "tie_word_embeddings": False}),
     "bert": ("bert", "Bert", {"hidden_act": "relu"}),
     "bert untied": ("bert", "Bert", {"tie_word_embeddings": False}),
     "camembert": ("camembert", "Camembert", {}),
@@ -63,6 +70,28 @@ def test_logits_equal_transformers(tmp_path: Path, architecture: str, family: st
     got = largest_logits(folder, architecture)
     assert got.shape == (len(TEXTS), VOCABULARY)
     np.testing.assert_allclose(got, reference_logits(folder, family), atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_sums_equal_sentence_transformers(tmp_path: Path, activation: Any) -> None:
+    """With the pooling strategy sum, on every op set."""
+    folder = write_tiny(tmp_path, "Bert", "ForMaskedLM")
+    twice = True if activation == "log1p_relu" else None
+    outputs = frozenset({"splade"})
+    spec = CASES["bert"].spec(folder, outputs=outputs, sums_words=True, log_twice=twice, pooling=None)
+    model, pooling = reference_model(folder, "Bert", "ForMaskedLM"), SpladePooling("sum", activation).eval()
+    want = []
+    for text in TEXTS:
+        with torch.no_grad():
+            logits, mask = model(torch.tensor([text])).logits, torch.ones(1, len(text), dtype=torch.int64)
+        want.append(pooling({"token_embeddings": logits, "attention_mask": mask})["sentence_embedding"][0].numpy())
+    np.testing.assert_allclose(numpy_answer(spec, TEXTS, "splade"), want, atol=1e-5)
+    for backend in ("openvino", "torch"):
+        options = BackendOptions(device="cpu", dtype="float32")
+        loaded = import_module(f"vectord.compute.backends.{backend}").load(spec, options)
+        got = loaded.forward(batch_of(*TEXTS, outputs=outputs), 0)["splade"]
+        loaded.close()
+        np.testing.assert_allclose(got, want, atol=1e-3)
 
 
 def test_another_matrix_than_the_tied_words_is_refused(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 
 
 CASES: dict[str, Case] = {
-    "albert": _case("Albert", embedding_size=12),
+    "albert": _case("Albert", embedding_size=12, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2),
     "bert": _case("Bert"),
     "bert of relative_key": Case(partial(write_relative, kind="relative_key"), relative_states),
     "bert of relative_key_query": Case(partial(write_relative, kind="relative_key_query"), relative_states),

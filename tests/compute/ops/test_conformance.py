@@ -179,9 +179,9 @@ def mixture(o: Ops[Any], tokens: Tokens[Any], top: int, experts: int = 5) -> Any
     return o.mixture(states(o, tokens), logits, top, layers, tokens)
 
 
-def max_linear(o: Ops[Any], tokens: Tokens[Any], words: int) -> Any:
-    x = states(o, tokens, width=4)
-    return o.max_linear(x, o.constant(weight("words", words, 4)), o.constant(weight("bias", words)), tokens)
+def pooled_linear(o: Ops[Any], tokens: Tokens[Any], words: int) -> Any:
+    constants = o.constant(weight("words", words, 4)), o.constant(weight("bias", words))
+    return o.pooled_linear(states(o, tokens, width=4), *constants, lambda x: o.max(x, tokens))
 
 
 def attend_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
@@ -233,8 +233,8 @@ PROGRAMS: dict[str, Program] = {
     "last": lambda o, t: o.last(states(o, t), t),
     "mean": lambda o, t: o.mean(states(o, t), t),
     "max": lambda o, t: o.max(states(o, t), t),
-    "max_linear": partial(max_linear, words=20),
-    "max_linear of many words": partial(max_linear, words=10_000),
+    "pooled_linear": partial(pooled_linear, words=20),
+    "pooled_linear of many words": partial(pooled_linear, words=10_000),
 }
 
 ATTENTIONS: dict[str, Program] = {
@@ -310,7 +310,7 @@ def test_ops_equal_the_reference(op_set: str, program: str) -> None:
             assert_same(op_set, PROGRAMS[program], typed(lengths), name)
 
 
-@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
+@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "pooled_linear"])
 @pytest.mark.parametrize("op_set", COMPARED)
 def test_the_spans_are_pooled(op_set: str, program: str) -> None:
     """Parts of texts, several of one text, none of another, overlapping and out of order: one row each."""

@@ -236,13 +236,14 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
     config = folder.modules[1].read_config()
-    config.one_of("pooling_strategy", ("max",), "max")
+    strategy = config.one_of("pooling_strategy", ("max", "sum"), "max")
     activation = config.one_of("activation_function", ("relu", "log1p_relu"), "relu")
     refuse_unread(config, _WIDTHS)
     query = folder.query
     return replace(
         spec,
         log_twice=True if activation == "log1p_relu" else None,
+        sums_words=True if strategy == "sum" else None,
         query_weights=None
         if query is None
         else read_query_weights(query.folder, spec.tokenizer, spec.max_tokens, folder.allowed),

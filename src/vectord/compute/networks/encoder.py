@@ -230,9 +230,11 @@ def read_masked_lm(
     body: WeightReader[T],
     names: HeadNames,
     activation: Activation | None = None,
+    embedding_size: int | None = None,
 ) -> MaskedLM[T]:
-    width = spec.hidden_size
-    dense, norm = weights.linear(names.dense, width, width), weights.norm(names.norm, width)
+    """Return the head over the vocabulary. embedding_size: as for `read_encoder`."""
+    width = embedding_size or spec.hidden_size
+    dense, norm = weights.linear(names.dense, spec.hidden_size, width), weights.norm(names.norm, width)
     bias = f"{names.decoder}.bias"
     return MaskedLM(
         transform=Projection(dense, activation or spec.activation, norm, spec.norm_eps),

@@ -162,12 +162,29 @@ def _places(ops: Ops[T], max_tokens: int) -> T:
     return ops.constant(Weight("places", "F32", np.arange(1, max_tokens + 1, dtype=np.float32)[:, None]))
 
 
-def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:
-    """(T, H) to (M, V): the largest logit of each word. Source: sentence-transformers SpladePooling, "max".
+def splade_head(head: MaskedLM[T], spec: ModelSpec, ops: Ops[T]) -> Head[T]:
+    """(T, H) to (M, V): the largest logit of each word, or its weight. Source: sentence-transformers SpladePooling.
 
     log(1 + relu) grows with the logit, so the engine applies it after the maximum.
     """
-    return lambda x, tokens: ops.max_linear(head.transform.apply(ops, x), head.words, head.bias, tokens)
+
+    def pooled(pool: Callable[[T, Tokens[T]], T]) -> Head[T]:
+        def of_batch(x: T, tokens: Tokens[T]) -> T:
+            states = head.transform.apply(ops, x)
+            return ops.pooled_linear(states, head.words, head.bias, lambda logits: pool(logits, tokens))
+
+        return of_batch
+
+    if not spec.sums_words:
+        return pooled(ops.max)
+    exact, length = ops.heads, span_length(ops.heads, spec.max_tokens)
+
+    def total(logits: T, tokens: Tokens[T]) -> T:
+        weights = exact.activation(logits, "log1p_relu")
+        weights = exact.activation(weights, "log1p_relu") if spec.log_twice else weights
+        return exact.multiply(exact.mean(weights, tokens), length(tokens))
+
+    return pooled(total)
 
 
 def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:

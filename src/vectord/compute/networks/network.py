@@ -161,7 +161,7 @@ def _architecture_heads(
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
         masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
-        heads["splade"] = splade_head(masked_lm, ops)
+        heads["splade"] = splade_head(masked_lm, spec, ops)
     if "scores" in spec.outputs:
         ops, weights = ops.heads, weights.over(ops.heads)
         if spec.yes_no is not None and spec.scores_by_words:

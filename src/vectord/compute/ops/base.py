@@ -20,7 +20,7 @@ from vectord.schema import Int32
 
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
-Activation = Literal[ScoreActivation, "gelu_tanh"]
+Activation = Literal[ScoreActivation, "gelu_tanh", "log1p_relu"]
 
 
 class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,5 +178,6 @@ class Ops(Protocol[T]):
     def mean(self, x: T, tokens: Tokens[T]) -> T: ...
     def max(self, x: T, tokens: Tokens[T]) -> T: ...
 
-    def max_linear(self, x: T, weight: T, bias: T, tokens: Tokens[T]) -> T:
-        """`max(linear(x, weight, bias))` without its (T, V) in memory at once: (T, H), (V, H), (V,) -> (M, V)."""
+    def pooled_linear(self, x: T, weight: T, bias: T, pool: Callable[[T], T]) -> T:
+        """`pool(linear(x, weight, bias))`, some words at a time, so that (T, V) is never in memory at once: (T, H),
+        (V, H), (V,) -> (M, V). pool: (T, H) -> (M, H), of each column by itself."""

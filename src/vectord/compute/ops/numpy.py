@@ -24,6 +24,7 @@ Array: TypeAlias = npt.NDArray[Any]
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     **FORMULAS,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "log1p_relu": lambda x: np.log1p(np.maximum(x, 0)),
 }
 
 
@@ -194,8 +195,8 @@ class NumpyOps(Ops[Array]):
     def max(self, x: Array, tokens: Tokens[Array]) -> Array:
         return np.stack([x[span].max(axis=0) for span in tokens.layout.spans])
 
-    def max_linear(self, x: Array, weight: Array, bias: Array, tokens: Tokens[Array]) -> Array:
-        return self.max(self.linear(x, weight, bias), tokens)
+    def pooled_linear(self, x: Array, weight: Array, bias: Array, pool: Callable[[Array], Array]) -> Array:
+        return pool(self.linear(x, weight, bias))
 
 
 def _heads(x: Array, spec: AttentionSpec) -> Array:

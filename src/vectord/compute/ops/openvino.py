@@ -71,7 +71,7 @@ ROW_STEPS = (32, 4), (64, 8), (256, 16)
 LONG_ROW_STEP = 64
 # Layouts of single texts that a graph keeps, and the tokens of the longest.
 KEPT_LAYOUTS, KEPT_LENGTH = 256, 64
-WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tokens would take 125 MB
+WORDS_AT_ONCE = 4096  # of the vocabulary in pooled_linear: all words for 1,024 tokens would take 125 MB
 # The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32.
 KEEP_PACKED = "decompression_0"
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
@@ -343,6 +343,8 @@ class OpenvinoOps(Ops[ov.Node]):
         return _HeadOps(self._weights, self.scratch)
 
     def constant(self, weight: Weight) -> ov.Node:
+        if weight.dtype == "F64":
+            weight = ComputedWeight(weight.name, weight.shape, weight.parts)
         if isinstance(weight, ComputedWeight) and len(weight.shape) > 1:
             written = self.scratch.array(weight.shape, np.uint16 if self._bfloat16 else np.float32)
             fill_rows(written, map(in_bfloat16, weight.parts()) if self._bfloat16 else weight.parts())
@@ -539,11 +541,11 @@ class OpenvinoOps(Ops[ov.Node]):
         maxima = [op.reduce_max(_rows(x, rows), _ints(1), False) for rows in layout.span_rows()]  # (n, H) each
         return _rows(_end_to_end(maxima), layout.parameter("span_order", [-1]))
 
-    def max_linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+    def pooled_linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node, pool: Callable[[ov.Node], ov.Node]) -> ov.Node:
         """weight and bias: results of `constant`."""
         starts = range(0, _size(weight, 0), WORDS_AT_ONCE)
         parts = [(self._part(weight, start), self._part(bias, start)) for start in starts]
-        return op.concat([self.max(self.linear(x, *part), tokens) for part in parts], 1)
+        return op.concat([pool(self.linear(x, *part)) for part in parts], 1)
 
     def _part(self, constant: ov.Node, start: int) -> ov.Node:
         weight = self._weights[constant.get_friendly_name()]
@@ -752,6 +754,7 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "selu": lambda x: op.selu(x, *(op.constant(np.array([value], np.float32)) for value in (SELU_ALPHA, SELU_SCALE))),
     "gelu": lambda x: op.gelu(x, "erf"),
     "gelu_tanh": lambda x: op.gelu(x, "tanh"),
+    "log1p_relu": lambda x: op.log(op.add(op.relu(x), op.constant(np.float32(1)))),
     "silu": op.swish,
     "hardswish": op.hswish,
     "mish": op.mish,

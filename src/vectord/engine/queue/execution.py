@@ -41,7 +41,7 @@ class Execution:
         self.backend = backend
         self._outputs = spec.kinds
         self._widths = spec.widths
-        self._log_twice, self._whole_numbers = spec.log_twice is True, spec.whole_numbers is True
+        self._spec = spec
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
@@ -121,7 +121,7 @@ class Execution:
         output = self._outputs[kind]
         if kind in ("dense", "scores"):
             rows = packed.part(outputs, output, first, len(item))
-            return whole_numbers(rows) if kind == "dense" and self._whole_numbers else rows.copy()
+            return whole_numbers(rows) if kind == "dense" and self._spec.whole_numbers else rows.copy()
         places = range(first, first + len(item))
         each = [packed.part(outputs, output, place, 1) for place in places]
         if kind != "sparse":
@@ -129,7 +129,10 @@ class Execution:
         if output == "lexical":
             ids = [packed.ids(place) for place in places]
             return [lexical_weights(own, rows[:, 0], self._unused) for own, rows in zip(ids, each, strict=True)]
-        return [splade_weights(rows[0], twice=self._log_twice) for rows in each]
+        if self._spec.sums_words:
+            found = [np.flatnonzero(rows[0] > 0).astype(np.int32) for rows in each]
+            return [Sparse(indices, rows[0][indices]) for indices, rows in zip(found, each, strict=True)]
+        return [splade_weights(rows[0], twice=self._spec.log_twice is True) for rows in each]
 
 
 def _each(item: Item) -> list[Item]:

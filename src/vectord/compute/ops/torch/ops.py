@@ -27,7 +27,7 @@ FUSED_TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e
 LARGEST: Mapping[EightBits, int] = {"int8": 127, "fp8": 448}  # symmetric: -128 is not used
 FP8_STEP = 16  # the sizes of a product in fp8 are its multiples
 QUERIES_AT_ONCE = 1024  # of attention with capped scores
-WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 16,384 tokens would take 1 GB
+WORDS_AT_ONCE = 4096  # of the vocabulary in pooled_linear: all words for 16,384 tokens would take 1 GB
 
 Layout: TypeAlias = GroupedLayout | FlatLayout
 
@@ -45,6 +45,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "selu": F.selu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "log1p_relu": lambda x: torch.log1p(F.relu(x)),
     "silu": F.silu,
     "hardswish": F.hardswish,
     "mish": F.mish,
@@ -253,9 +254,9 @@ class TorchOps(Ops[Tensor]):
         layout: Layout = tokens.layout
         return layout.max(x)
 
-    def max_linear(self, x: Tensor, weight: Tensor, bias: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+    def pooled_linear(self, x: Tensor, weight: Tensor, bias: Tensor, pool: Callable[[Tensor], Tensor]) -> Tensor:
         parts = zip(torch.split(weight, WORDS_AT_ONCE), torch.split(bias, WORDS_AT_ONCE), strict=True)
-        return torch.cat([self.max(F.linear(x, *part), tokens) for part in parts], dim=1)
+        return torch.cat([pool(F.linear(x, *part)) for part in parts], dim=1)
 
     @staticmethod
     def _read(weight: Weight) -> Tensor:
