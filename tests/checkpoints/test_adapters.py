@@ -29,7 +29,7 @@ PROMPTS = {"query": "many birds: ", "document": ""}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders base, saved (by sentence-transformers) and bare (by peft)."""
+    """The folders base, saved (by sentence-transformers), bare and rich (by peft, the latter with more settings)."""
     place = tmp_path_factory.mktemp("adapters")
     write_bert(place / "base")
     return place
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def vectors(place: Path) -> Mapping[str, np.ndarray]:
     """The libraries' vectors of each folder, which this writes."""
-    folders = {name: str(place / name) for name in ("saved", "bare")}
+    folders = {name: str(place / name) for name in ("saved", "bare", "rich")}
     return run_reference("peft_save", place / "base", {**folders, "texts": TEXTS, "pooling": "cls", "prompts": PROMPTS})
 
 
@@ -59,12 +59,15 @@ def spec_of(folder: Path, **settings: object) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [("saved", "openvino"), ("saved", "torch"), ("saved", "transformers"), ("bare", "openvino")]
+    ("name", "backend"),
+    [(name, backend) for name in ("saved", "rich") for backend in ("openvino", "torch", "transformers")]
+    + [("bare", "openvino")],
 )
 def test_an_adapters_folder_has_the_vectors_of_its_library(
     name: str, backend: str, place: Path, vectors: Mapping[str, np.ndarray]
 ) -> None:
-    """Every text gets the adapter. The folder's own pooling and default prompt apply, else those of the base."""
+    """Every text gets the adapter, with DoRA, ranks and factors of single layers, and whole modules. The folder's own
+    pooling and default prompt apply, else those of the base."""
     with Embedder(str(place / name), backend=backend, dtype="float32") as embedder:
         got = embedder.embed(TEXTS, normalize=False)
     np.testing.assert_allclose(got, vectors[name], atol=1e-5)
@@ -91,6 +94,27 @@ def test_the_base_model_is_found(named: str, bare: Path, place: Path, monkeypatc
     spec = spec_of(bare, offline=True)
     assert spec.weights[0].resolve() == (base / "model.safetensors").resolve()
     assert spec.merged is not None and spec.merged.weights == bare / "adapter_model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("use_dora", False, "lora_magnitude_vector is not supported without use_dora"),
+        ("modules_to_save", None, "neither A nor B of a layer"),
+        ("rank_pattern", {"(query|value)+$": 2}, r"rank_pattern '\(query\|value\)\+\$' is not supported"),
+        ("rank_pattern", {}, "and the rank 4"),
+    ],
+)
+def test_tensors_without_their_setting_are_refused(
+    key: str, value: object, message: str, place: Path, vectors: Mapping[str, np.ndarray], tmp_path: Path
+) -> None:
+    """And patterns with repetition, which could take forever."""
+    rich = shutil.copytree(place / "rich", tmp_path / "rich")
+    file = rich / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(ModelUnavailable, match=message):
+        spec = spec_of(rich)
+        merge_adapter(open_checkpoint(spec.weights), spec)
 
 
 def test_a_bare_adapter_has_the_settings_of_its_base(bare: Path, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
     python peft_save.py BASE_FOLDER INPUTS.json ARRAYS.npz
 
-Inputs: saved and bare (folders to write), texts, pooling and prompts of the saved one.
-Arrays: saved and bare, (N, D) float32 of `encode`; base, the same of the base model without an adapter.
+Inputs: saved, bare and rich (folders to write), texts, pooling and prompts of the saved one.
+Arrays: saved, bare and rich, (N, D) float32 of `encode`; base, the same of the base model without an adapter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from sentence_transformers.models import Pooling, Transformer
 from transformers import AutoModel
 
 LORA: dict[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": ["query", "value", "dense"]}
+RICH: dict[str, Any] = {
+    "rank_pattern": {"query": 2, "^encoder.layer.1.attention.self.value": 3, "value": 5},
+    "alpha_pattern": {"output.dense": 12, "dense": 3},
+    "use_dora": True,
+    "modules_to_save": ["LayerNorm", "key"],
+}
 
 
 def main(base_folder: str, inputs_file: str, arrays_file: str) -> None:
@@ -33,21 +39,23 @@ def main(base_folder: str, inputs_file: str, arrays_file: str) -> None:
     model.add_adapter(LoraConfig(**LORA))
     randomise(model, 1)
     model.save_pretrained(inputs["saved"], create_model_card=False)
-    adapted = get_peft_model(AutoModel.from_pretrained(base_folder), LoraConfig(**LORA))
-    randomise(adapted, 2)
-    adapted.save_pretrained(inputs["bare"])
-    bare = SentenceTransformer(base_folder, device="cpu")
-    base = bare.encode(texts)
-    bare[0].auto_model = PeftModel.from_pretrained(bare[0].auto_model, inputs["bare"])
     # Of the model in memory: transformers 5.3 loads its own files of adapters without their tensors.
-    np.savez(arrays_file, saved=model.encode(texts), bare=bare.encode(texts), base=base)
+    arrays = {"saved": model.encode(texts), "base": SentenceTransformer(base_folder, device="cpu").encode(texts)}
+    for name, further in (("bare", {}), ("rich", RICH)):
+        adapted = get_peft_model(AutoModel.from_pretrained(base_folder), LoraConfig(**LORA, **further))
+        randomise(adapted, 2)
+        adapted.save_pretrained(inputs[name])
+        bare = SentenceTransformer(base_folder, device="cpu")
+        bare[0].auto_model = PeftModel.from_pretrained(bare[0].auto_model, inputs[name])
+        arrays[name] = bare.encode(texts)
+    np.savez(arrays_file, **arrays)
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_" in name:
+            if "lora_" in name or "modules_to_save" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -32,12 +32,17 @@ RANK_LIMIT = 1024
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT_CHARACTERS)]
 _Names = Annotated[list[_Name], Meta(max_length=ADAPTERS_LIMIT)]
 _Alpha = Annotated[float, Meta(gt=0, le=1e6)]
+_Rank = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
+_PATTERN = re.compile(r"\^?[\w.]+")  # regular expressions without repetition
 
 # xlm-roberta-flash saves a layer's weight as `original`, with the stacked A and B of all tasks next to it.
 _ORIGINAL = ".parametrizations.weight.original"
 _STACKED = re.compile(r"(?P<layer>.+)\.parametrizations\.weight\.0\.lora_(?P<side>[AB])")
-# peft's names: the class that it wraps, the layer, and A or B of a linear layer or of an embedding.
-_PEFT = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
+# peft's names: the class that it wraps, the layer, and A or B of a linear layer or of an embedding, or DoRA's lengths.
+_PEFT = re.compile(
+    r"base_model\.model\.(?P<layer>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB]|magnitude_vector)(\.weight)?"
+)
+_PEFT_WHOLE = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<tensor>\w+)")
 _PEFT_BASE = re.compile(r"base_model\.model\.(?P<layer>.+)\.base_layer\.weight")
 
 _LAYER_INDEX = re.compile(r".*?\.[^.]*\.(\d+)\..*")  # peft's, of layers_to_transform
@@ -53,20 +58,24 @@ PEFT: Mapping[str, Harmless] = {
     # With false and null, peft leaves random numbers in chosen layers that the file has no tensors of.
     **harmless("the usual start of training", "init_lora_weights", True, "gaussian", "eva", "orthogonal"),
     **harmless("no bias is trained", "bias", "none"),
-    **harmless("off", "fan_in_fan_out lora_bias use_dora use_qalora", False),
-    **harmless("none", "alpha_pattern loftq_config rank_pattern", {}),
-    **harmless("none", "layers_pattern modules_to_save target_parameters", []),
+    **harmless("off", "fan_in_fan_out lora_bias use_qalora", False),
+    **harmless("none", "loftq_config", {}),
+    **harmless("none", "layers_pattern target_parameters", []),
 }
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What one adapter adds to a layer: scale * up @ down; to a table scale * down @ up.T."""
+    """What one adapter adds to a layer: scale * up @ down; to a table scale * down @ up.T.
+
+    magnitude: the length that each row of the sum then gets (DoRA).
+    """
 
     adapter: int  # from 1, in the order of ModelSpec.adapters
     down: Weight  # (rank, H); of a table with V rows (V, rank)
     up: Weight  # (O, rank)
     rank: int
     scale: float
+    magnitude: Weight | None = None  # (O,)
 
 
 def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
@@ -85,16 +94,21 @@ def read_tasks(folder: ModelFolder) -> tuple[Adapter, ...]:
     return tuple(Adapter(name=name, prompt=prompts.get(name, ""), scale=alpha / rank, rank=rank) for name in names)
 
 
-def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset()) -> Adapter:
+def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset(), *, is_merged: bool = False) -> Adapter:
     """Return the adapter in a folder of peft's: adapter_config.json and adapter_model.safetensors.
 
-    allowed: keys that may be unknown.
+    allowed: keys that may be unknown. is_merged: it changes every text, so it may replace whole modules.
     """
     config = read_settings(folder / ADAPTER, allowed=allowed)
     if (kind := config.get("peft_type")) != "LORA":
         raise ModelUnavailable(f"{config.path}: peft_type {str(kind)[:40]!r} is not supported; supported is LORA")
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), config.value("lora_alpha", _Alpha, 8.0)
-    rank_stabilized = config.flag("use_rslora", False)
+    rank_stabilized, dora = config.flag("use_rslora", False), config.flag("use_dora", False)
+    whole: list[str] = config.value("modules_to_save", _Names, [])
+    if (dora or whole) and not is_merged:
+        key = "use_dora" if dora else "modules_to_save"
+        raise ModelUnavailable(f"{config.path}: {key} is supported in an adapter of all texts, not in one of requests")
+    ranks, alphas = _by_pattern(config, "rank_pattern", _Rank), _by_pattern(config, "alpha_pattern", _Alpha)
     includes = _targets(config)
     refuse_null(config, "alpha_pattern bias init_lora_weights lora_alpha rank_pattern")
     refuse_unread(config, PEFT)
@@ -111,8 +125,35 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset())
             f"which {weights.name} has tensors; {OPTION} target_modules ignores them"
         )
     base = config.get("base_model_name_or_path")
-    scale = alpha / (math.sqrt(rank) if rank_stabilized else rank)
-    return Adapter(name=name, scale=scale, rank=rank, weights=weights, base=base if isinstance(base, str) else None)
+
+    def scale_of(layer: str) -> tuple[int, float]:
+        own = ranks(layer, rank)
+        return own, alphas(layer, alpha) / (math.sqrt(own) if rank_stabilized else own)
+
+    _, scale = scale_of("")
+    return Adapter(
+        name=name,
+        scale=scale,
+        rank=rank,
+        weights=weights,
+        base=base if isinstance(base, str) else None,
+        own_scales=tuple((layer, *scale_of(layer)) for layer in sorted(layers) if scale_of(layer) != (rank, scale)),
+        dora=dora or None,
+        whole_modules=tuple(whole),
+    )
+
+
+def _by_pattern(config: Settings, key: str, kind: Any) -> Callable[[str, Any], Any]:
+    """The value of a layer in the mapping `key`, of the first pattern that fits its name, or a default.
+
+    Source: peft's get_pattern_key.
+    """
+    values: dict[str, Any] = config.value(key, dict[_Name, kind], {})
+    for pattern in values:
+        if not _PATTERN.fullmatch(pattern):  # others could take forever
+            raise ModelUnavailable(f"{config.path}: {key} {pattern[:80]!r} is not supported; it must be a layer's name")
+    expressions = {re.compile(rf"(.*\.)?({pattern})"): value for pattern, value in values.items()}
+    return lambda layer, default: next((v for each, v in expressions.items() if each.fullmatch(layer)), default)
 
 
 def _targets(config: Settings) -> Callable[[str], bool] | None:
@@ -212,7 +253,13 @@ def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str
         return weights
     path = spec.merged.weights
     assert path is not None
-    merged: dict[str, Weight] = {}
+    merged = _whole_tensors(path, weights, spec.merged)
+    if whole := (merged.keys() if "splade" in spec.outputs or spec.scores_by_words else set()) | (
+        merged.keys() & spec.tensors_of_heads
+    ):
+        raise ModelUnavailable(
+            f"{path}: modules_to_save has {min(whole)}, which a head may read; that is not supported"
+        )
     for layer, change in _changes_in(path, weights, 1, spec.merged).items():
         name = f"{layer}.weight"
         shape, down, up = weights[name].shape, change.down.array.shape, change.up.array.shape
@@ -222,6 +269,8 @@ def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str
                 f"{path}: the change of {name} is {list(down)} and {list(up)}; the tensor is {list(shape)}, and the "
                 f"rank {change.rank}"
             )
+        if change.magnitude is not None and (is_table or change.magnitude.shape != shape[:1]):
+            raise ModelUnavailable(f"{path}: use_dora is supported in linear layers, with a length for each output")
         tied = is_table and ("splade" in spec.outputs or spec.scores_by_words)
         if tied or name in spec.tensors_of_heads:
             raise ModelUnavailable(f"{path}: the adapter changes {name}, which a head reads; that is not supported")
@@ -236,8 +285,31 @@ def _sums(weight: Weight, change: Change, is_table: bool) -> Iterator[npt.NDArra
     columns = columns.T if is_table else columns
     start = 0
     for part in weight.parts():
-        yield part + rows[start : start + len(part)] @ columns
+        changed = part + rows[start : start + len(part)] @ columns
+        if change.magnitude is not None:
+            lengths = change.magnitude.as_float32()[start : start + len(part)]
+            changed *= (lengths / np.linalg.norm(changed, axis=1))[:, None]
+        yield changed
         start += len(part)
+
+
+def _is_whole(name: str, adapter: Adapter) -> bool:
+    """Whether the tensor belongs to a module that the adapter has whole (modules_to_save)."""
+    return _PEFT.fullmatch(name) is None and any(f".{module}." in name for module in adapter.whole_modules)
+
+
+def _whole_tensors(path: Path, plain: Mapping[str, Weight], adapter: Adapter) -> dict[str, Weight]:
+    """The tensors of whole modules, by their names in the checkpoint `plain`, which has such tensors."""
+    found = {}
+    for name, weight in open_checkpoint((path,)).items():
+        match = _PEFT_WHOLE.fullmatch(name)
+        if match is None or not _is_whole(name, adapter):
+            continue
+        place = f"{_place_of(match['module'], plain, path)}.{match['tensor']}"
+        if place not in plain or plain[place].shape != weight.shape:
+            raise ModelUnavailable(f"{path}: the model has no tensor {place[:200]} of the shape {list(weight.shape)}")
+        found[place] = weight
+    return found
 
 
 def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter) -> dict[str, Change]:
@@ -246,6 +318,8 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
     places: dict[str, str] = {}
     for name, weight in open_checkpoint((path,)).items():
         match = _PEFT.fullmatch(name)
+        if _is_whole(name, adapter):
+            continue
         if match is None:
             # peft saves the model's own table of words with an adapter of it.
             if base := _PEFT_BASE.fullmatch(name):
@@ -255,12 +329,15 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
             raise ModelUnavailable(f"{path}: tensor {name[:200]} is not supported: it is neither A nor B of a layer")
         if match["layer"] not in places:
             places[match["layer"]] = _place_of(match["layer"], plain, path)
+        if match["side"] == "magnitude_vector" and not adapter.dora:
+            raise ModelUnavailable(f"{path}: tensor {name[:200]} is not supported without use_dora")
         transposed = match["table"] and match["side"] == "A"  # (rank, V)
         read = Weight(name, weight.dtype, weight.array.T if transposed else weight.array)
         sides.setdefault(places[match["layer"]], {})[match["side"]] = read
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")
-    return _changes(sides, str(path), number, adapter)
+    own = {places[layer]: (rank, scale) for layer, rank, scale in adapter.own_scales}
+    return _changes(sides, str(path), number, adapter, own)
 
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:
@@ -289,12 +366,25 @@ def _own_changes(
         if match["layer"].endswith("_embeddings") and match["side"] == "B":
             part = part.T  # a table's A is (V, rank) and its B (rank, H): the change is A B instead of B A
         sides.setdefault(match["layer"], {})[match["side"]] = Weight(name, weight.dtype, part)
-    return _changes(sides, "the checkpoint", number, adapter)
+    return _changes(sides, "the checkpoint", number, adapter, {})
 
 
-def _changes(sides: Mapping[str, Mapping[str, Weight]], where: str, number: int, adapter: Adapter) -> dict[str, Change]:
-    """sides: A and B of each layer."""
+def _changes(
+    sides: Mapping[str, Mapping[str, Weight]],
+    where: str,
+    number: int,
+    adapter: Adapter,
+    own: Mapping[str, tuple[int, float]],
+) -> dict[str, Change]:
+    """sides: A and B of each layer, and its lengths with DoRA. own: ranks and scales that differ from the adapter's."""
     for layer, pair in sides.items():
-        if len(pair) < 2:
+        if not pair.keys() >= {"A", "B"}:
             raise ModelUnavailable(f"{where}: only one of A and B of {layer}")
-    return {layer: Change(number, pair["A"], pair["B"], adapter.rank, adapter.scale) for layer, pair in sides.items()}
+        if adapter.dora and "magnitude_vector" not in pair:
+            raise ModelUnavailable(f"{where}: use_dora, but no lora_magnitude_vector of {layer}")
+    return {
+        layer: Change(
+            number, pair["A"], pair["B"], *own.get(layer, (adapter.rank, adapter.scale)), pair.get("magnitude_vector")
+        )
+        for layer, pair in sides.items()
+    }

@@ -307,7 +307,9 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
         prompts=prompts,
         default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
-        merged=None if folder.adapter is None else read_adapter("default", folder.adapter, folder.allowed),
+        merged=None
+        if folder.adapter is None
+        else read_adapter("default", folder.adapter, folder.allowed, is_merged=True),
         adapters=adapters,
         default_adapter=_default_task(folder, adapters),
         known_cosines=() if known is None else known.known_cosines,

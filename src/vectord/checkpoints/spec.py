@@ -223,6 +223,9 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     weights: Path | None = None  # peft's file; None: the tensors are among the model's own
     base: str | None = None  # the model that it was trained for, by its adapter_config.json
+    own_scales: tuple[tuple[str, int, float], ...] = ()  # of some layers, named as in the file: their ranks and scales
+    dora: bool | None = None  # whether each row of the sum gets a length of the file's
+    whole_modules: tuple[str, ...] = ()  # ends of the names of modules that the file has whole
 
 
 # These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
@@ -321,7 +324,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
             "colbert": self.colbert.dimensions if self.colbert is not None else 0,
             "lexical": 1,
             "scores": self.scores_width,
-            "markers": chain_width(self.hidden_size, self.dense_modules),
+            "markers": (self.dense_modules[-1].width if self.dense_modules else None) or self.hidden_size,
             "token_scores": len(self.token_labels),
         }
 

@@ -168,7 +168,7 @@ def test_adapters_of_other_ranks_and_layers_share_a_batch(bert: Path, tmp_path: 
 
 VALUES: tuple[Any, ...] = (None, True, False, 0, 7, 0.5, float("nan"), "x", [], ["x"], {"a": 1})
 VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
-    "alpha_pattern": ({"query": 8},),
+    "alpha_pattern": ({"query": 8}, {"1.attention.self.value": 8, "value": 2}, {"^query": 8}),
     "bias": ("all", "lora_only"),
     "exclude_modules": (["query"], ["layer.1.attention.self.value"], "query", ["uery"]),
     "init_lora_weights": ("eva", "gaussian", "loftq", "olora", "orthogonal", "pissa"),
@@ -178,7 +178,7 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "modules_to_save": (["pooler"], ["classifier"]),
     "peft_type": ("IA3", "LOHA", "lora"),
     "r": (2, 8),
-    "rank_pattern": ({"query": 2},),
+    "rank_pattern": ({"query": 2}, {"query": 4}, {"(a|b)+": 2}),
     "target_modules": ("all-linear", ".*(query|value)", ["query"], ["query", "value", "dense"], ["uery", "value"]),
     "task_type": ("FEATURE_EXTRACTION", "SEQ_CLS"),
     "trainable_token_indices": ([3],),
