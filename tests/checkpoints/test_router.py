@@ -4,6 +4,7 @@ and computes them."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SparseEncoder
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import write_bert
 
@@ -22,7 +24,6 @@ TEXTS = ["the quick brown fox jumps", "a dog, a dog and a fox", "small birds sin
 
 def write_router(folder: Path, *, activation: str = "log1p_relu", queries: str = "SparseStaticEmbedding") -> Any:
     """Save a SparseEncoder with a Router over tiny random weights, and return it."""
-    from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Router, Transformer
     from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
@@ -87,6 +88,19 @@ def test_a_text_without_a_kind_is_a_document(embedder: Embedder) -> None:
     np.testing.assert_array_equal(plain.sparse[0].indices, document.sparse[0].indices)
 
 
+def test_a_text_without_a_kind_is_a_query_if_the_router_says_so(library: tuple[Any, Path], tmp_path: Path) -> None:
+    """Its vector is the table's, as sentence-transformers computes it. Another route, for images, is not read."""
+    folder = Path(shutil.copytree(library[1], tmp_path / "saved"))
+    change_structure("image")(folder)
+    change_router(parameters={"default_route": "query"})(folder)
+    want = SparseEncoder(str(folder), device="cpu").encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    with Embedder(str(folder), dtype="float32", offline=True) as embedder:
+        plain, document = (embedder.embed(TEXTS, outputs=("sparse",), kind=kind).sparse for kind in (None, "document"))
+    for row, one, other in zip(want, plain, document, strict=True):
+        np.testing.assert_allclose(row[one.indices], one.values, atol=1e-4)
+        assert len(one.indices) == np.count_nonzero(row) != len(other.indices)
+
+
 def test_scores_are_dot_products_of_a_query_and_documents(library: tuple[Any, Path], embedder: Embedder) -> None:
     """Rerank presents the query to the table and the passages to the network."""
     query, *passages = TEXTS[:3]
@@ -119,6 +133,16 @@ def change_router(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def change_structure(name: str) -> Callable[[Path], None]:
+    """Add the route `name` with the modules of documents."""
+
+    def change(folder: Path) -> None:
+        structure = json.loads((folder / "router_config.json").read_text())["structure"]
+        change_router(structure={**structure, name: structure["document"]})(folder)
+
+    return change
+
+
 def another_tokenizer(folder: Path) -> None:
     (path,) = folder.glob("query_0_*/tokenizer.json")
     tokenizer = json.loads(path.read_text())
@@ -147,7 +171,9 @@ def a_table_of_two_dimensions(folder: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another default": (change_router(parameters={"default_route": "query"}), "default_route"),
+    "an unknown default": (change_router(parameters={"default_route": "image"}), "default_route"),
+    "no default": (change_router(parameters={"default_route": None, "allow_empty_key": False}), "default_route"),
+    "a third route of texts": (change_structure("text"), "structure has the routes"),
     "mappings": (
         change_router(parameters={"default_route": "document", "route_mappings": {"('query', 'text')": "document"}}),
         "route_mappings",

@@ -3,6 +3,7 @@ computes them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import WIDTH, write_bert
 
@@ -24,9 +28,6 @@ QUERIES = ("another network", "a table")
 
 def write_two(folder: Path, queries: str, *, width: int = WIDTH, shared: bool = True) -> Any:
     """Save a SentenceTransformer with a Router over tiny random weights, and return it. width: of a table."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize, Router, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
     from tokenizers import Tokenizer
 
     torch.manual_seed(0)
@@ -62,6 +63,36 @@ def test_vectors_equal_sentence_transformers(kind: Any, library: tuple[Any, Path
     np.testing.assert_allclose(embedder.embed(TEXTS, kind=kind), encode(TEXTS), atol=1e-5)
     other = library[0].encode_document if kind == "query" else library[0].encode_query
     assert not np.allclose(encode(TEXTS), other(TEXTS), atol=1e-2)
+
+
+@pytest.mark.parametrize("route", ["text", "any name"])
+def test_a_router_with_one_route_of_texts_is_one_model(tmp_path: Path, route: str) -> None:
+    """By its name, or as the default; routes of images are not read, and shared modules follow."""
+    torch.manual_seed(0)
+    transformer = Transformer(str(write_bert(tmp_path / "source")))
+    router = Router({route: [transformer, Pooling(WIDTH, "mean")]}, default_route=route)
+    model = SentenceTransformer(modules=[router, Dense(WIDTH, 8)], device="cpu")
+    saved = tmp_path / "saved"
+    model.save_pretrained(str(saved), create_model_card=False)
+    path = saved / "router_config.json"
+    config = json.loads(path.read_text())
+    config["structure"]["image"] = ["image_0_CLIPModel"]
+    config["types"]["image_0_CLIPModel"] = "sentence_transformers.models.CLIPModel"
+    path.write_text(json.dumps(config))
+    with Embedder(str(saved), dtype="float32", offline=True) as embedder:
+        np.testing.assert_allclose(embedder.embed(TEXTS, normalize=False), model.encode(TEXTS), atol=1e-5)
+
+
+def test_queries_may_be_the_default(tmp_path: Path) -> None:
+    """As sentence-transformers encodes a text without a task, and without the name of a prompt of documents."""
+    write_two(tmp_path, "another network")
+    path = tmp_path / "saved" / "router_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "parameters": {"default_route": "query"}}))
+    model = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    with Embedder(str(tmp_path / "saved"), dtype="float32", offline=True) as embedder:
+        np.testing.assert_allclose(embedder.embed(TEXTS), model.encode(TEXTS), atol=1e-5)
+        np.testing.assert_allclose(embedder.embed(TEXTS, kind="document"), model.encode_document(TEXTS), atol=1e-5)
+    assert not np.allclose(model.encode(TEXTS), model.encode_document(TEXTS), atol=1e-2)
 
 
 def test_scores_compare_a_query_and_documents(library: tuple[Any, Path], embedder: Embedder) -> None:

@@ -8,7 +8,7 @@ would give plausible but wrong vectors. Class paths in files are compared with k
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
@@ -85,6 +85,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[Module, ...] = ()  # of modules.json, or of its Router's document route; () without one
     query: Module | None = None  # of a Router's query route, if that is a table of weights
     has_query_network: bool = False  # of a Router: whether its query route has a network of its own
+    query_by_default: bool = False  # of a Router: whether texts without a kind take its query route
     transformer: Path  # the folder of config.json and weights; usually `root`
     tokenizer: Path  # the folder of the tokenizer's files; usually `transformer`
     adapter: Path | None = None  # the folder of an adapter that changes every text
@@ -142,6 +143,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         modules=modules,
         query=query if query is not None and query.kind == router.TABLE else None,
         has_query_network=query is not None and query.kind != router.TABLE,
+        query_by_default=query is not None and _routes(_listed(located.folder, allowed)[0]).query_by_default,
         transformer=transformer,
         tokenizer=transformer,
         adapter=transformer if is_adapter else None,
@@ -258,7 +260,9 @@ def read_modules(
     Of a Router those of one route, and the modules after it."""
     listed = _listed(folder, allowed)
     if listed and listed[0].kind in router.ROUTERS:
-        listed = (*_route(listed[0], route), *listed[1:])
+        routes = _routes(listed[0])
+        of_route = routes.query if route == "query" else routes.document
+        listed = (*_of_route(listed[0], of_route), *listed[1:])
     modules = tuple(module for module in listed if module.kind not in _TRAINING_ONLY)
     if listed and (not modules or modules[0].kind not in ("Transformer", "StaticEmbedding")):
         raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
@@ -266,9 +270,10 @@ def read_modules(
 
 
 def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
-    """Return the first module that a Router sends queries through; None without a Router. Raises as `read_modules`."""
+    """Return the first module of a Router's route of queries; None without such a route. Raises as `read_modules`."""
     listed = _listed(folder, allowed)
-    return _route(listed[0], "query")[0] if listed and listed[0].kind in router.ROUTERS else None
+    queries = _routes(listed[0]).query if listed and listed[0].kind in router.ROUTERS else ()
+    return _of_route(listed[0], queries[:1])[0] if queries else None
 
 
 def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
@@ -284,10 +289,13 @@ def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
     return tuple(_module(path, fields, allowed) for fields in listed)
 
 
-def _route(module: Module, route: RouteName) -> tuple[Module, ...]:
+def _routes(module: Module) -> router.Routes:
+    return router.read_routes(module.folder / router.FILE)
+
+
+def _of_route(module: Module, route: Sequence[Mapping[str, str]]) -> tuple[Module, ...]:
     """The modules of one route of a Router."""
-    path = module.folder / router.FILE
-    return tuple(_module(path, fields, module.allowed) for fields in router.read_routes(path)[route])
+    return tuple(_module(module.folder / router.FILE, fields, module.allowed) for fields in route)
 
 
 def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:

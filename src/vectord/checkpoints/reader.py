@@ -93,6 +93,8 @@ def read_spec(
             )
         queries = replace(queries, fingerprint=fingerprint(queries), names_kinds=True)
         spec = replace(spec, query=queries)
+    if folder.query_by_default:
+        spec = replace(spec, query_by_default=True)
     if unread := unread_files(spec):
         more = f" and {len(unread) - SHOWN_FILES} more" if len(unread) > SHOWN_FILES else ""
         log.warning("%s: these files are not read: %s%s", folder.root, ", ".join(unread[:SHOWN_FILES]), more)

@@ -1,8 +1,8 @@
 """sentence-transformers' Router: queries and documents through different modules, in router_config.json.
 
 Supported are sparse models whose queries need no network, because the weight of each of their tokens is in a table
-(SparseStaticEmbedding; opensearch-neural-sparse-encoding-doc), and dense models with a network or a static table for
-each of the two. Others are refused.
+(SparseStaticEmbedding; opensearch-neural-sparse-encoding-doc), dense models with a network or a static table for
+each of the two, and models with one route for all texts, next to those of images. Others are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
@@ -23,11 +25,22 @@ FILE = "router_config.json"
 TABLE = "SparseStaticEmbedding"
 WEIGHT = "weight"  # the tensor of the table, (V,)
 
-_SUPPORTED = f"supported are the routes query (a network, a StaticEmbedding or one {TABLE}) and document"
+_SUPPORTED = (
+    f"supported are the routes query (a network, a StaticEmbedding or one {TABLE}) and document with a default of the "
+    "two, and one route text or a default_route alone"
+)
 
 
-def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Return the modules of the routes query and document, as modules.json would list them. path: the Router's file."""
+class Routes(msgspec.Struct, frozen=True):
+    """The modules of each route, as modules.json would list them."""
+
+    document: Sequence[Mapping[str, str]]
+    query: Sequence[Mapping[str, str]] = ()  # (): queries take the other one
+    query_by_default: bool = False  # whether texts without a kind are queries
+
+
+def read_routes(path: Path) -> Routes:
+    """path: the Router's file."""
     settings = read_settings(path)
     types, structure, parameters = (settings.get(key) for key in ("types", "structure", "parameters"))
     if not isinstance(types, dict) or not isinstance(structure, dict) or not isinstance(parameters, dict):
@@ -37,18 +50,24 @@ def read_routes(path: Path) -> Mapping[str, Sequence[Mapping[str, str]]]:
         str(name)[:40]: [_module(path, types, place) for place in (places[:8] if isinstance(places, list) else ())]
         for name, places in structure.items()
     }
-    if routes.keys() != {"query", "document"} or not all(routes.values()):
+    if not routes or not all(routes.values()):
         raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
     arguments = Settings(path, parameters)
     default, takes_first = arguments.get("default_route"), arguments.flag("allow_empty_key", True)
     if default is None and takes_first:
         default = next(iter(routes))
-    if arguments.get("route_mappings") or default != "document":
+    if arguments.get("route_mappings") or not isinstance(default, str) or default not in routes:
         raise ModelUnavailable(
             f"{path}: parameters with the default_route {repr(default)[:40]}, or route_mappings; {_SUPPORTED}"
         )
     refuse_unread(arguments, {})
-    return routes
+    usual = "text" if "text" in routes else default  # a text is sought by its kind, then as a text
+    two = {"query", "document"}
+    if two <= routes.keys() and usual in two:
+        return Routes(routes["document"], routes["query"], usual == "query")
+    if two.isdisjoint(routes):
+        return Routes(routes[usual])
+    raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
 
 
 def read_query_weights(place: Path, tokenizer: Path, max_tokens: int, allowed: frozenset[str]) -> Path:

@@ -41,6 +41,7 @@ DOWNLOADED = (
     "router_config.json",
     "query_[0-9]*_*/*",
     "document_[0-9]*_*/*",
+    "text_[0-9]*_*/*",
     "sparse_linear.pt",  # BGE-M3
     "colbert_linear.pt",
 )
@@ -52,6 +53,7 @@ TORCH_FILES = (
 _NETWORKS = (
     *("model.safetensors*", "pytorch_model*", "adapter_model.*"),
     *("0_*/model.safetensors*", "0_*/pytorch_model*", "document_0_*/model.safetensors*"),
+    "text_0_*/model.safetensors*",
 )
 GRAPH_FILES = ("onnx/model.onnx", "onnx/model.onnx_data*", "onnx/model.onnx.data", "model.onnx", "model.onnx_data*")
 

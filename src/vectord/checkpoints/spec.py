@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 if TYPE_CHECKING:
-    from vectord.schema import AnswerKind  # which imports numpy
+    from vectord.schema import AnswerKind, TextOptions  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
 # torch.nn's activation functions, with the values that they have without arguments. The softmaxes are over a row.
@@ -268,6 +268,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     query_weights: Path | None = None  # the weight of each token of a query, which needs no network; None: it needs one
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
+    query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
     names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order
@@ -309,6 +310,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         is_graph = any(path.suffix == ".onnx" for path in self.weights)
         pad = self.config.get("pad_token_id")
         return pad if reads_last and not is_graph and type(pad) is int else None
+
+    def is_query(self, options: TextOptions) -> bool:
+        """Return whether such texts are queries, of a model that reads those in another way."""
+        by_default = self.query_by_default is True and options.kind is None and options.prompt_name != "document"
+        return options.is_query or by_default
 
     @property
     def kinds(self) -> dict[AnswerKind, Output]:

@@ -137,7 +137,8 @@ class TextEncoder:
             sum(specials) + 1,
             most_characters,
         )
-        by_table = self.query_weights is not None and options.is_query  # without a network, no token gives no weight
+        # Without a network, no token gives no weight.
+        by_table = self.query_weights is not None and self._spec.is_query(options)
         given: dict[int, TokenIds] = {}
         sources: list[Source] = []
         for i in indexes:

@@ -83,7 +83,7 @@ class ServedModel:
 
     def reader_of(self, options: TextOptions) -> ServedModel:
         """The model that reads such texts: `queries`, or itself."""
-        return self.queries if self.queries is not None and options.is_query else self
+        return self.queries if self.queries is not None and self.spec.is_query(options) else self
 
     def ready_runner(self) -> ModelRunner:
         """Raises Unavailable while the model loads, and ModelFailed if it could not be loaded."""

@@ -283,7 +283,7 @@ async def _partial_vectors(
 
 def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
     """Whether these are queries whose weights are in a table, which needs no forward pass."""
-    return runner.encoder.query_weights is not None and options.is_query
+    return runner.encoder.query_weights is not None and runner.spec.is_query(options)
 
 
 def _from_table(runner: ModelRunner, texts: Texts) -> RunResult:
