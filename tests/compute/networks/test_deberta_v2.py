@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.compute.networks.case import Texts, pad
 from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference, reference, write
-from tests.models import pack_texts, random_texts, read_tiny_spec
+from tests.models import batch_of, pack_texts, random_texts, read_tiny_spec
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import BackendOptions
 from vectord.compute.networks.deberta_v2 import log_buckets
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
@@ -38,6 +41,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "types of tokens": {"type_vocab_size": 2},
     "words narrower than states": {"embedding_size": 20},
     "another activation": {"hidden_act": "relu"},
+    "a convolution": {"conv_kernel_size": 3, "conv_act": "gelu"},
+    "a wide convolution": {"conv_kernel_size": 5},
 }
 
 
@@ -107,6 +112,25 @@ def test_buckets_equal_transformers(buckets: int, far: int) -> None:
     distances = np.arange(-2 * far, 2 * far + 1)
     want = make_log_bucket_position(torch.tensor(distances), buckets, far).long().numpy()
     np.testing.assert_array_equal(log_buckets(distances, buckets, far), want)
+
+
+@pytest.mark.parametrize("backend", ["openvino", "torch"])
+def test_backends_compute_the_convolution(tmp_path: Path, backend: str) -> None:
+    """Each text by itself: its ends are zeros, in a batch of any lengths."""
+    folder, texts = write(DEBERTA, tmp_path, conv_kernel_size=3), random_texts(LENGTHS)
+    options = BackendOptions(device="cpu", dtype="float32")
+    loaded = import_module(f"vectord.compute.backends.{backend}").load(read_tiny_spec(folder), options)
+    got = loaded.forward(batch_of(*texts, outputs=("tokens",)), 0)["tokens"]
+    loaded.close()
+    np.testing.assert_allclose(got, reference(folder, texts), atol=1e-4)
+
+
+@pytest.mark.parametrize("fault", [{"conv_groups": 2}, {"conv_kernel_size": 4}], ids=str)
+def test_other_convolutions_are_refused(folder: Path, fault: dict[str, int]) -> None:
+    """No published model has one."""
+    spec = read_tiny_spec(folder)
+    with pytest.raises(ModelUnavailable, match=next(iter(fault))):
+        run(replace(spec, config={**spec.config, "conv_kernel_size": 3, **fault}), pack_texts([1]), "tokens")
 
 
 def test_a_pooler_of_another_width_is_refused(folder: Path) -> None:

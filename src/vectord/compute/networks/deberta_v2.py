@@ -20,6 +20,7 @@ from vectord.compute.networks.encoder import WORDS
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import (
     Attention,
+    Convolution,
     Mlp,
     Transformer,
     TransformerLayer,
@@ -37,7 +38,7 @@ HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("only classifiers read it", "pooler_hidden_act pooler_hidden_size"),
     **harmless("only heads over the vocabulary read it", "legacy"),
-    **harmless("only with conv_kernel_size", "conv_act"),
+    **harmless("only with conv_kernel_size", "conv_act conv_groups"),
 }
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *encoder.HARMLESS_TENSORS,
@@ -74,7 +75,6 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def _spec(config: Mapping[str, Any]) -> DebertaSpec:
     facts.require({"relative_attention": facts.flag(config, "relative_attention", False)}, "relative_attention", True)
-    facts.require(config, "conv_kernel_size", 0)  # deberta-v2-xlarge's convolution
     heads, hidden_size = facts.heads(config, "num_attention_heads", "hidden_size"), facts.size(config, "hidden_size")
     facts.require(config, "attention_head_size", hidden_size // heads)
     max_tokens = facts.size(config, "max_position_embeddings", at_most=MAX_POSITIONS)
@@ -133,6 +133,24 @@ def _weights(
         wide_norm=weights.norm("embeddings.LayerNorm", wide),
         buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
         layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
+        convolution=_convolution(config, wide, weights.under("encoder.conv."), ops),
+    )
+
+
+def _convolution(config: Mapping[str, Any], width: int, weights: WeightReader[T], ops: Ops[T]) -> Convolution[T] | None:
+    """That of deberta-v2-xlarge and -xxlarge."""
+    size = _positive(config, "conv_kernel_size")
+    if size is None:
+        return None
+    facts.require(config, "conv_groups", 1)
+    if size % 2 == 0:
+        raise ModelUnavailable(f"config.json: conv_kernel_size {size} is even; transformers refuses it too")
+    taps, bias = weights.array("conv.weight", width, width, size), weights.tensor("conv.bias", width)
+    matrices = [ops.matrix(Weight(f"conv.weight.{i}", "F32", np.ascontiguousarray(taps[:, :, i]))) for i in range(size)]
+    return Convolution(
+        taps=tuple((i - size // 2, Linear(each, None if i else bias)) for i, each in enumerate(matrices)),
+        activation=facts.activation(config, "conv_act", default="tanh"),
+        norm=weights.norm("LayerNorm", width),
     )
 
 

@@ -85,6 +85,14 @@ class ShortConvolution(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     out: Linear[T]  # (H, H)
 
 
+class Convolution(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """DeBERTa's, over the tokens' first states: what it makes of them is added to the first layer's result."""
+
+    taps: tuple[tuple[int, Linear[T]], ...]  # offset of a neighbour, and (H, H) its layer
+    activation: Activation
+    norm: Norm[T]  # of the sum
+
+
 class Mlp(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     up: Linear[T]  # (F, H)
     gate: Linear[T] | None = None  # (F, H) its activation multiplies the output of `up`; None: `up` is activated
@@ -143,6 +151,7 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     widen: Linear[T] | None = None  # (H, E) after that norm
     wide_norm: Norm[T] | None = None  # after `widen`
     layers: tuple[TransformerLayer[T], ...]
+    convolution: Convolution[T] | None = None  # only without norm_first
     final_norm: Norm[T] | None = None
     projection: Linear[T] | None = None  # (D, H) after that norm
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
@@ -180,8 +189,10 @@ class Transformer(Generic[T]):
         batch = LayerInputs(tokens, rotations, self._gates(tokens))
         x = words = self._embed(batch)
         addend: T | None = None  # of the last layer, which the norm of the next one adds
-        for layer in self._weights.layers:
+        for i, layer in enumerate(self._weights.layers):
             x, addend = self._layer(layer, x, addend, batch)
+            if i == 0 and self._weights.convolution is not None:
+                x = self._convolved(self._weights.convolution, x, words, batch)
             if addend is not None and (layer.word_gate is not None or layer.scale != 1.0):
                 x, addend = self._ops.add(x, addend), None
             if layer.word_gate is not None:
@@ -226,6 +237,12 @@ class Transformer(Generic[T]):
         h = self._norm_of_sum(x, self._attended(layer, x, batch), layer.attention_norm)
         x = h if layer.input_norm is None else self._norm_of_sum(x, h, layer.input_norm)
         return self._norm_of_sum(x, self._between(layer, x, batch), layer.output_norm), None
+
+    def _convolved(self, parts: Convolution[T], x: T, words: T, batch: LayerInputs[T]) -> T:
+        ops = self._ops
+        shifted = [(ops.shift(words, offset, batch.tokens) if offset else words, tap) for offset, tap in parts.taps]
+        mixed = reduce(ops.add, [ops.linear(row, tap.weight, tap.bias) for row, tap in shifted])
+        return self._norm_of_sum(x, ops.activation(mixed, parts.activation), parts.norm)
 
     def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
         parts = layer.attention
