@@ -72,9 +72,11 @@ SHAPES = {"in_features", "out_features", "max_seq_length", "path", "num_labels",
     "document_length",
     "document_prefix",
     "norm_bias",
+    "parameters",
     "pooling_mode",
     "query_length",
     "query_prefix",
+    "use_residual",
 }
 
 # They have no effect, so their form does not matter, though the libraries check it.

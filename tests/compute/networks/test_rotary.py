@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.compute.networks import tiny_decoders
+from tests.compute.networks.case import numpy_answer
+from tests.models import batch_of, pack_texts, random_texts
 from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from vectord.compute.networks.rotary import CosSin, Rotary, read_rotary, rotary_table
+from vectord.compute.backends.base import BackendOptions
+from vectord.compute.networks.rotary import CosSin, Rotary, cos_sin_of, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
-from vectord.compute.ops.numpy import NumpyOps
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.compute.ops.torch import TorchOps
+from vectord.compute.ops.torch.flat import flat_of
 from vectord.errors import ModelUnavailable
 
 HEAD_SIZE = 16
 POSITIONS = 300
 
+LONG: dict[str, Any] = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + i / 8 for i in range(HEAD_SIZE // 2)],
+    "long_factor": [4.0 + i for i in range(HEAD_SIZE // 2)],
+}
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 8.0},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -31,6 +45,8 @@ SCALINGS: dict[str, dict[str, Any]] = {
         "factor": 4.0,
         "original_max_position_embeddings": 2**22,
     },
+    "longrope": {**LONG, "original_max_position_embeddings": 2 * POSITIONS},
+    "longrope of its own amplitude": {**LONG, "original_max_position_embeddings": POSITIONS, "attention_factor": 1.5},
     "yarn without a slope": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1},
 }
 
@@ -42,6 +58,36 @@ def table(rotary: Rotary, *, head_size: int = HEAD_SIZE, positions: int = POSITI
 def read(scaling: object, **config: Any) -> Rotary:
     config = {"rope_scaling": scaling, **config}
     return read_rotary(config, ("rope_scaling",), theta=1000.0, positions=POSITIONS)
+
+
+def test_factors_for_another_width_are_refused() -> None:
+    """There is one for each pair of a head's numbers."""
+    rotary = read({**LONG, "original_max_position_embeddings": 64})
+    with pytest.raises(ModelUnavailable, match="must have 4 numbers each"):
+        table(rotary, head_size=8)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "openvino", "torch", "torch, flat"])
+def test_a_text_beyond_the_trained_positions_has_the_long_factors(tmp_path: Path, backend: str) -> None:
+    """By its own length, whatever else is in its batch, as transformers computes it alone."""
+    rope = {"rope_theta": 1000.0, **LONG, "original_max_position_embeddings": 16, "factor": 8.0}
+    folder = tiny_decoders.write("llama", tmp_path, rope_parameters=rope)
+    spec, texts = tiny_decoders.CASES["llama"].spec(folder), random_texts((5, 16, 17, 40))
+    want = np.concatenate([tiny_decoders.reference(folder, [text]) for text in texts])
+    if backend == "numpy":
+        got = numpy_answer(spec, texts)
+    elif backend == "torch, flat":
+        ops = TorchOps(torch.device("cpu"), torch.float32)
+        tokens = flat_of(pack_texts(*texts), torch.device("cpu"))
+        cos_sin = [rotary_table(WeightReader({}, o), read(rope), HEAD_SIZE, POSITIONS) for o in (ops, NumpyOps())]
+        got = cos_sin_of(ops, cos_sin[0], tokens).cos.numpy()
+        want = cos_sin_of(NumpyOps(), cos_sin[1], pack(pack_texts(*texts))).cos
+    else:
+        options = BackendOptions(device="cpu", dtype="float32")
+        loaded = import_module(f"vectord.compute.backends.{backend}").load(spec, options)
+        got = loaded.forward(batch_of(*texts, outputs=("tokens",)), 0)["tokens"]
+        loaded.close()
+    np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 def test_a_row_is_its_position_times_the_frequencies() -> None:
@@ -74,7 +120,16 @@ def test_extreme_values_make_a_table(turns: str) -> None:
 
 FAULTS: dict[str, tuple[object, str]] = {
     "a list": ([], "rope_scaling must be an object"),
-    "another kind": ({"rope_type": "longrope"}, "rope_scaling.rope_type must be one of .*; found 'longrope'"),
+    "another kind": ({"rope_type": "su"}, "rope_scaling.rope_type must be one of .*; found 'su'"),
+    "no factors": (
+        {"rope_type": "longrope", "original_max_position_embeddings": 64},
+        "rope_scaling.short_factor must be a list of numbers",
+    ),
+    "a factor beyond float32": (
+        {**LONG, "original_max_position_embeddings": 64, "long_factor": [1e-30] * 8},
+        "rope_scaling.long_factor must be a list of numbers",
+    ),
+    "no trained positions of longrope": (LONG, "original_max_position_embeddings must be a whole number"),
     "another old kind": ({"type": "su"}, "rope_scaling.type must be one of default, .*; found 'su'"),
     "a kind that is no name": ({"rope_type": ["yarn"]}, "rope_scaling.rope_type must be one of"),
     "no factor": ({"rope_type": "linear"}, "rope_scaling.factor is missing, which rope_type linear needs"),

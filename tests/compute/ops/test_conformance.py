@@ -229,6 +229,7 @@ PROGRAMS: dict[str, Program] = {
     "the third before": lambda o, t: o.shift(states(o, t), -3, t),
     "mixture": partial(mixture, top=2),
     "mixture of all": partial(mixture, top=3, experts=3),
+    "text_lengths": lambda o, t: o.embed(o.constant(weight("lengths", MAX_TOKENS, 3)), o.text_lengths(t)),
     "first": lambda o, t: o.first(states(o, t), t),
     "last": lambda o, t: o.last(states(o, t), t),
     "mean": lambda o, t: o.mean(states(o, t), t),

@@ -14,6 +14,7 @@ from typing import Any, Generic
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.weights import WeightReader
@@ -32,6 +33,9 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
     "dynamic": frozenset({"factor", "original_max_position_embeddings"}),
     "linear": frozenset({"factor", "original_max_position_embeddings"}),
+    "longrope": frozenset(
+        {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}
+    ),
     "llama3": frozenset({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}),
     "yarn": frozenset(
         {
@@ -67,12 +71,21 @@ class Llama3(msgspec.Struct, frozen=True):
     slow_turns: float  # frequencies with fewer turns are divided by the whole factor
 
 
+class LongRope(msgspec.Struct, frozen=True):
+    """Each frequency is divided by a factor of its own, of `long` in texts longer than the trained positions."""
+
+    short: tuple[float, ...]  # (head_size / 2,)
+    long: tuple[float, ...]
+    trained_positions: int
+    amplitude: float  # factor of cosines and sines
+
+
 class Rotary(msgspec.Struct, frozen=True):
     """Values of the config. A frequency is theta ** (-2 i / head_size)."""
 
     theta: float
     factor: float = 1.0  # linear scaling: positions are divided by it
-    scaling: Yarn | Llama3 | None = None
+    scaling: Yarn | Llama3 | LongRope | None = None
 
 
 class CosSin(msgspec.Struct, Generic[T], frozen=True):
@@ -80,6 +93,16 @@ class CosSin(msgspec.Struct, Generic[T], frozen=True):
 
     cos: T  # (P, head_size / 2)
     sin: T
+    long: LongTables[T] | None = None  # None: texts of any length have the same
+
+
+class LongTables(msgspec.Struct, Generic[T], frozen=True):
+    """The cosines and sines of long texts, and which texts are long, by their length."""
+
+    cos: T  # (P, head_size / 2)
+    sin: T
+    is_long: T  # (P + 1, 1) 0 or 1
+    is_short: T
 
 
 def read_plain_rotary(config: Mapping[str, Any], *, theta: float, positions: int) -> Rotary:
@@ -123,7 +146,7 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
     known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
     if unknown := found.keys() - known:
         raise ModelUnavailable(f"config.json: {min(unknown)[:80]} is not supported with rope_type {kind}")
-    if kind != "default" and f"{name}.factor" not in found:
+    if kind not in ("default", "longrope") and f"{name}.factor" not in found:
         raise ModelUnavailable(f"config.json: {name}.factor is missing, which rope_type {kind} needs")
     theta = facts.number(found, f"{name}.rope_theta", theta)
     if theta <= 1:
@@ -133,6 +156,8 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
             return Rotary(theta, factor=_factor(found, name))
         case "yarn":
             return Rotary(theta, scaling=_yarn(name, found, positions))
+        case "longrope":
+            return Rotary(theta, scaling=_longrope(name, found, positions))
         case "llama3":
             return Rotary(theta, scaling=_llama3(name, found, positions))
         case "dynamic":
@@ -157,19 +182,38 @@ def rotary_table(
         raise ModelUnavailable(
             f"config.json: {positions} positions times a head size of {head_size} is above the limit, {MAX_TABLE_SIZE}"
         )
-    frequencies, amplitude = _frequencies(rotary, head_size)
-    angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
-    scale = amplitude if factors is None else amplitude * factors[:, None]
-    tables = []
-    for name, turn in (("rotary.cos", np.cos), ("rotary.sin", np.sin)):
-        numbers = turn(angles)
-        numbers *= scale  # in place: for the largest allowed table each copy takes 128 MB
-        tables.append(weights.constant(name, numbers.astype(np.float32)))
-    return CosSin(*tables)
+
+    def table_of(rotary: Rotary) -> tuple[T, T]:
+        frequencies, amplitude = _frequencies(rotary, head_size)
+        angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
+        scale = amplitude if factors is None else amplitude * factors[:, None]
+        tables = []
+        for name, turn in (("rotary.cos", np.cos), ("rotary.sin", np.sin)):
+            numbers = turn(angles)
+            numbers *= scale  # in place: for the largest allowed table each copy takes 128 MB
+            tables.append(weights.constant(name, numbers.astype(np.float32)))
+        return tables[0], tables[1]
+
+    scaling = rotary.scaling
+    if not isinstance(scaling, LongRope) or scaling.trained_positions >= positions:
+        return CosSin(*table_of(rotary))
+    is_long = (np.arange(positions + 1) > scaling.trained_positions)[:, None].astype(np.float32)
+    flags = weights.constant("rotary.long", is_long), weights.constant("rotary.short", 1 - is_long)
+    in_long = replace(rotary, scaling=replace(scaling, short=scaling.long))
+    return CosSin(*table_of(rotary), LongTables(*table_of(in_long), *flags))
 
 
 def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
-    return CosSin(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
+    cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
+    if long is None:
+        return CosSin(cos, sin)
+    lengths = ops.text_lengths(tokens)
+    is_long, is_short = ops.embed(long.is_long, lengths), ops.embed(long.is_short, lengths)  # (T, 1)
+
+    def chosen(short: T, table: T) -> T:
+        return ops.add(ops.multiply(short, is_short), ops.multiply(ops.embed(table, tokens.positions), is_long))
+
+    return CosSin(chosen(cos, long.cos), chosen(sin, long.sin))
 
 
 def _factor(found: Mapping[str, Any], name: str) -> float:
@@ -201,6 +245,21 @@ def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Llama3:
     return Llama3(_factor(found, name), trained, fast_turns=high, slow_turns=low)
 
 
+def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
+    trained = facts.size(found, f"{name}.original_max_position_embeddings")
+    factor = _factor(found, name) if f"{name}.factor" in found else positions / trained
+    usual = 1.0 if factor <= 1 or trained == 1 else math.sqrt(1 + math.log(factor) / math.log(trained))
+    lists = []
+    for key in ("short_factor", "long_factor"):
+        listed = found.get(f"{name}.{key}")
+        if not isinstance(listed, list) or not all(
+            type(n) in (int, float) and LEAST_FACTOR <= n <= 1e9 for n in listed
+        ):
+            raise ModelUnavailable(f"config.json: {name}.{key} must be a list of numbers from {LEAST_FACTOR} on")
+        lists.append(tuple(map(float, listed)))
+    return LongRope(*lists, trained, facts.number(found, f"{name}.attention_factor", usual))
+
+
 def _usual_amplitude(factor: float, scale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
@@ -212,6 +271,13 @@ def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64
     match scaling:
         case None:
             return frequencies / rotary.factor, amplitude
+        case LongRope():
+            if {len(scaling.short), len(scaling.long)} != {len(frequencies)}:
+                raise ModelUnavailable(
+                    f"config.json: short_factor and long_factor must have {len(frequencies)} numbers each, half the "
+                    "width of a head"
+                )
+            return frequencies / np.array(scaling.short), scaling.amplitude
         case Llama3():
             turns = scaling.trained_positions * frequencies / (2 * math.pi)
             share = 1 - (turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)

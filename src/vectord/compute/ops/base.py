@@ -173,6 +173,7 @@ class Ops(Protocol[T]):
         """Each row's sum over its `top` experts of the highest logits (T, E): the expert's softmax among all experts,
         times its output for the row. The softmax is in float32; rows of an expert are computed together."""
 
+    def text_lengths(self, tokens: Tokens[T]) -> T: ...  # (T,) int32, of each row's text. For batches without parents
     def first(self, x: T, tokens: Tokens[T]) -> T: ...  # (T, H) -> (M, H), each span's first row
     def last(self, x: T, tokens: Tokens[T]) -> T: ...
     def mean(self, x: T, tokens: Tokens[T]) -> T: ...

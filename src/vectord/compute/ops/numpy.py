@@ -183,6 +183,10 @@ class NumpyOps(Ops[Array]):
                 out[row] += shares[row, e] * experts[e](x[row : row + 1])[0]
         return out
 
+    def text_lengths(self, tokens: Tokens[Array]) -> Array:
+        lengths = [text.queries.stop - text.queries.start for text in tokens.layout.texts]
+        return np.repeat(lengths, lengths)
+
     def first(self, x: Array, tokens: Tokens[Array]) -> Array:
         return np.stack([x[span.start] for span in tokens.layout.spans])
 

@@ -270,12 +270,13 @@ class OpenvinoGraph:
         return layout
 
     def _make_layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
-        at = positions(texts)
+        at, sizes = positions(texts), np.diff(texts.cu_seqlens)
         starts, stops = texts.pooled.T
         lengths = stops - starts
         begins = np.cumsum(lengths, dtype=np.int32) - lengths
         arrays: dict[str, Array] = {
             "positions": _extend(at, rows),
+            "row_lengths": _extend(np.repeat(sizes, sizes), rows),
             "firsts": starts.copy(),
             "lasts": stops - 1,
             "members": np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths),
@@ -525,6 +526,10 @@ class OpenvinoOps(Ops[ov.Node]):
             part = op.select(is_filler, op.constant(np.float32(0)), part)
             out = op.scatter_nd_update(out, op.unsqueeze(padded, _ints(1)), part, "sum")
         return out
+
+    def text_lengths(self, tokens: Tokens[ov.Node]) -> ov.Node:
+        layout: GraphLayout = tokens.layout
+        return layout.parameter("row_lengths", [-1])
 
     def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         return _rows(x, tokens.layout.parameter("firsts", [-1]))

@@ -158,9 +158,19 @@ class FlatLayout:
     @cached_property
     def row_ends(self) -> Tensor:
         """(T,) the end of each row's text; for rows of padding, of the last text, which is not after them."""
+        return self.lengths.query_ends[self._row_texts]
+
+    @cached_property
+    def row_lengths(self) -> Tensor:
+        """(T,) the length of each row's text; for rows of padding, of the last text or of none."""
+        return self.row_ends - self.lengths.query_ends[self._row_texts - 1]
+
+    @cached_property
+    def _row_texts(self) -> Tensor:
+        """(T,) the number of each row's text, from 1."""
         ends = self.lengths.query_ends
         rows = torch.arange(self._rows, dtype=torch.int32, device=ends.device)
-        return ends[torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)]
+        return torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of each span, in float32: sums of bfloat16 would lose the small terms of a long text."""

@@ -62,6 +62,12 @@ class GroupedLayout:
         self._places: dict[Tensor, list[Tensor]] = {}
 
     @cached_property
+    def row_lengths(self) -> Tensor:
+        """(T,) length of each row's text"""
+        lengths = np.diff(self._texts.cu_seqlens)
+        return self._send(np.repeat(lengths, lengths))
+
+    @cached_property
     def firsts(self) -> Tensor:
         """(M,) first row of each span"""
         return self._send(self._texts.pooled[:, 0])

@@ -240,6 +240,10 @@ class TorchOps(Ops[Tensor]):
                 out.index_add_(0, rows, expert(x.index_select(0, rows)) * shares[rows, places, None])
         return out
 
+    def text_lengths(self, tokens: Tokens[Tensor]) -> Tensor:
+        layout: Layout = tokens.layout
+        return layout.row_lengths
+
     def first(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         return x.index_select(0, tokens.layout.firsts)
 
