@@ -336,8 +336,8 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
         sides.setdefault(places[match["layer"]], {})[match["side"]] = read
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")
-    own = {places[layer]: (rank, scale) for layer, rank, scale in adapter.own_scales}
-    return _changes(sides, str(path), number, adapter, own)
+    own_scales = {places[layer]: (rank, scale) for layer, rank, scale in adapter.own_scales}
+    return _changes(sides, str(path), number, adapter, own_scales)
 
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:

@@ -86,8 +86,10 @@ def test_a_changed_setting_gives_the_references_numbers_or_is_refused(name: str,
             got = numpy_answer(case.spec(folder), TEXTS)
         except ModelUnavailable:
             continue
+        # transformers selects the factors of longrope for a whole batch, by its longest text.
+        batches = [[text] for text in TEXTS] if "longrope" in str(value) else [TEXTS]
         try:
-            want = case.reference(folder, TEXTS)
+            want = np.concatenate([case.reference(folder, batch) for batch in batches])
         except Exception as error:  # transformers' and torch's own, of any class
             known = reasons.get(place[-1])
             if known is None or not known.accepts(value):

@@ -110,8 +110,8 @@ def _read_older(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
             raise ModelUnavailable(
                 f"{path}: the storage {str(key)[:100]!r} has another size, or no tensor; incomplete?"
             )
-        places[key] = range(at + 8, at + 8 + storage.items * storage.item_bytes)
-        at = places[key].stop
+        place = range(at + 8, at + 8 + storage.items * storage.item_bytes)
+        places[key], at = place, place.stop
     if at > len(mapped):
         raise ModelUnavailable(f"{path}: {len(mapped):,} bytes, of {at:,} that it describes; incomplete?")
     return _weights(path, mapped, tensors, places)

@@ -257,7 +257,7 @@ def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
         ):
             raise ModelUnavailable(f"config.json: {name}.{key} must be a list of numbers from {LEAST_FACTOR} on")
         lists.append(tuple(map(float, listed)))
-    return LongRope(*lists, trained, facts.number(found, f"{name}.attention_factor", usual))
+    return LongRope(lists[0], lists[1], trained, facts.number(found, f"{name}.attention_factor", usual))
 
 
 def _usual_amplitude(factor: float, scale: float = 1.0) -> float:
