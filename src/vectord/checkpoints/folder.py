@@ -289,7 +289,7 @@ def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
     return tuple(_module(path, fields, allowed) for fields in listed)
 
 
-def _routes(module: Module) -> router.Routes:
+def _routes(module: Module) -> router.RouterModules:
     return router.read_routes(module.folder / router.FILE)
 
 

@@ -31,7 +31,7 @@ _SUPPORTED = (
 )
 
 
-class Routes(msgspec.Struct, frozen=True):
+class RouterModules(msgspec.Struct, frozen=True):
     """The modules of each route, as modules.json would list them."""
 
     document: Sequence[Mapping[str, str]]
@@ -39,7 +39,7 @@ class Routes(msgspec.Struct, frozen=True):
     query_by_default: bool = False  # whether texts without a kind are queries
 
 
-def read_routes(path: Path) -> Routes:
+def read_routes(path: Path) -> RouterModules:
     """path: the Router's file."""
     settings = read_settings(path)
     types, structure, parameters = (settings.get(key) for key in ("types", "structure", "parameters"))
@@ -64,9 +64,9 @@ def read_routes(path: Path) -> Routes:
     usual = "text" if "text" in routes else default  # a text is sought by its kind, then as a text
     two = {"query", "document"}
     if two <= routes.keys() and usual in two:
-        return Routes(routes["document"], routes["query"], usual == "query")
+        return RouterModules(routes["document"], routes["query"], usual == "query")
     if two.isdisjoint(routes):
-        return Routes(routes[usual])
+        return RouterModules(routes[usual])
     raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
 
 
