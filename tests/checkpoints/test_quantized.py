@@ -53,10 +53,10 @@ def of_groups(numbers: Tensor, columns: int) -> Tensor:
 
 
 def fp8_blocks(rows: int, columns: int) -> tuple[Parts, Tensor]:
-    """Blocks of 32 by 16; the last ones are smaller if the sizes are no multiples."""
+    """Blocks of 24 by 20, of which the sizes are no multiples: the last ones are smaller."""
     codes = (random(rows, columns, below=200) - 100).to(torch.float8_e4m3fn)
-    scale = scales(-(-rows // 32), -(-columns // 16))
-    grid = scale.repeat_interleave(32, 0)[:rows].repeat_interleave(16, 1)[:, :columns]
+    scale = scales(-(-rows // 24), -(-columns // 20))
+    grid = scale.repeat_interleave(24, 0)[:rows].repeat_interleave(20, 1)[:, :columns]
     return {"weight": codes, "weight_scale_inv": scale}, codes.float() * grid
 
 
@@ -154,7 +154,7 @@ def compressed(name: str, **weights: Any) -> dict[str, Any]:
 
 FOUR = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[int, int], tuple[Parts, Tensor]]]] = {
-    "fp8 in blocks": ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 16]}, fp8_blocks),
+    "fp8 in blocks": ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [24, 20]}, fp8_blocks),
     "fp8 with one scale": ({"quant_method": "fp8", "activation_scheme": "static"}, fp8_tensor),
     "float-quantized": (compressed("float-quantized", num_bits=8, type="float", strategy="tensor"), fp8_tensor),
     "int-quantized": (compressed("int-quantized", num_bits=8, type="int", strategy="channel"), int8_channel),
