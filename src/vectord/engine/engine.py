@@ -393,10 +393,9 @@ class Engine:
             task.caller = replace(task.caller, cache_salt=request.text.cache_salt)
         model = ""  # a served name, never the client's words: it becomes a label in the metrics
         work = WORK[type(request)]
-        resolve = partial(self._registry.resolve, request.model, *_requirements(request), allowed=task.caller.models)
         self._active[work.operation] += 1
         try:
-            target = resolve()
+            target = self._resolve(request, task.caller)
             model = target.name
             if request.model is None and any(served.failure for served in self._registry.models):
                 self._lifecycle.retry_failed()
@@ -415,7 +414,7 @@ class Engine:
                     result = await running
                     break
                 except ModelFailed:  # another model may answer, unless the request names this one
-                    failed, target = target, resolve()
+                    failed, target = target, self._resolve(request, task.caller)
                     if target is failed:
                         raise
                     model = target.name
@@ -426,6 +425,11 @@ class Engine:
             self._active[work.operation] -= 1
         self._report(model, request, result, task.caller)
         return result
+
+    def _resolve(self, request: ModelRequest, caller: Caller) -> ModelOrComposite:
+        if request.model is not None:
+            return self._registry.named(request.model, caller.models)
+        return self._registry.resolve(*_requirements(request), caller.models)
 
     def _with_adapter(self, request: ModelRequest) -> ModelRequest:
         """The request to MODEL under the task ADAPTER, if it names MODEL:ADAPTER."""
@@ -505,17 +509,16 @@ class Engine:
         )
 
     def _observe(self, event: Event) -> None:
-        match event:
-            case RequestEnded(error=None) if event.operation in EMBEDDING:
+        if isinstance(event, RequestEnded):
+            if event.error is None and event.operation in EMBEDDING:
                 self._counts["embed_requests"] += 1
                 self._counts["embed_texts"] += event.texts
-            case RequestEnded() if event.error in REFUSED and event.operation in QUEUED:
+            elif event.error in REFUSED and event.operation in QUEUED:
                 self._counts["refused_requests"] += 1
-            case BatchRan():  # without those of a self-test
-                models = [served for served in self._registry.models if served.name == event.model]
-                self._counts["batches"] += any(
-                    served.state != "loading" and not VECTOR_KINDS.isdisjoint(served.kinds) for served in models
-                )
+        elif isinstance(event, BatchRan):
+            for served in self._registry.models:
+                if served.name == event.model and served.state != "loading":  # without those of a self-test
+                    self._counts["batches"] += not VECTOR_KINDS.isdisjoint(served.kinds)
         try:
             self._observer(event)
         except Exception as problem:

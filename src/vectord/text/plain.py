@@ -99,7 +99,9 @@ class PlainTokenizer:
         cost = sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources)
         self._cost_left -= cost
         if self._cost_left < 0 and self._fast is not None and not offsets:
-            return self._fast_encodings(self._fast, sources, specials=specials)
+            found = self._fast.read([source.text for source in sources])
+            if any(ids is not None for ids in found):
+                return self._fast_encodings(found, sources, specials=specials)
         # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
         if cost <= CALL_CHARACTERS:
@@ -107,9 +109,8 @@ class PlainTokenizer:
         return chain.from_iterable(_encoded(run, group, specials) for group in _groups(sources))
 
     def _fast_encodings(
-        self, fast: FastWordPiece, sources: Sequence[Source], *, specials: bool
+        self, found: Sequence[Int32 | None], sources: Sequence[Source], *, specials: bool
     ) -> Iterator[Encoding | FastEncoding]:
-        found = fast.read([source.text for source in sources])
         groups = _groups(list(compress(sources, (ids is None for ids in found))))
         run = self.tokenizer.encode_batch_fast
         others = chain.from_iterable(_encoded(run, group, specials) for group in groups)

@@ -99,10 +99,10 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             spans = np.concatenate([part.all_spans for part in parts])
             pooled = np.concatenate([part.all_pooled for part in parts])
         if any(part.keys is not None for part in parts):
-            keys = np.concatenate([np.diff(part.cu_seqlens) if part.keys is None else part.keys for part in parts])
+            keys = np.concatenate([part.sizes if part.keys is None else part.keys for part in parts])
         return cls(
             ids=np.concatenate([part.ids for part in parts]),
-            cu_seqlens=cu_seqlens_of(np.concatenate([np.diff(part.cu_seqlens) for part in parts]).tolist()),
+            cu_seqlens=cu_seqlens_of(np.concatenate([part.sizes for part in parts]).tolist()),
             type_ids=type_ids,
             spans=spans,
             pooled=pooled,
@@ -138,8 +138,13 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
         )
 
     @property
+    def sizes(self) -> Int32:
+        """The number of tokens of each text. (N,)"""
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]  # np.diff takes six times as long for one text
+
+    @property
     def all_type_ids(self) -> Int32:
-        return np.zeros_like(self.ids) if self.type_ids is None else self.type_ids
+        return np.zeros(len(self.ids), np.int32) if self.type_ids is None else self.type_ids
 
     @property
     def all_pooled(self) -> Int32:
@@ -149,7 +154,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     def all_spans(self) -> Int32:
         if self.spans is not None:
             return self.spans
-        return np.stack([np.zeros(len(self), np.int32), np.diff(self.cu_seqlens)], axis=1)
+        return np.stack([np.zeros(len(self), np.int32), self.sizes], axis=1)
 
     def take(self, places: Int32) -> Texts:
         """The texts at these places (n,), ascending, without the facts for the request."""
@@ -162,8 +167,8 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             chosen, bounds = slice(first, stop), self.cu_seqlens[first : stop + 1]
             tokens, cu_seqlens = slice(bounds[0], bounds[-1]), bounds - bounds[0]
         else:
-            tokens = np.repeat(np.isin(np.arange(len(self)), places), np.diff(self.cu_seqlens))
-            cu_seqlens = cu_seqlens_of(np.diff(self.cu_seqlens)[places].tolist())
+            tokens = np.repeat(np.isin(np.arange(len(self)), places), self.sizes)
+            cu_seqlens = cu_seqlens_of(self.sizes[places].tolist())
         return Texts(
             ids=self.ids[tokens],
             cu_seqlens=cu_seqlens,
@@ -196,7 +201,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
         return replace(
             self,
             ids=self.ids[own],
-            cu_seqlens=cu_seqlens_of((np.diff(self.cu_seqlens) - begun).tolist()),
+            cu_seqlens=cu_seqlens_of((self.sizes - begun).tolist()),
             type_ids=None if self.type_ids is None else self.type_ids[own],
             prefix=None,
         )

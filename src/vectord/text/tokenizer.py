@@ -165,7 +165,7 @@ class TextEncoder:
         first = np.full(len(read), prompt_tokens, np.int32)
         if limit.side == "left":  # a cut from the left removes the prompt's tokens first
             first = np.array([max(specials[0], prompt_tokens - length.seen + length.kept) for length in texts.lengths])
-        sizes = np.diff(texts.cu_seqlens)
+        sizes = texts.sizes
         first = np.minimum(first, sizes - 1)  # at least one row is pooled
         return replace(texts, spans=np.stack([first, sizes], axis=1).astype(np.int32))
 

@@ -54,12 +54,12 @@ def test_without_a_name_the_first_that_can_answers():
     """Models before composites, in order."""
     registry = Registry([served("a", model=SPARSE), served("b")], [CompositeSource("c", {"dense": "b", "sparse": "a"})])
     chosen = [
-        registry.resolve(None, "do it", [lambda target, kinds, needed=needed: needed <= kinds]).name
+        registry.resolve("do it", [lambda target, kinds, needed=needed: needed <= kinds]).name
         for needed in ({"dense"}, {"sparse"}, {"dense", "sparse"})
     ]
     assert chosen == ["b", "a", "c"]
     with pytest.raises(ModelCannot, match="do it"):
-        registry.resolve(None, "do it", [lambda target, kinds: False])
+        registry.resolve("do it", [lambda target, kinds: False])
 
 
 def test_an_unknown_name_raises_an_error_with_the_served_names():
@@ -144,7 +144,7 @@ def test_a_caller_sees_only_the_models_it_may_use():
             registry.named(name, allowed)
         assert "Served: b, d. " in refused.value.message
         assert "--model-aliases" in refused.value.message
-    assert registry.resolve(None, "do it", [lambda target, kinds: True], allowed).name == "b"
+    assert registry.resolve("do it", [lambda target, kinds: True], allowed).name == "b"
     with pytest.raises(ModelCannot):
-        registry.resolve(None, "do it", [lambda target, kinds: True], frozenset())
+        registry.resolve("do it", [lambda target, kinds: True], frozenset())
     assert registry.seen_by(None) == registry.targets

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -84,15 +85,18 @@ class FakeBackend(Backend):
             width = self._widths[output]
             steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
             bits = _mix(rows[:, None] + steps)  # (rows, width)
-            uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # -1 to 1
-            numbers = (uniform * np.sqrt(3.0 / width)).astype(np.float32)  # a row has a norm of about 1
+            uniform = (bits >> np.uint64(11)).astype(np.float64)
+            uniform *= 2.0**-52
+            uniform -= 1.0  # -1 to 1
+            uniform *= np.sqrt(3.0 / width)  # a row has a norm of about 1
+            numbers = uniform.astype(np.float32)
             answers[output] = np.abs(numbers) if output == "lexical" else numbers
         return answers
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:
     """Each text's ids, after its parent's."""
-    own = np.split(texts.ids, texts.cu_seqlens[1:-1])
+    own = [texts.ids[start:stop] for start, stop in pairwise(texts.cu_seqlens.tolist())]
     if texts.parents is None:
         return own
     return [
@@ -119,7 +123,10 @@ def _key(ids: Int32) -> int:
 
 
 def _mix(x: UInt64) -> UInt64:
-    """The output step of SplitMix64 (Steele, Lea and Flood 2014): near numbers become unrelated ones."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    """The output step of SplitMix64 (Steele, Lea and Flood 2014): near numbers become unrelated ones. Changes `x`."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

@@ -292,16 +292,12 @@ class Registry:
         target = self._by_name.get(name)
         return target if target is not None and target in self.seen_by(allowed) else None
 
-    def resolve(
-        self, name: str | None, what: str, requirements: Sequence[Requirement], allowed: Allowed = None
-    ) -> ModelOrComposite:
-        """The model of that name or alias; without a name, the first that meets the first requirement that any meets.
+    def resolve(self, what: str, requirements: Sequence[Requirement], allowed: Allowed = None) -> ModelOrComposite:
+        """The model of a request without a name: the first that meets the first requirement that any meets.
 
-        A model that has failed is chosen only if no other model meets any requirement. Raises ModelNotFound, which
-        lists the served names, and ModelCannot if no served model can `what`.
+        A model that has failed is chosen only if no other model meets any requirement. Raises ModelCannot if no served
+        model can `what`.
         """
-        if name is not None:
-            return self.named(name, allowed)
         seen = self.targets if allowed is None else self.seen_by(allowed)
         for chosen in (
             (target for is_met in requirements for target in seen if is_met(target, target.able)),

@@ -25,9 +25,11 @@ def finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
     kept = rows if dimensions is None else rows[:, :dimensions]
     if not normalize:
         return np.ascontiguousarray(kept)
-    norms = np.sqrt(np.einsum("nd,nd->n", kept, kept, dtype=np.float64))  # (N,)
+    wide = kept.astype(np.float64)
+    norms = np.sqrt(np.einsum("nd,nd->n", wide, wide))  # (N,)
     norms[norms == 0] = 1.0
-    unit: Float32 = np.divide(kept, norms[:, None], dtype=np.float64).astype(np.float32)
+    wide /= norms[:, None]
+    unit: Float32 = wide.astype(np.float32)
     return unit
 
 

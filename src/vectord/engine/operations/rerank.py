@@ -208,7 +208,7 @@ def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:
     if template is None or not template.shares_prefix or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
     first, *others = np.split(pairs.ids, pairs.cu_seqlens[1:-1])
-    most = int(np.diff(pairs.cu_seqlens).min()) - 1
+    most = int(pairs.sizes.min()) - 1
     differ = [np.flatnonzero(first[:most] != ids[:most]) for ids in others]
     same = min([most, *(int(places[0]) for places in differ if len(places))])
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None

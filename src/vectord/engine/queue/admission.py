@@ -90,7 +90,7 @@ class Admission:
         self.under_way -= 1
         self._places_of[client] -= 1
         if not self._places_of[client]:
-            del self._places_of[client]
+            self._places_of.pop(client)  # in C, unless `del` of a Counter
         if self._waiting:
             self.admit_waiting()
         if not self.under_way:

@@ -64,11 +64,11 @@ class Item:
         self.job = job
         self.request = request
         if places is None:
-            self.sizes, self.tokens = np.diff(texts.cu_seqlens), len(texts.ids)
+            self.sizes, self.tokens = texts.sizes, len(texts.ids)
             self.places = np.arange(len(self.sizes), dtype=np.int32)
         else:
             self.places = places
-            self.sizes = np.diff(texts.cu_seqlens)[places] if sizes is None else sizes
+            self.sizes = texts.sizes[places] if sizes is None else sizes
             self.tokens = int(self.sizes.sum())
 
     def __len__(self) -> int:

@@ -191,7 +191,7 @@ class ModelRunner:
             if misses is None or misses:
                 lane = caller.lane or ("bulk" if len(texts.ids) > BULK_TOKENS else "interactive")
                 places = None if misses is None or len(misses) == job.count else np.array(misses, np.int32)
-                tokens = len(texts.ids) if places is None else int(np.diff(texts.cu_seqlens)[places].sum())
+                tokens = len(texts.ids) if places is None else int(texts.sizes[places].sum())
                 self.check_wait(lane, caller, tokens, entered=entered)
                 await self._queue(job, places, lane, device)
             await job.done

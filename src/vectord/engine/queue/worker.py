@@ -257,14 +257,14 @@ class Worker:
                         self._condition.notify_all()  # another device may be next now
                     return running
                 hold_s = None  # another device is next, and notifies the others when it takes a batch
-                if self._devices.is_next(device):
+                if self._scheduler.texts and self._devices.is_next(device):
                     hold_s = self._scheduler.hold_s(now_s, device.index, busy_tokens=self._least_tokens(device))
                 self._condition.wait(hold_s)
                 free_s = self.now_s()
             return None
 
     def _take(self, device: Device, now_s: float) -> Batch | None:
-        if not self._devices.is_next(device):
+        if not self._scheduler.texts or not self._devices.is_next(device):
             return None
         return self._scheduler.next_batch(
             now_s,
@@ -276,7 +276,8 @@ class Worker:
 
     def _least_tokens(self, device: Device) -> int:
         """How many tokens must be queued before a busy device that runs one batch at a time takes the next one."""
-        return self._devices.busy_tokens(device) * self._devices.sharers(device)
+        busy_tokens = self._devices.busy_tokens(device)
+        return busy_tokens and busy_tokens * self._devices.sharers(device)
 
     def _reserve(self, reservation: Reservation) -> None:
         self._reservations.add(reservation)

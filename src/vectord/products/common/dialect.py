@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, cached_property
 from importlib import import_module
+from random import Random
 from types import MappingProxyType, UnionType
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
@@ -94,6 +95,14 @@ class Call(msgspec.Struct, frozen=True):
             return self.render(result)
         except VectordError as error:
             raise self.named(error) from error.__cause__
+
+
+_ids = Random()  # noqa: S311 - no secrets; os.urandom would let another thread take the interpreter
+
+
+def random_id() -> str:
+    """32 random hexadecimal digits, for a request or a response."""
+    return f"{_ids.getrandbits(128):032x}"
 
 
 Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError

@@ -67,7 +67,8 @@ class TokenUsage(msgspec.Struct):
 
 def token_usage(usage: Usage) -> dict[str, Any]:
     """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
-    shown: dict[str, Any] = {"prompt_tokens": usage.tokens, "total_tokens": usage.tokens}
+    tokens = usage.tokens
+    shown: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens}
     truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
     if truncated:
         shown["truncated_inputs"] = truncated

@@ -1,6 +1,5 @@
 """Jina's API: embeddings, late chunking, multi-vectors and rerank; also Xinference's rerank."""
 
-import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
@@ -10,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount
-from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import FASTAPI, render_message
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
@@ -398,7 +397,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             results=ranked(result, documents, body.top_n, document=as_object if shows else None, text=shows),
             model=result.model,
             usage=token_usage(result.usage),
-            id=f"rerank-{uuid.uuid4().hex}",
+            id=f"rerank-{random_id()}",
             meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
         )
 

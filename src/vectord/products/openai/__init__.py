@@ -2,7 +2,6 @@
 
 import math
 import time
-import uuid
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import msgspec
 from vectord import errors
 from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
-from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
@@ -193,7 +192,7 @@ def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedRes
     items = embedding_items(result.dense[precision], encoding)
     for index, error in result.failures.items():
         items[index] = {"object": "error", "index": index, "error": error_object(error)}
-    return list_answer(result, items, id=f"embd-{uuid.uuid4().hex}", created=int(time.time()))
+    return list_answer(result, items, id=f"embd-{random_id()}", created=int(time.time()))
 
 
 # --- models ---------------------------------------------------------------------------------------------------

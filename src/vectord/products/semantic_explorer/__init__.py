@@ -5,7 +5,6 @@ the operator names models at start. /health/live and /health/ready are pages of 
 inference_* families.
 """
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
@@ -14,7 +13,7 @@ import msgspec
 
 from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
@@ -270,7 +269,7 @@ def _rerank_request(body: "RerankBody | RerankNamedBody", passages: Sequence[str
 
 def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "id": f"rerank-{uuid.uuid4().hex}",
+        "id": f"rerank-{random_id()}",
         "object": "rerank",
         "results": results,
         "usage": usage,

@@ -6,7 +6,6 @@ Sentences of errors are vLLM's where clients may look for them. Over-long text i
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 from vectord import __version__
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType
 from vectord.products.common.body import Count, PositiveCount, TokenId
-from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes
+from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
@@ -261,7 +260,7 @@ def _listed(prefix: str, body: CommonFields, model: str, data: Sequence[Any], us
 
 
 def _id(prefix: str, body: CommonFields) -> str:
-    return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+    return f"{prefix}-{body.request_id or random_id()}"
 
 
 # --- vectors --------------------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from random import Random
 from typing import TypeAlias, cast
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, InvalidField
-from vectord.products.common.dialect import Dialect, find_dialect
+from vectord.products.common.dialect import Dialect, find_dialect, random_id
 from vectord.products.common.inputs import read_fingerprint
 from vectord.schema import Caller, Lane
 from vectord.server.admission.buckets import TokenBuckets
@@ -38,7 +37,6 @@ INVALID_TIMEOUT = "{header} must be a whole number of milliseconds."
 
 MAX_HOPS = 32  # addresses of X-Forwarded-For that are read, from its end
 _MAX_TIMEOUT_DIGITS = 9
-_ids = Random()  # noqa: S311 - no secrets; os.urandom would let another thread take the interpreter
 _safe_id = re.compile(r"[A-Za-z0-9._:/+=@~-]{1,128}")
 
 
@@ -95,7 +93,7 @@ def request_id(headers: Mapping[str, str]) -> str:
     given = headers.get(REQUEST_ID)
     if given is not None and _safe_id.fullmatch(given):
         return given
-    return f"{_ids.getrandbits(128):032x}"
+    return random_id()
 
 
 def client_of(address: str, key: Key | None) -> str:

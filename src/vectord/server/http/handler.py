@@ -107,7 +107,7 @@ class HttpHandler:
         pipeline.identify(
             record,
             peer[0] if peer else "",
-            [value for name, value in call.headers if name == "x-forwarded-for"],
+            (record.headers.get("x-forwarded-for", ""),),
             reads_key=endpoint.open_page is None,
             # Pages have no span: most traces would be probes and scrapes.
             span=None if page is not None else (record.exchange.method, record.exchange.route),

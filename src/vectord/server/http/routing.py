@@ -127,11 +127,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return self.choices[0]
         values = _top_level_of(body)
         keys = values.keys() & self._effective
-        accepting = [choice for choice in self.choices if choice.route.accepts(keys)]
-        for choice in accepting:
-            if keys <= choice.route.known:
-                return choice
-        return _refusing(accepting[0], values, keys) if accepting else self.choices[0]
+        refusing: Choice | None = None
+        for choice in self.choices:
+            if choice.route.accepts(keys):
+                if keys <= choice.route.known:
+                    return choice
+                refusing = refusing or choice
+        return self.choices[0] if refusing is None else _refusing(refusing, values, keys)
 
 
 def _refusing(choice: Choice, values: Mapping[str, msgspec.Raw], keys: Set[str]) -> Choice:
