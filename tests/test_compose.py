@@ -105,15 +105,6 @@ def test_an_open_server_logs_a_warning(
     assert ("ANYONE" in caplog.text) is warned
 
 
-def test_threads_wait_briefly_for_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the event loop waits 5 ms for each thread that parses or tokenizes; on Linux no thread preempts another."""
-    seen: list[object] = []
-    monkeypatch.setattr(sys, "setswitchinterval", seen.append)
-    monkeypatch.setattr(os, "sched_setscheduler", lambda *arguments: seen.append(arguments[1]), raising=False)
-    compose.prepare_process()
-    assert seen == [0.0005, *([os.SCHED_BATCH] if hasattr(os, "SCHED_BATCH") else [])]
-
-
 def test_a_server_with_a_keys_file_is_not_open(caplog: pytest.LogCaptureFixture) -> None:
     """It logs no warning."""
     compose.warn_if_open(ServerConfig(host="0.0.0.0", api_keys_file="keys.toml"))

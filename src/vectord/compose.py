@@ -9,9 +9,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -20,8 +18,7 @@ import msgspec
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.compute.memory import limit_freed_memory
-from vectord.compute.processor import lower_other_threads, thread_budget
+from vectord.compute.processor import lower_other_threads, prepare_process, thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.cache.shared import shared_secret
@@ -29,6 +26,7 @@ from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.engine.models.puller import HubPuller
+from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
 from vectord.errors import ConfigError, ExitCode, installing
 from vectord.observability.logs import FACTS, START, rename_events
@@ -39,11 +37,9 @@ from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.batches.store import BatchStore
 from vectord.server.http.app import create_app
-from vectord.server.http.listener import bind, certificate_of
 
 log = logging.getLogger("vectord")
 
-SWITCH_INTERVAL_S = 0.0005
 EXIT_CLOSE_TIMEOUT_S = 0.3  # for a process of ours, which may end while threads are in native code
 NAMED_MODELS = 3  # in the line that says what is served
 
@@ -55,10 +51,13 @@ class Composition(msgspec.Struct, frozen=True):
     buckets: Buckets  # of the rate limits
 
 
-def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Composition:
+def build(
+    config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S, models: Sequence[ModelSource] | None = None
+) -> Composition:
     """The app of this configuration, not started.
 
     close_timeout_s: how long the end of the app's lifespan waits for running forwards and compiling backends.
+    models: of this configuration; None opens them.
     May block for a download. Raises StartError: a model that is not found, an unknown backend or dialect.
     """
     dialects = load_dialects(config.server.dialects)
@@ -81,7 +80,7 @@ def build(config: Config, close_timeout_s: float = CLOSE_TIMEOUT_S) -> Compositi
         private = config.server.metrics_are_private
         names_models = private or config.server.names_models_to_anyone
         metrics = Metrics(__version__, products, names_keys=private, names_models=names_models)
-    engine = _engine(config, discard if metrics is None else metrics.observe)
+    engine = _engine(config, discard if metrics is None else metrics.observe, models)
     tracing = open_tracing(config.telemetry, __version__)
 
     if metrics is not None:
@@ -130,9 +129,9 @@ def open_batches(config: ServerConfig) -> BatchStore | None:
     return BatchStore(config.batch_dir, config.batch_disk_limit, round(config.batch_retention_hours * 3600))
 
 
-def _engine(config: Config, observer: Observer) -> Engine:
+def _engine(config: Config, observer: Observer, models: Sequence[ModelSource] | None = None) -> Engine:
     """The engine with its models, not started. Raises StartError."""
-    models = open_models(config)
+    models = open_models(config) if models is None else models
     composites = open_composites(config.model, models)
     threads = min(config.device.num_threads or thread_budget(), thread_budget())
     workers = config.engine.tokenization_workers or threads
@@ -167,54 +166,23 @@ async def running_engine(
         await engine.close()
 
 
-def serve(config: Config) -> int:
-    """Serve until a signal. Returns the exit code: 0, or 1 if the models could not be loaded. Raises StartError."""
+def serve(config: Config, models: Sequence[ModelSource] | None = None) -> int:
+    """Serve until a signal. models: see `build`. Called after `prepare_process`.
+
+    Returns the exit code: 0, or 1 if the models could not be loaded. Raises StartError.
+    """
     from vectord.server.http import run  # noqa: PLC0415 - another ASGI server does not need it
 
-    check_server(config.server)
-    prepare_process()
-    composed = build(config, close_timeout_s=EXIT_CLOSE_TIMEOUT_S)
+    composed = build(config, EXIT_CLOSE_TIMEOUT_S, models)
     gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
     warn_if_open(config.server)
     run.serve(composed.app, config.server, every_second=lower_other_threads)
     return exit_code(composed.engine)
 
 
-def check_server(config: ServerConfig) -> None:
-    """Checks ports and certificates before models load. Raises ConfigError."""
-    if config.grpc_port:  # bound in the app's lifespan, where a port in use would end in a traceback
-        bind(config.host, config.grpc_port, option="--grpc-port").close()
-    if config.prometheus_port:
-        if config.prometheus_port in (config.port, config.grpc_port):
-            raise ConfigError(
-                f"--prometheus-port {config.prometheus_port} is already the port of another service of this server."
-            )
-        bind(config.host, config.prometheus_port, option="--prometheus-port").close()
-    certificate_of(config)  # read again when it is used
-
-
 def exit_code(engine: Engine) -> int:
     """The exit code of a process whose engine has served, or could not load its models."""
     return ExitCode.NOTHING_SERVED if engine.start_failed else 0
-
-
-def prepare_process() -> None:
-    """Set the limits of the heap, and how threads share the cores. Called before other threads start.
-
-    Threads wait 0.5 ms for the interpreter instead of 5, and on Linux a thread that wakes preempts no other.
-
-    The event loop waits for the interpreter after each system call, in turn with the threads that parse and tokenize.
-    During a flood of 50 clients that send 32 texts and leave, on 2 busy cores, the median answer to another client
-    took 540 and 888 ms with Python's 5 ms, and 322 and 332 ms with 0.5.
-
-    SCHED_BATCH: every answer wakes the event loop, which would take a core from a running forward. On 2 cores with 32
-    clients: 25.8 k tokens/s without, 26.7 k with; the latency of a single query is the same.
-    """
-    limit_freed_memory()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    if hasattr(os, "SCHED_BATCH"):
-        with suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # later threads inherit it
 
 
 async def _stop_if_start_failed(engine: Engine, app: Starlette, config: Config) -> None:

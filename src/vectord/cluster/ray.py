@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vectord import compose
+from vectord.compute.processor import prepare_process
 from vectord.config import Config
 from vectord.config.command_line import Command
 from vectord.config.sources import CommandLine, load
@@ -80,7 +81,7 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:  # called by Ray
         logs.configure(self._config.telemetry)
-        compose.prepare_process()
+        prepare_process()
         self._composed = compose.build(self._config)
         app, engine = self._composed.app, self._composed.engine
         start = app.router.lifespan_context

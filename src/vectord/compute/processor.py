@@ -1,6 +1,7 @@
 """The processors and instructions available to this process, and its threads' priorities.
 
-Called by the CPU backends, by compose for the sizes of its thread pools, and every second for the priorities.
+Called by the CPU backends, at the start of a process, by compose for the sizes of its thread pools, and every second
+for the priorities.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from vectord.compute.memory import limit_freed_memory
+
 # Possible mounts of a cgroup's controllers: version 2 alone or next to version 1, and version 1.
 _MOUNTS_V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _MOUNTS_V1 = {"cpu": ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"), "memory": ("sys/fs/cgroup/memory",)}
@@ -20,10 +23,30 @@ _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 # Instructions that multiply int8 and sum in 32 bits. Without them int8 is no faster than float32.
 _INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
+SWITCH_INTERVAL_S = 0.0005
 BACKGROUND_NICE = 10  # of the threads that compute
 # Prefixes of the names of the event loop's executor. Its threads parse and render, and hold the interpreter's lock
 # meanwhile: at a low priority they hold it for longer, and the event loop waits.
 PARSING_THREADS = ("asyncio_", "uvloop_")
+
+
+def prepare_process() -> None:
+    """Set the limits of the heap, and how threads share the cores. Called before other threads start.
+
+    Threads wait 0.5 ms for the interpreter instead of 5, and on Linux a thread that wakes preempts no other.
+
+    The event loop waits for the interpreter after each system call, in turn with the threads that parse and tokenize.
+    During a flood of 50 clients that send 32 texts and leave, on 2 busy cores, the median answer to another client
+    took 540 and 888 ms with Python's 5 ms, and 322 and 332 ms with 0.5.
+
+    SCHED_BATCH: every answer wakes the event loop, which would take a core from a running forward. On 2 cores with 32
+    clients: 25.8 k tokens/s without, 26.7 k with; the latency of a single query is the same.
+    """
+    limit_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # later threads inherit it
 
 
 def thread_budget(root: Path = Path("/")) -> int:

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
+from tests.engine.fakes import ByteEncoder, FakeBackend, spec
 from tests.opening import FAKE, minilm_folder, opened
 
 from vectord.checkpoints.spec import ModelSpec, RequestedModel, YesNo
@@ -19,6 +21,7 @@ from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.config.sources import CommandLine, export_hub, load
 from vectord.engine.models import backend, open_models, opening
+from vectord.engine.models.registry import ModelSource
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.products.common.profiles import profiles
 
@@ -386,3 +389,37 @@ def test_a_handler_has_a_vector_space_of_its_own(tmp_path: Path) -> None:
     own = opening.read_facts(RequestedModel(str(folder), "house", "my.models.House"), ModelConfig())
     assert (own.handler, own.outputs) == ("my.models.House", {"dense"})
     assert own.fingerprint != read(folder).fingerprint
+
+
+def test_the_only_model_loads_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start imports the server meanwhile; the engine then takes what is loaded, and later loads anew."""
+    threads: list[str] = []
+
+    def load_model() -> tuple[ByteEncoder, list[FakeBackend]]:
+        threads.append(threading.current_thread().name)
+        return ByteEncoder(), [FakeBackend()]
+
+    given = ModelSource("fake", (), spec(), load_model)
+    monkeypatch.setattr(opening, "open_models", lambda config, downloads: [given])
+    (ahead,) = opening.load_ahead(Config()) or ()
+    assert threads == ["vectord-load-fake"]
+    ahead.load()
+    assert len(threads) == 1
+    ahead.load()
+    assert len(threads) == 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(device=FAKE, engine=EngineConfig(model_loading="first-use")),
+        Config(device=FAKE, engine=EngineConfig(model_memory_bytes=2**30)),
+        Config(device=FAKE, model=ModelConfig(models=(DEFAULT_MODEL, "other"))),
+        Config(device=FAKE, model=ModelConfig(models=("not on this machine",))),
+        Config(device=DeviceConfig(backend="no such")),
+    ],
+    ids=["first use", "may lack room", "several models", "download", "invalid"],
+)
+def test_no_model_loads_ahead_of_a_decision(config: Config) -> None:
+    """Which model loads, whether there is room, and what is invalid, is known once all settings are checked."""
+    assert opening.load_ahead(config) is None

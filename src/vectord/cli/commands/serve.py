@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -66,9 +67,20 @@ def command(line: CommandLine, print_config: bool, every: bool, as_json: bool) -
         from vectord.cluster.processes.supervisor import supervise  # noqa: PLC0415
 
         return supervise(config)
-    from vectord import compose  # noqa: PLC0415
+    from vectord.compute.processor import prepare_process  # noqa: PLC0415
+    from vectord.engine.models.opening import load_ahead  # noqa: PLC0415
+    from vectord.server.http.listener import check_server  # noqa: PLC0415
 
-    return compose.serve(config)
+    check_server(config.server)
+    prepare_process()
+    gc.disable()  # imports make many objects and hardly any garbage
+    try:
+        models = load_ahead(config)
+        from vectord import compose  # noqa: PLC0415 - the server and the products, while the model loads
+    finally:
+        gc.freeze()
+        gc.enable()
+    return compose.serve(config, models)
 
 
 def with_front_ends(config: Config) -> Config:

@@ -22,7 +22,9 @@ from vectord.cluster.processes.start import (
     run_and_exit,
 )
 from vectord.cluster.remote.server import EngineServer
+from vectord.compute.processor import prepare_process
 from vectord.observability import logs
+from vectord.server.http.listener import check_server
 
 _log = logging.getLogger("vectord")
 
@@ -31,8 +33,8 @@ def main() -> int:
     """The exit code: 0, or 1 if no model could be loaded. Raises StartError."""
     start = read_start_message()
     logs.configure(start.config.telemetry, process=start.name)
-    compose.check_server(start.config.server)
-    compose.prepare_process()
+    check_server(start.config.server)
+    prepare_process()
     composed = compose.build(start.config, close_timeout_s=compose.EXIT_CLOSE_TIMEOUT_S)
     composed.app.state.url = start.url
     uvloop.run(_serve(composed, start))

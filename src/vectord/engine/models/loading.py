@@ -147,6 +147,11 @@ async def in_own_thread(call: Callable[[], T], name: str, *, daemon: bool) -> T:
 
     daemon: the program may end during the call. Not for native code, which then aborts the process.
     """
+    return await asyncio.wrap_future(begin(call, name, daemon=daemon))
+
+
+def begin(call: Callable[[], T], name: str, *, daemon: bool) -> Future[T]:
+    """The outcome of a call in a thread of its own. daemon: see `in_own_thread`."""
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # a cancelled waiter does not cancel the call
 
@@ -159,4 +164,4 @@ async def in_own_thread(call: Callable[[], T], name: str, *, daemon: bool) -> T:
             outcome.set_exception(RuntimeError(f"{name} ended with {type(error).__name__}"))
 
     threading.Thread(target=run, name=name, daemon=daemon).start()
-    return await asyncio.wrap_future(outcome)
+    return outcome

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -46,20 +47,24 @@ from vectord.engine.models.backend import (
     settle_device,
     with_graph,
 )
+from vectord.engine.models.loading import begin
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import named, requested_models
-from vectord.errors import ConfigError, ModelUnavailable
+from vectord.errors import ConfigError, ModelUnavailable, StartError
 from vectord.text.sequence import Encoder
 
 log = logging.getLogger("vectord.models")
+
+# After this time the openvino backend compiles, without the interpreter's lock: other work costs the load no more time.
+HEAD_START_S = 0.05
 
 
 class UnreadableModel(ModelUnavailable):
     """The model is not found, or its files are incomplete or of an unknown kind."""
 
 
-def open_models(config: Config) -> list[ModelSource]:
-    """The configured models, in order. Blocks while it downloads.
+def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
+    """The configured models, in order. Blocks while it downloads, unless that is off, as with the setting `offline`.
 
     A model that is not found, or whose files cannot be read, fails when it loads, unless no model can be read or
     required_models is `all`. Raises StartError for these, an unknown backend, and invalid names.
@@ -70,13 +75,32 @@ def open_models(config: Config) -> list[ModelSource]:
     export_hub(config.model, os.environ)
     if config.device.backend != "auto":
         check_backend(config.device.backend)  # before a useless download
-    config = dataclasses.replace(config, device=settle_device(config.device))
+    model = config.model if downloads else dataclasses.replace(config.model, offline=True)
+    config = dataclasses.replace(config, model=model, device=settle_device(config.device))
     models = [_opened(one, config) for one in named(requested_models(config.model), config.model)]
     failures = [model.failure for model in models if model.failure is not None]
     is_fatal = len(failures) == len(models) or config.engine.required_models == "all" or config.model.lora
     if failures and is_fatal:  # adapters need the model that they were trained for
         raise failures[0]
     return models
+
+
+def load_ahead(config: Config) -> list[ModelSource] | None:
+    """The only model, of which a thread has begun the first load; its compiler runs while the server is imported.
+
+    None: several models, one that is not on this machine or loads later, or any fault. compose.py then opens the
+    models, after it has checked all settings.
+    """
+    engine = config.engine
+    if len(config.model.in_order) > 1 or engine.model_loading == "first-use" or engine.model_memory_bytes is not None:
+        return None
+    try:
+        source, *others = open_models(config, downloads=False)
+    except StartError:
+        return None
+    begun = [begin(source.load, f"vectord-load-{source.name}", daemon=False)]
+    wait(begun, 2 * HEAD_START_S)  # it first imports the backend, and two threads import at half the speed
+    return [replace(source, load=lambda: begun.pop().result() if begun else source.load()), *others]
 
 
 def open_model(requested: RequestedModel, config: Config, located: Located | None = None) -> ModelSource:
@@ -154,16 +178,23 @@ def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
 
 
 def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> tuple[Encoder, Sequence[Backend]]:
-    from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it does not delay the start
-
-    encoder = TextEncoder(spec)
-    if spec.reranks and spec.yes_no is None and spec.listwise is None and not encoder.reads_pairs:
-        raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
     load: LoadBackend = import_module(f"{backends.__name__}.{backend}").load
     loaded: list[Backend] = []
-    try:
+
+    def load_all() -> None:
         for one in options:
             loaded.append(load(spec, one))
+
+    try:
+        with ThreadPoolExecutor(1, "vectord-backend") as thread:
+            loading = thread.submit(load_all)
+            wait([loading], HEAD_START_S)
+            from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - here it does not delay the start
+
+            encoder = TextEncoder(spec)
+            loading.result()
+        if spec.reranks and spec.yes_no is None and spec.listwise is None and not encoder.reads_pairs:
+            raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
         check_alike([each.facts for each in loaded])
     except BaseException:
         for each in loaded:

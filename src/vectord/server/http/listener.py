@@ -49,6 +49,19 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     return listener
 
 
+def check_server(config: ServerConfig) -> None:
+    """Checks ports and certificates before models load. Raises ConfigError."""
+    if config.grpc_port:  # bound in the app's lifespan, where a port in use would end in a traceback
+        bind(config.host, config.grpc_port, option="--grpc-port").close()
+    if config.prometheus_port:
+        if config.prometheus_port in (config.port, config.grpc_port):
+            raise ConfigError(
+                f"--prometheus-port {config.prometheus_port} is already the port of another service of this server."
+            )
+        bind(config.host, config.prometheus_port, option="--prometheus-port").close()
+    certificate_of(config)  # read again when it is used
+
+
 def url_of(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
