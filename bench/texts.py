@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import psutil  # type: ignore[import-untyped]
 from tokenizers import Tokenizer
 
@@ -20,6 +21,9 @@ from bench.report import Row
 from bench.server_process import Server
 from bench.subject import Subject
 from vectord import compose
+from vectord.compute.backends.base import TokenBatch
+from vectord.compute.backends.fake import FakeBackend
+from vectord.compute.ops.base import PackedTexts
 from vectord.config import Config, DeviceConfig, EngineConfig
 from vectord.engine.engine import Engine
 from vectord.schema import Caller, EmbedRequest
@@ -29,6 +33,8 @@ TEXTS = 64  # of a request
 CONNECTIONS = 8
 FRONT_ENDS = 2
 WARM_ROUNDS = 1
+DIMENSIONS = 384  # of the default model
+FORWARDS = 50
 ROUND_S = 4.0
 ENGINE = "vectord.cluster.processes.engine"
 
@@ -61,10 +67,24 @@ async def _in_process(tokenizer: Tokenizer, corpus: Corpus, rounds: int, found: 
             for request in requests:
                 tokenizer.encode_batch_fast(request)
             reference = (time.process_time() - begun_s) / (len(requests) * TEXTS)
+            forward = _forward_s(corpus) / TEXTS
             if number >= WARM_ROUNDS:
+                found.setdefault("the fake backend, a part of the engine's process, us a text", []).append(
+                    forward * 1e6
+                )
                 further = (together - alone) / (len(requests) * (TEXTS - 1))
                 found.setdefault("a further text in process, us", []).append(further * 1e6)
                 found.setdefault("encode_batch_fast, us", []).append(reference * 1e6)
+
+
+def _forward_s(corpus: Corpus) -> float:
+    """The CPU time of the fake backend for one request: what a device would compute."""
+    texts = PackedTexts.of([np.array(ids, np.int32) for ids in corpus.ids[:TEXTS]])
+    backend, batch = FakeBackend({"dense": DIMENSIONS}), TokenBatch(texts=texts, outputs=frozenset({"dense"}))
+    begun_s = time.process_time()
+    for _ in range(FORWARDS):
+        backend.forward(batch, 0)
+    return (time.process_time() - begun_s) / FORWARDS
 
 
 async def _cpu_s(engine: Engine, requests: Sequence[Sequence[str]]) -> float:
